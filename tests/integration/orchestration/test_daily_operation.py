@@ -1,24 +1,32 @@
-"""A day of a stream through a real daemon: first run, new topic, scheduled jobs, Terminate, halt.
+"""A day of a stream through a real daemon and web server, and what they say of it while it lives.
 
-The tests are steps: they share one table, one home and one Kafka, in this order. The job of the checks runs in
-test_visible.py; what each job may meet besides is in the other modules, most of them slow.
+The tests are steps: they share one table, one home and one Kafka, in this order: first run, scheduled jobs, the check,
+a new topic, what is shown, "materialize all", Terminate, halt. What each job may meet besides is in the other modules,
+most of them slow.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from dagster import AssetKey, DagsterRunStatus
+from dagster_graphql import DagsterGraphQLClient
 from deltalake import DeltaTable
+from gql import Client, gql
+from gql.transport.requests import RequestsHTTPTransport
 
 from lockstep.engine.driver.handover import Phase, read_heartbeat
+from lockstep.localdev.platform import find_dagster_problems
+from lockstep.localdev.processes import find_free_ports
 from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.names import OUTCOME_TAG
 from lockstep.table.delta_log import Desired
+from tests.support.descendants import list_descendants
 from tests.support.installation import ROOT, Installation, wait_until
 
 if TYPE_CHECKING:
@@ -28,15 +36,54 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 
+LOCATION = "lockstep"
+TABLE = AssetKey(["order_books", "table"])
+NODE = """query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
+  freshnessStatusInfo { freshnessStatus }
+  assetChecksOrError { ... on AssetChecks { checks { name
+    executionForLatestMaterialization { status runId evaluation { success severity } } } } } } } }"""
 ENDED = {DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED}
 
 
-def launched(installation: Installation, job: str) -> str:
-    """Launch a job as `dagster job launch` does; the id of its run, which the daemon starts."""
-    run_id = str(uuid.uuid4())
-    workspace = str(installation.workspace)
-    command(installation, "dagster", "job", "launch", "-w", workspace, "-j", job, "--run-id", run_id)
-    return run_id
+class WebServer:
+    """Dagster's web server beside the daemon of an installation."""
+
+    def __init__(self, installation: Installation, port: int) -> None:
+        self._installation = installation
+        self.console = DagsterGraphQLClient("127.0.0.1", port)
+        self._queries = Client(transport=RequestsHTTPTransport(f"http://127.0.0.1:{port}/graphql"))
+
+    def asset(self, name: str) -> dict[str, Any]:
+        """What it says of an asset of the stream."""
+        question = gql(NODE)
+        question.variable_values = {"key": {"path": ["order_books", name]}}
+        answer = self._queries.execute(question)
+        return dict(answer["assetNodeOrError"])
+
+    def check(self, name: str = "completeness") -> dict[str, Any] | None:
+        """The result of a check that is shown with the table; None when none is."""
+        checks = {check["name"]: check for check in self.asset("table")["assetChecksOrError"]["checks"]}
+        shown = checks[name]["executionForLatestMaterialization"]
+        return None if shown is None else dict(shown)
+
+    def shows_a_result(self) -> bool:
+        """Whether the check of the contents has a result that is shown."""
+        shown = self.check()
+        return shown is not None and shown["status"] == "SUCCEEDED"
+
+    def launch(self, job: str) -> str:
+        """Launch a job as a person does, through queue and daemon; the id of its run."""
+        return str(self.console.submit_job_execution(job, LOCATION))
+
+    def run_job(self, job: str) -> None:
+        """Launch a job, which succeeds."""
+        run = ended(self._installation, self.launch(job))
+        assert run.status is DagsterRunStatus.SUCCESS
+
+    def windows(self) -> int:
+        """How many windows of batches were written down so far."""
+        with self._installation.dagster() as instance:
+            return len(instance.fetch_observations(TABLE, limit=1000).records)
 
 
 def command(installation: Installation, module: str, *arguments: str) -> None:
@@ -88,35 +135,76 @@ def writing_run(installation: Installation) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _daemon(installation: Installation) -> Iterator[None]:
-    with installation.daemon(served=True):
-        yield
+def web(installation: Installation) -> Iterator[WebServer]:
+    """A web server, and a daemon that looks at freshness every other second."""
+    (port,) = find_free_ports(1)
+    with installation.daemon(more={"FRESHNESS_DAEMON_INTERVAL_SECONDS": "2"}, served=True):
+        workspace = str(installation.workspace)
+        command = [sys.executable, "-m", "dagster_webserver", "-w", workspace, "-h", "127.0.0.1", "-p", str(port)]
+        with (installation.folder / "web.log").open("wb") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=installation.environment("home"), stdout=log, stderr=log)
+        server, home = WebServer(installation, port), installation.folder / "home" / "dagster"
+        try:
+            wait_until(
+                lambda: process.poll() is not None or not find_dagster_problems(server.console, home), "Dagster works"
+            )
+            assert process.poll() is None, (installation.folder / "web.log").read_text()
+            yield server
+        finally:
+            family = [process.pid, *list_descendants(process.pid)]
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(120)
+            finally:
+                process.kill()
+            wait_until(lambda: not any(map(psutil.pid_exists, family)), "no process is left")
 
 
-def test_a_bounded_run_of_the_command_line_commits_all_and_ends(installation: Installation) -> None:
+def test_a_bounded_run_of_the_command_line_commits_all_and_ends(installation: Installation, web: WebServer) -> None:
+    """Its table was never checked, which is no green tick: the job of the stream, unlike its asset, takes no checks."""
     installation.produce("first", 0, 500)
-    run = installation.materialize(available_now=True)
+    config = installation.folder / "bounded.yaml"
+    config.write_text("ops: {order_books__table: {config: {available_now: true}}}")
+    run = installation.start("job", "execute", "-j", "order_books_stream", "-c", str(config))
     assert run.wait() == 0, run.said()
     assert installation.position("first") == 500
     assert (installation.head().desired, installation.epoch()) == (Desired.BOUNDED, 1)
     assert newest_metadata(installation, "table")["run_messages"] == 500
+    assert web.check() is None
 
 
-def test_the_jobs_of_compaction_and_housekeeping_run_through_the_daemon(installation: Installation) -> None:
+def test_the_jobs_of_compaction_and_housekeeping_run_through_the_daemon(
+    installation: Installation, web: WebServer
+) -> None:
     before = DeltaTable(installation.folders.table).to_pyarrow_table().num_rows
     close_hour(installation.folders)
     for job, asset, figure in (("compaction", "compaction", "rows"), ("housekeeping", "housekeeping", "rewind_floor")):
-        run = ended(installation, launched(installation, f"order_books_{job}"))
-        assert run.status is DagsterRunStatus.SUCCESS
+        web.run_job(f"order_books_{job}")
         assert figure in newest_metadata(installation, asset)
     assert newest_metadata(installation, "housekeeping")["rewind_floor"] == 0
     assert DeltaTable(installation.folders.table).to_pyarrow_table().num_rows == before
 
 
-def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(installation: Installation) -> None:
+def test_a_result_stays_visible_while_windows_go_by(installation: Installation, web: WebServer) -> None:
     command(installation, "lockstep.cli", "start", "order_books")
-    first, epoch = writing_run(installation), installation.epoch()
+    writing_run(installation)
     assert installation.head().desired is Desired.RUNNING
+
+    web.run_job("order_books_checks")  # its schedule may run it too
+    assert web.shows_a_result()
+
+    seen = web.windows()
+    for until in (600, 700):
+        installation.produce("first", until - 100, until)
+        wait_until(lambda: installation.position("first") == until, "a batch is committed")  # noqa: B023
+    wait_until(lambda: web.windows() > seen, "another window is observed")
+    assert web.shows_a_result()
+
+
+def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(
+    installation: Installation, web: WebServer
+) -> None:
+    first, epoch = writing_run(installation), installation.epoch()
     installation.produce("second", 0, 300)
     wait_until(lambda: installation.position("second") == 300, "the new topic is read")
     handed_over = ended(installation, first)
@@ -125,6 +213,57 @@ def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(installatio
     assert last is not None
     assert (installation.epoch(), last.never_ending) == (epoch + 1, True)
     assert installation.head().desired is Desired.RUNNING
+    assert web.shows_a_result()
+
+
+def test_the_health_of_a_live_stream_is_shown_and_stays_so_after_a_checked_version(web: WebServer) -> None:
+    """Its sensor evaluates it again when the check of the contents has materialized the version that it checked."""
+    healthy = {"status": "SUCCEEDED", "runId": "", "evaluation": {"success": True, "severity": "WARN"}}
+    wait_until(lambda: web.check("health") == healthy, "the health sensor has looked")
+
+
+def test_freshness_is_evaluated_by_the_daemon(web: WebServer) -> None:
+    for name in ("ledger", "table"):
+        wait_until(
+            lambda: web.asset(name)["freshnessStatusInfo"] == {"freshnessStatus": "HEALTHY"},  # noqa: B023
+            f"{name} is fresh",
+        )
+    assert web.asset("topics")["freshnessStatusInfo"] is None
+
+
+def test_the_figures_of_the_table_begin_with_lag_freshness_and_completeness(installation: Installation) -> None:
+    """Those of a window; the end of a run has an observation of its own."""
+    with installation.dagster() as instance:
+        materialization = instance.get_latest_materialization_event(TABLE)
+        recent = [each.asset_observation for each in instance.fetch_observations(TABLE, limit=20).records]
+    assert materialization is not None
+    assert materialization.asset_materialization is not None
+    observed = next(each for each in recent if each is not None and "outcome" not in each.metadata)
+    leading = ["lag_messages", "freshness_p50_seconds", "freshness_p99_seconds", "completeness_percent"]
+    assert list(observed.metadata)[:4] == leading
+    checked = materialization.asset_materialization.metadata
+    assert [name for name in leading if name in checked] == list(checked)[: -len(("rows_in_table", "table_version"))]
+    for each in (observed.metadata, checked):
+        assert each["completeness_percent"].value == 100.0
+
+
+def test_materialize_all_succeeds_and_leaves_a_live_table_alone(installation: Installation, web: WebServer) -> None:
+    living, epoch = writing_run(installation), installation.epoch()
+    whole = installation.start("asset", "materialize", "--select", "order_books/table,order_books/compaction")
+    assert whole.wait() == 0, whole.said()
+
+    assert installation.writes(epoch)
+    with installation.dagster() as instance:
+        (skipped,) = (run for run in instance.get_runs() if run.tags.get(OUTCOME_TAG) == "skipped")
+        events = instance.fetch_materializations(TABLE, limit=20).records
+        compacted = instance.fetch_materializations(AssetKey(["order_books", "compaction"]), limit=20).records
+    event = next(each.asset_materialization for each in events if each.run_id == skipped.run_id)
+    assert event is not None
+    note = {name: value.value for name, value in event.metadata.items()}
+    assert "keeps order_books up to date" in str(note["skipped"])
+    assert (note["live_run"], note["epoch"]) == (living, epoch)
+    assert skipped.run_id in {each.run_id for each in compacted}
+    assert web.shows_a_result()
 
 
 def test_terminate_stops_the_stream_and_verify_proves_what_it_wrote(installation: Installation) -> None:
@@ -139,9 +278,11 @@ def test_terminate_stops_the_stream_and_verify_proves_what_it_wrote(installation
     command(installation, "lockstep.cli", "verify", "order_books")
 
 
-def test_a_stream_that_lost_its_integrity_fails_and_nobody_starts_it_again(installation: Installation) -> None:
+def test_a_stream_that_lost_its_integrity_fails_and_nobody_starts_it_again(
+    installation: Installation, web: WebServer
+) -> None:
     installation.produce("cut", 1, 50)  # without the snapshot that opens the session
-    run = ended(installation, launched(installation, "order_books_stream"))
+    run = ended(installation, web.launch("order_books_stream"))
     assert (run.status, run.tags[OUTCOME_TAG]) == (DagsterRunStatus.FAILURE, "halted")
     head, (finding,) = installation.head(), installation.head().findings
     assert (head.desired, finding.topic, finding.offset) == (Desired.HALTED, "order_books.cut", 0)
