@@ -46,7 +46,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- BackupOvertaken            files vanished while they were copied: no backup was made (operations/backup.py)
 |- RestoreRefused             the table root has the stream already (operations/backup.py)
 |- RebuildRefused             lost state cannot be rebuilt from an older one and Kafka (operations/rebuild.py)
-|- CopyDamaged                a backup or an exported savepoint is not whole (operations/copies.py)
+|- CopyDamaged                a backup is not whole (operations/copies.py)
 |- CopyInProgress             another process writes to the folder of a copy (operations/copies.py)
 |- EraseRefused               a session cannot be erased, or not now (operations/erase.py)
 |- WriterLives                nothing is repaired while a writer lives (operations/repair.py)
