@@ -44,6 +44,7 @@ RECENT_SECONDS = 3600.0
 CHECKPOINTS_KEPT, CHECKPOINTS_BETWEEN = 2, 4
 """The newest checkpoints stay whatever their age, and some between the oldest needed one and these: entries are kept
 back to a checkpoint; without any in between the oldest one would always be needed (seen after ten simulated days)."""
+BEFORE_ALL = -1
 EPOCHS_KEPT = 20
 """Heartbeat files of this many epochs stay, as a record of who wrote when."""
 
@@ -268,12 +269,13 @@ def _recent(side: Path) -> int:
 def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[int] = frozenset()) -> Iterator[Path]:
     """Log entries and checkpoints that are not needed to load a pinned version, `needed_from()` or any later one.
 
-    A version is loaded from the newest checkpoint at or before it and the entries after that.
+    A version is loaded from the newest checkpoint at or before it and the entries after that. In the first days of a
+    table there is none at or before the oldest needed version: all entries stay, and few of the checkpoints.
     """
     made, oldest = delta_log.list_checkpoints(table), needed_from()
-    base = max((version for version in made if version <= oldest), default=None)
-    if base is None:
+    if not made:
         return
+    base = max((version for version in made if version <= oldest), default=BEFORE_ALL)
     for version in delta_log.list_versions(table):
         if version < base and version not in pinned:
             yield delta_log.make_entry_path(table, version)
@@ -284,7 +286,12 @@ def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[
 
 
 def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
-    """The base, the newest ones, and some in between, one of which will be the next base. Pure."""
+    """The base, the newest ones, and some in between, one of which will be the next base. Pure.
+
+    Args:
+        versions: Versions with a checkpoint, in order; at least one.
+        base: The oldest one that is needed; `BEFORE_ALL` while every entry is.
+    """
     distance, last = (versions[-1] - base) // CHECKPOINTS_BETWEEN, base
     needed = {base, *versions[-CHECKPOINTS_KEPT:]}
     for version, after in pairwise(version for version in versions if version > base):
