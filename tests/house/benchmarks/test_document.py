@@ -30,7 +30,7 @@ def test_every_benchmark_has_a_result_whose_plot_is_the_one_shown(tmp_path: Path
 
 
 def shown_names(plots_shown: list[str]) -> set[str]:
-    return {Path(name).stem.rpartition("-")[2] for name in plots_shown}
+    return {Path(name).stem.split("-", maxsplit=3)[3] for name in plots_shown}
 
 
 def axis_texts(svg: str) -> list[str]:

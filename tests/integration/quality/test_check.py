@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from lockstep.errors import TableError
 from lockstep.operations.erase import EraseContext, EraseRequest, erase_session
 from lockstep.operations.retain import drop_old_rows
-from lockstep.quality.check import RULES, Checked, check_stream, make_result_path
+from lockstep.quality.check import POINTS_FOLDER, RULES, Checked, check_stream, make_result_path
 from lockstep.quality.increment import make_state_path
 from lockstep.quality.rules import RuleOutcome
 from lockstep.table.layout import StreamFolders
@@ -132,7 +132,8 @@ def test_the_last_result_is_kept_beside_the_table(kept: Kept) -> None:
     read = json.loads(make_result_path(folders).read_text())
     assert msgspec.convert(read["checked"], Checked) == checked
     assert [part["success"] for part in read["great_expectations"]] == [True, True]
-    assert set(make_result_path(folders).parent.iterdir()) == {make_result_path(folders), make_state_path(folders)}
+    points = make_result_path(folders).parent / POINTS_FOLDER
+    assert set(points.parent.iterdir()) == {make_result_path(folders), make_state_path(folders), points}
 
 
 def test_rows_of_an_erased_session_are_not_missed_and_others_are(spark: SparkSession, tmp_path: Path) -> None:
