@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedWriter
@@ -64,6 +65,13 @@ class Storage(Protocol):
 
     def create(self, path: Path, content: bytes = b"") -> None:
         """Create a small file if there is none; of several processes one succeeds. A power loss may undo it.
+
+        Raises:
+            FileExistsError: There is one.
+        """
+
+    def create_whole(self, path: Path, content: bytes) -> None:
+        """Create a file with all of its content, or not at all; of several processes one succeeds. It is synced.
 
         Raises:
             FileExistsError: There is one.
@@ -156,6 +164,17 @@ class LocalStorage(Storage):
     def create(self, path: Path, content: bytes = b"") -> None:
         with path.open("xb") as file:
             file.write(content)
+
+    @override
+    def create_whole(self, path: Path, content: bytes) -> None:
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            draft.write_bytes(content)
+            _sync(draft)
+            os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(path.parent)
 
     @override
     def replace(self, path: Path, content: bytes) -> None:

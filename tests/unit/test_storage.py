@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,3 +109,20 @@ def test_scratch_leaves_no_name_behind_while_its_pages_are_still_read(tmp_path: 
     with pytest.raises(ZeroDivisionError), scratch.open_file("spill-"):
         raise ZeroDivisionError
     assert list(scratch.folder.iterdir()) == []
+
+
+def test_a_file_is_created_whole_by_one_of_several_processes(tmp_path: Path) -> None:
+    path, storage = tmp_path / "entry", find_storage(tmp_path)
+
+    def create(content: bytes) -> bool:
+        try:
+            storage.create_whole(path, content * 10_000)
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, (b"a", b"b", b"c", b"d")))
+    assert won.count(True) == 1
+    assert path.read_bytes() == b"abcd"[won.index(True) :][:1] * 10_000
+    assert list(tmp_path.iterdir()) == [path]

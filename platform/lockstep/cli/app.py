@@ -121,14 +121,20 @@ def list_all_streams() -> dict[str, AnyStream]:
 
 
 def find_stream_or_exit(name: str) -> AnyStream:
-    """A declared stream.
+    """A declared stream, or a shadow, whose code its table names.
 
     Raises:
         UnknownStream: Lists the declared streams.
+        ShadowCodeChanged: The code of a shadow is not what it began with.
     """
     from lockstep.operations.inspect.streams import find_stream
 
-    return find_stream(name, list_all_streams())
+    known = list_all_streams()
+    if name in known:
+        return known[name]
+    from lockstep.operations.shadow import find_shadow
+
+    return find_shadow(name, load_settings_or_exit()) or find_stream(name, known)
 
 
 def load_settings_or_exit() -> Settings:
@@ -139,7 +145,7 @@ def load_settings_or_exit() -> Settings:
 
 
 def find_folders(name: str) -> StreamFolders:
-    """Folders of a declared stream's tables."""
+    """Folders of the tables of a declared stream, or of a shadow."""
     from lockstep.table.layout import StreamFolders
 
     return StreamFolders(find_stream_or_exit(name).name, load_settings_or_exit().table_root)

@@ -1,4 +1,4 @@
-"""Run, start, stop, hold, retire, resume, rewind, savepoint, backup, close, reset, repair, check, verify."""
+"""Run, start, stop, hold, retire, resume, rewind, savepoint, backup, shadow, promote, close, repair, check, verify."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lockstep.operations.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.operations.housekeeping import HousekeepingResult
     from lockstep.operations.lifecycle import Stopped
+    from lockstep.operations.promote import Promoted, PromotionPlan
     from lockstep.operations.rebuild import RebuildPlan
     from lockstep.operations.repair import Repair
     from lockstep.operations.resume import ResumePreview
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from lockstep.operations.retire import RetiredTopic
     from lockstep.operations.rewind import RewindPlan, Rewound
     from lockstep.operations.savepoint import SavepointList
+    from lockstep.operations.shadow import ShadowDropped, ShadowPlan, ShadowShown
     from lockstep.orchestration.launch import Launched
     from lockstep.quality.check import Checked
     from lockstep.rehearsal.load_test import LoadPlan, LoadTestResult
@@ -483,6 +485,176 @@ def _copied(found: CopyReport, what: str) -> str:
         f"{found.stream}: {what} of batch {found.batch} (version {found.version}), {found.files} files, "
         f"{found.bytes / 1e6:.1f} MB; {found.copied_files} files, {found.copied_bytes / 1e6:.1f} MB {verb}"
     )
+
+
+@register_command("shadow order_books --code ../fix --from before-release", Panel.OPERATE)
+def shadow(  # noqa: PLR0913  # an option a question
+    stream: StreamName,
+    code: Annotated[
+        str,
+        typer.Option(
+            help="The new code: the folder of a checkout, a file, or a module; by default assets/ declares --name."
+        ),
+    ] = "",
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="The batch with whose state and positions it begins, as `lockstep rewind --to` takes it."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the shadow; by default STREAM_shadow.")] = None,
+    why: Annotated[str, typer.Option(help="Reason, stored with the shadow.")] = "begun by hand",
+    *,
+    drop: Annotated[bool, typer.Option("--drop", help="Delete the shadow with all its tables.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show where it would begin.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a shadow: new code with its own tables, from the state and positions of a batch. Without --from, list them.
+
+    The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `diff`,
+    `verify` and the others take the shadow's name; `lockstep promote` makes it the stream.
+    """
+    from lockstep.operations.shadow import SUFFIX, drop_shadow, list_shadows
+
+    settings, chosen, who = load_settings_or_exit(), name or f"{stream}{SUFFIX}", getpass.getuser()
+    if drop:
+        print_answer(drop_shadow(stream, chosen, settings, who=who), _shadow_dropped, as_json=as_json)
+    elif start is None:
+        found = list_shadows(find_stream_or_exit(stream).name, settings.table_root)
+        print_answer(found, lambda shown: _shadows(stream, shown), as_json=as_json)
+    else:
+        _begin_shadow(stream, chosen, start, code, None if plan else why, as_json=as_json)
+
+
+def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None, *, as_json: bool) -> None:
+    """Begin a shadow, or show its plan where no reason is given."""
+    from lockstep.operations.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
+    from lockstep.operations.tables import StreamHandle
+
+    declared = load_shadow_code(code, stream, name) if code else find_stream_or_exit(name)
+    source = StreamHandle(name_shadow(declared, stream), load_settings_or_exit())
+    if why is None:
+        print_answer(plan_shadow(source, name, start), _shadow_plan, as_json=as_json)
+    else:
+        begun = begin_shadow(source, name, start, code=code, who=getpass.getuser(), why=why)
+        print_answer(begun, _shadow_begun, as_json=as_json)
+
+
+@register_command("promote order_books order_books_shadow --plan", Panel.OPERATE)
+def promote(  # an option a question
+    stream: StreamName,
+    name: Annotated[str, typer.Argument(metavar="SHADOW", help="Name of the shadow.")],
+    why: Annotated[str, typer.Option(help="Reason, stored in the ledger and shown.")] = "promoted by hand",
+    *,
+    accept_behind: Annotated[
+        bool, typer.Option("--accept-behind", help="Although the shadow has not read as far as the stream.")
+    ] = False,
+    accept_code: Annotated[
+        bool, typer.Option("--accept-code", help="Although the deployed code is not the shadow's, byte by byte.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would go and what would come.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a shadow the stream: rows up to its beginning stay, its own replace the later ones, in one commit; stopped.
+
+    Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow STREAM --drop`. A
+    promotion is taken back by `lockstep rewind`. Exit code 1, with the reason, where something does not agree.
+    """
+    from lockstep.operations.promote import plan_promotion, promote_shadow
+
+    handle = open_handle(stream)
+    if plan:
+        print_answer(plan_promotion(handle, name), _promotion_plan, as_json=as_json)
+        return
+    who = getpass.getuser()
+    done = promote_shadow(handle, name, who=who, why=why, accept_behind=accept_behind, accept_code=accept_code)
+    print_answer(done, _promoted, as_json=as_json)
+
+
+def _promotion_plan(found: PromotionPlan) -> RenderableType:
+    columns = ("topic", "partition", "position", "position of the shadow", "behind", "expired")
+    rows = (
+        (each.topic, each.partition, each.position, each.shadow_at, each.behind, each.expired)
+        for each in found.partitions[:SHOWN_SCOPES]
+    )
+    return make_lines(
+        style_text(
+            f"{found.stream}: rows up to batch {found.to_batch} stay, {found.rows_gone} rows after it go, "
+            f"{found.rows_added} rows of {found.shadow} come ({found.files} files, {found.bytes} bytes are copied)"
+        ),
+        style_text(
+            f"batch {found.last_batch} becomes batch {found.batch} of generation {found.generation}; "
+            f"{found.quarantined} messages come to quarantine and late table"
+        ),
+        make_grid(columns, rows) if found.partitions else None,
+        _more(len(found.partitions) - SHOWN_SCOPES),
+        *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+    )
+
+
+def _promoted(found: Promoted) -> RenderableType:
+    plan = found.plan
+    published = "" if found.published else "; Kafka did not take the group offsets, the next start publishes them"
+    return make_lines(
+        style_text(
+            f"{plan.stream}: {plan.shadow} promoted by batch {plan.batch} of generation {plan.generation}: "
+            f"{plan.rows_gone} rows went, {plan.rows_added} came; stopped{published}"
+        ),
+        style_text(f"next: lockstep start {plan.stream}"),
+        style_text(f"to delete the shadow: lockstep shadow {plan.stream} --name {plan.shadow} --drop"),
+        style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
+    )
+
+
+def _shadow_plan(found: ShadowPlan) -> RenderableType:
+    columns = ("topic", "partition", "begins at", "position of the stream", "expired")
+    rows = (
+        (each.topic, each.partition, each.begins_at, each.position, each.expired)
+        for each in found.partitions[:SHOWN_SCOPES]
+    )
+    return make_lines(
+        style_text(
+            f"{found.name}: from batch {found.from_batch} of {found.stream}, whose last batch is {found.last_batch}: "
+            f"{found.state_bytes} bytes of state files are read, {found.to_read} offsets up to the stream"
+        ),
+        make_grid(columns, rows) if found.partitions else None,
+        _more(len(found.partitions) - SHOWN_SCOPES),
+        *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+    )
+
+
+def _shadow_begun(found: ShadowShown) -> RenderableType:
+    return make_lines(
+        style_text(f"{found.name}: begun from batch {found.from_batch} of {found.stream}"),
+        style_text(f"next: lockstep run {found.name} --available-now, then lockstep diff {found.stream} {found.name}"),
+    )
+
+
+def _shadows(stream: str, found: Sequence[ShadowShown]) -> RenderableType:
+    columns = ("shadow", "from batch", "begun (UTC)", "batch", "desired", "code", "cause")
+    rows = (
+        (
+            each.name,
+            each.from_batch,
+            f"{each.begun_at:%Y-%m-%d %H:%M}",
+            each.batch,
+            each.desired,
+            each.code or "assets/",
+            each.cause,
+        )
+        for each in found
+    )
+    if not found:
+        return style_text(f"{stream} has no shadow; begin one: lockstep shadow {stream} --code ... --from ...")
+    return make_grid(columns, rows)
+
+
+def _shadow_dropped(found: ShadowDropped) -> RenderableType:
+    return style_text(f"{found.name}: deleted after batch {found.batch}; {found.stream} is not touched")
 
 
 def _rewind_plan(found: RewindPlan) -> RenderableType:

@@ -484,16 +484,24 @@ def diff(
     other: Annotated[str, typer.Argument(metavar="OTHER", help="The stream to compare it with.")],
     topic: Annotated[str | None, typer.Option(help="Only rows of this topic.")] = None,
     samples: Annotated[int, typer.Option(min=0, help="Most rows that are shown.")] = 20,
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
+    html: Annotated[Path | None, typer.Option(help="Write it to this file as a page, too.")] = None,
+    *,
+    show: Annotated[bool, typer.Option("--open", help="Open the page; without --html in a temporary file.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the rows of two streams of the same topics, over the offsets that both have read.
 
     For another fold, class or option under another name: which rows are missing, added or changed, in which columns.
     Exit code 0 equal, 1 different.
     """
-    from lockstep.operations.diff import compare_streams
+    from lockstep.operations.diff import compare_streams, write_diff_page
 
     found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
+    if html is not None or show:
+        file = write_diff_page(found, html)
+        print_note(f"page: {file}")
+        if show:
+            webbrowser.open(file.as_uri())
     print_answer(found, _show_diff, as_json=as_json)
     if not found.is_equal:
         raise typer.Exit(DIFFERENT)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import pkgutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 import msgspec
 
-from lockstep.declare.stream import Stream
+from lockstep.declare.stream import AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError, SettingsError
 
 PACKAGE = "assets"
@@ -34,12 +37,84 @@ def find_streams(root: Path, package: str = PACKAGE) -> dict[str, Stream[object,
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
+    modules = pkgutil.iter_modules([str(root / package)])
+    return _collect(importlib.import_module(f"{package}.{module.name}") for module in modules)
+
+
+def _collect(modules: Iterator[ModuleType]) -> dict[str, Stream[object, object, msgspec.Struct]]:
     found: dict[str, Stream[object, object, msgspec.Struct]] = {}
-    for module in pkgutil.iter_modules([str(root / package)]):
-        for value in vars(importlib.import_module(f"{package}.{module.name}")).values():
+    for module in modules:
+        for value in vars(module).values():
             if not isinstance(value, Stream):
                 continue
             stream = cast("Stream[object, object, msgspec.Struct]", value)
             if found.setdefault(stream.name, stream) is not stream:
                 raise DeclarationError("Stream.name", stream.name, "is the name of two streams", "rename one of them")
     return found
+
+
+def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]:
+    """The streams of other code than that of the working folder, by name.
+
+    Modules of the same name that are loaded already are replaced, so that `assets` of another checkout can be loaded
+    in a process that knows its own.
+
+    Args:
+        code: The folder of a checkout, with `assets/`; a file; or the name of a module.
+
+    Raises:
+        SettingsError: There is no such folder, file or module.
+        DeclarationError: Two streams have the same name.
+    """
+    path = Path(code).absolute()
+    if path.is_dir():
+        _forget_modules(PACKAGE, path)
+        return find_streams(path)
+    if path.suffix == ".py" and path.is_file():
+        inside = path.parent.name == PACKAGE
+        root, name = (path.parent.parent, f"{PACKAGE}.{path.stem}") if inside else (path.parent, path.stem)
+        _forget_modules(name.partition(".")[0], root)
+    else:
+        name = code
+    try:
+        return _collect(iter([importlib.import_module(name)]))
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        step = "give the folder of a checkout (with assets/), a file (assets/order_books.py), or the name of a module"
+        raise SettingsError(f"no code at {code!r}", next_step=step) from None
+
+
+def find_code(code: str) -> str:
+    """The absolute path of a folder or a file; the name of a module as it is."""
+    return str(Path(code).absolute()) if code and Path(code).exists() else code
+
+
+def _forget_modules(package: str, root: Path) -> None:
+    """Let the next import of a package search a folder first."""
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+    sys.path[:] = [str(root), *(entry for entry in sys.path if entry != str(root))]
+    importlib.invalidate_caches()
+
+
+def digest_code(stream: AnyStream) -> str:
+    """SHA-256 of what decides the rows of a stream: the modules of its fold and types, and its options.
+
+    The modules are those of the transform with its bases, of its types and of the decoder; none of lockstep's own.
+    Modules that these import are not looked at.
+    """
+    types = (*type(stream.transform).__mro__, stream.types.row, stream.types.state, type(stream.decoder))
+    names = {str(getattr(each, "__module__", "")) for each in types}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names if _is_of_users(name)}
+    digest = hashlib.sha256()
+    for content in sorted(Path(file).read_bytes() for file in files.values() if file is not None):
+        digest.update(hashlib.sha256(content).digest())
+    for option in (stream.decoder, stream.integrity, stream.event_time):
+        digest.update(format_source(option, with_defaults=True).encode())
+    return digest.hexdigest()
+
+
+def _is_of_users(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package != "lockstep" and package not in sys.stdlib_module_names and package != "msgspec"

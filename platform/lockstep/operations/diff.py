@@ -6,16 +6,21 @@ is DataFusion; the rows of one side are held in memory.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from deltalake import DeltaTable
 
 from lockstep.errors import LockstepError
+from lockstep.html_page import Bar, Fact, Page, Section, TableOf, draw_bars, render_page
 from lockstep.model.position import Key
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.query import run_sql
 from lockstep.operations.tables import open_table
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Head
 from lockstep.table.layout import StreamFolders
@@ -253,3 +258,51 @@ def _find_notes(one: _Side, other: _Side, shared: Collection[Key]) -> Iterator[s
             yield f"only {side.head.stream} has the columns {', '.join(extra)}"
         if side.head.retention is not None:
             yield f"{side.head.stream} has dropped rows of hours before {side.head.retention.hour}: they seem missing"
+
+
+def write_diff_page(found: StreamDiff, file: Path | None = None) -> Path:
+    """Write the differences as one HTML page that fetches nothing; gives its file.
+
+    Args:
+        found: The differences.
+        file: The file; by default a temporary one.
+    """
+    if file is None:
+        number, name = tempfile.mkstemp(prefix=f"lockstep-diff-{found.left}-{found.right}-", suffix=".html")
+        os.close(number)
+        file = Path(name)
+    find_storage(file).replace(file, render_page(make_diff_page(found)).encode())
+    return file.absolute()
+
+
+def make_diff_page(found: StreamDiff) -> Page:
+    """The page of a comparison. Pure."""
+    counts = (("equal", found.equal), ("missing", found.missing), ("added", found.added), ("changed", found.changed))
+    bars = [Bar(name, float(rows), f"{rows:,}") for name, rows in counts]
+    changed = [(each.column, f"{each.rows:,}") for each in found.columns]
+    rows = [
+        (each.kind, f"{each.topic}/{each.partition}@{each.emit_offset}", str(each.row), column, str(left), str(right))
+        for each in found.samples
+        for column, (left, right) in each.values.items()
+    ]
+    sides = ("kind", "message", "row", "column", found.left, found.right)
+    sections = [Section("Rows", charts=[draw_bars(bars, "rows")], note="; ".join(found.notes))]
+    if changed:
+        sections.append(Section("Changed columns", tables=[TableOf(("column", "rows"), changed)]))
+    if rows:
+        note = f"The first {len(found.samples)} rows that differ, in the order of the messages."
+        sections.append(Section("Samples", tables=[TableOf(sides, rows)], note=note))
+    differing = found.missing + found.added + found.changed
+    verdict = "All compared rows are equal." if found.is_equal else f"{differing:,} rows differ."
+    return Page(
+        title=f"{found.left} and {found.right}",
+        verdict=verdict,
+        is_good=found.is_equal,
+        facts=[
+            Fact(found.left, f"batch {found.left_batch}"),
+            Fact(found.right, f"batch {found.right_batch}"),
+            Fact("partitions", str(found.partitions)),
+            Fact("compared", "the offsets that both have read"),
+        ],
+        sections=sections,
+    )

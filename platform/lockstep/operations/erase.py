@@ -34,6 +34,7 @@ from lockstep.export.dataset import find_folder, list_exported_hours
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.inspect.state import find_state_version
+from lockstep.operations.shadow import PIN, list_shadows
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion
@@ -66,6 +67,7 @@ class EraseObstacle(Enum):
     NOTHING = "nothing of the session is in the tables"
     STATE = "the session has state"
     SAVEPOINTS = "savepoints keep its rows"
+    SHADOWS = "shadows keep its rows"
     EXPORTED = "exported hours hold its rows"
     HALTED = "the stream is halted by it"
 
@@ -415,6 +417,11 @@ def _find_refusals(
         problem = f"savepoints {', '.join(plan.savepoints)} keep its rows, or let its messages be read again"
         step = f"lockstep savepoint {name} NAME --delete, or add --drop-savepoints to delete all of them"
         yield EraseRefusal(EraseObstacle.SAVEPOINTS, problem, step)
+    if shadows := _find_shadows(folders, plan):
+        problem = f"shadows keep its state, or let its messages be read again: {', '.join(shadows)}"
+        step = f"lockstep shadow {name} --name {shadows[0]} --drop; or, where only its savepoint is left: "
+        delete = f"lockstep savepoint {name} {PIN}{shadows[0]} --delete"
+        yield EraseRefusal(EraseObstacle.SHADOWS, problem, step + delete)
     if plan.exported_hours:
         some = ", ".join(plan.exported_hours[:3])
         problem = f"{len(plan.exported_hours)} exported hours hold its rows ({some})"
@@ -424,6 +431,12 @@ def _find_refusals(
         problem = "the stream is halted by a message of the session, which the head of the table names"
         step = f"lockstep resume {name} --plan; then erase"
         yield EraseRefusal(EraseObstacle.HALTED, problem, step)
+
+
+def _find_shadows(folders: StreamFolders, plan: ErasePlan) -> list[str]:
+    """Shadows by their tables, and by their savepoints: one that begins just now has no table yet."""
+    pinned = {name.removeprefix(PIN) for name in plan.savepoints if name.startswith(PIN)}
+    return sorted(pinned | {each.name for each in list_shadows(plan.stream, folders.root)})
 
 
 def _commit(folders: StreamFolders, prepared: _Prepared, request: EraseRequest, cause: str) -> Head:

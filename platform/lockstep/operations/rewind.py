@@ -33,24 +33,28 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
 from lockstep.table.rewind import NotRewindable, RewindCommit, check_rewindable, commit_rewind, find_savepoint
-from lockstep.table.schema_evolution import with_defaults
 
 SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
 """It begins with a letter and has no slash, so that it is no batch, no time and no message."""
 
 
 class Obstacle(Enum):
-    """Why a rewind is refused."""
+    """Why a rewind, a shadow or its promotion is refused."""
 
     WRITER = "a writer is alive"
     NO_CHANGE = "nothing would change"
     DATA = "data files are gone"
     STATE = "state files are gone"
     EXPIRED = "Kafka no longer has the messages"
+    HALTED = "the shadow is halted"
+    START = "the shadow did not begin from that batch"
+    BEHIND = "the shadow has not read as far"
+    CODE = "the deployed code is not the shadow's"
+    UNFIT = "the deployed code cannot go on from the shadow"
 
 
 class RewindObstacle(msgspec.Struct, frozen=True):
-    """Something that refuses a rewind.
+    """Something that refuses a rewind, a shadow or its promotion.
 
     Attributes:
         kind: What.
@@ -295,7 +299,7 @@ def rewind_stream(handle: StreamHandle, to: str, *, who: str, why: str, accept_e
         plan=prepared.plan,
         batch=landed.batch,
         version=landed.batch_version,
-        published=_publish(handle, prepared.rows),  # 3
+        published=publish_positions(handle, prepared.rows),  # 3
     )
 
 
@@ -304,10 +308,10 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
     folders, head = handle.folders, handle.require_head()
     target = find_target(folders, head, to)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
-    since = _read_since(folders, head, find_common_batch(head, target))
-    rows = tuple(make_rewound_rows(held, handle.positions, since))
+    since = _Undone(folders, head, find_common_batch(head, target))
+    rows = tuple(make_rewound_rows(held, handle.positions, since.first))
     now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
-    state, damaged = _find_state_files(folders, rows)
+    state, damaged = find_state_files(folders, rows)
     partitions = tuple(_compare(handle.view, handle.positions, rows))
     obstacles = (
         *_find_obstacles(handle, head, target, partitions),
@@ -319,11 +323,11 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
         to_at=_find_commit_time(folders, target),
         last_batch=head.batch,
         generation=head.generation + 1,
-        batches=len({row.batch for row in since}),
-        rows=_count_rows(folders, None) - _count_rows(folders, target.batch_version),
-        quarantined=sum(row.quarantined + row.late for row in since),
+        batches=len(since.batches),
+        rows=count_rows(folders, None) - count_rows(folders, target.batch_version),
+        quarantined=since.set_aside,
         restores_undone=target.batch > head.valid_batches.get(target.generation, -1),
-        decisions=tuple(_describe_decisions(since)),
+        decisions=since.decisions,
         topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in held.values()})),
         partitions=partitions,
         read_again=sum(each.read_again for each in partitions),
@@ -339,14 +343,55 @@ def find_common_batch(head: Head, target: Head) -> int:
     return max((min(ours[each], theirs[each]) for each in ours.keys() & theirs.keys()), default=0)
 
 
-def _read_since(folders: StreamFolders, head: Head, batch: int) -> list[LedgerRow]:
-    """The ledger rows that count after a batch."""
-    rows = with_defaults(ledger.read_columns(folders.ledger, first_batch=batch + 1, last_batch=head.batch), LedgerRow)
-    return [row for row in rows if row.batch <= head.valid_batches.get(row.generation, -1)]
+class _Undone:
+    """What the ledger says of the batches that count after a batch, file by file: a month of them needs no memory.
+
+    Attributes:
+        batches: Their numbers.
+        set_aside: Messages in quarantine and late table.
+        decisions: What operators accepted, in order of batches.
+        first: The first row of each partition.
+    """
+
+    def __init__(self, folders: StreamFolders, head: Head, batch: int) -> None:
+        self.batches, self.set_aside = set[int](), 0
+        self.first = dict[Key, LedgerRow]()
+        noted = list[tuple[int, str]]()
+        counts = head.valid_batches
+        for rows in ledger.iterate_rows(folders.ledger, first_batch=batch + 1, last_batch=head.batch):
+            for row in rows:
+                if row.batch > counts.get(row.generation, -1):
+                    continue
+                self.batches.add(row.batch)
+                self.set_aside += row.quarantined + row.late
+                noted += [(row.batch, each) for each in _describe_decisions(row)]
+                before = self.first.setdefault((row.topic_id, row.partition), row)
+                if row.batch < before.batch:
+                    self.first[row.topic_id, row.partition] = row
+        self.decisions = tuple(each for _, each in sorted(noted, key=lambda item: item[0]))
+
+
+def read_rewound_rows(
+    folders: StreamFolders, head: Head, target: Head, now: Mapping[Key, LedgerRow]
+) -> tuple[LedgerRow, ...]:
+    """The positions of a batch, as a rewind to it would have them.
+
+    Args:
+        folders: Folders of the stream.
+        head: Its head.
+        target: The head right after the batch.
+        now: The newest row of each partition.
+
+    Raises:
+        TableError: A ledger file is missing or damaged.
+    """
+    held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
+    since = _Undone(folders, head, find_common_batch(head, target))
+    return tuple(make_rewound_rows(held, now, since.first))
 
 
 def make_rewound_rows(
-    held: Mapping[Key, LedgerRow], now: Mapping[Key, LedgerRow], since: Iterable[LedgerRow]
+    held: Mapping[Key, LedgerRow], now: Mapping[Key, LedgerRow], since: Mapping[Key, LedgerRow]
 ) -> Iterable[LedgerRow]:
     """The positions after a rewind, before they have the stamp of its batch. Pure.
 
@@ -357,17 +402,13 @@ def make_rewound_rows(
     Args:
         held: The newest row of each partition as of the target.
         now: The newest row of each partition.
-        since: The rows after the target, oldest first.
+        since: The first row of each partition after the target.
     """
     known = {row.topic for row in held.values()}
-    first: dict[Key, LedgerRow] = {}
-    for row in since:
-        if row.topic not in known:
-            first.setdefault((row.topic_id, row.partition), row)
     for key, row in held.items():
         retired = now[key].retired if key in now and now[key].until == row.until else row.retired
         yield msgspec.structs.replace(row, retired=retired)
-    yield from map(_before_first_message, first.values())
+    yield from (_before_first_message(row) for row in since.values() if row.topic not in known)
 
 
 def _before_first_message(row: LedgerRow) -> LedgerRow:
@@ -420,8 +461,8 @@ def _find_gone(
         yield RewindObstacle(Obstacle.STATE, problem, step)
 
 
-def _find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[dict[Path, int], list[str]]:
-    """The files of all chains, with the least size of each; and what of them is missing."""
+def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[dict[Path, int], list[str]]:
+    """The state files of all chains of some positions, with the least size of each; and what of them is missing."""
     needs, wrong, storage = dict[Path, int](), list[str](), find_storage(folders.state)
     for row in rows:
         section = read_position(row).state
@@ -463,12 +504,11 @@ def _compare(view: ClusterView, now: Mapping[Key, LedgerRow], rows: Iterable[Led
         )
 
 
-def _describe_decisions(since: Iterable[LedgerRow]) -> Iterable[str]:
-    for row in since:
-        for each in row.accepted:
-            if each.who != "the declaration":
-                what = each.kind + (f" of session {each.session}" if each.session else "")
-                yield f"batch {row.batch}: {what}, {row.topic}/{row.partition}@{each.start}: {each.why} ({each.who})"
+def _describe_decisions(row: LedgerRow) -> Iterable[str]:
+    for each in row.accepted:
+        if each.who != "the declaration":
+            what = each.kind + (f" of session {each.session}" if each.session else "")
+            yield f"batch {row.batch}: {what}, {row.topic}/{row.partition}@{each.start}: {each.why} ({each.who})"
 
 
 def _find_commit_time(folders: StreamFolders, target: Head) -> datetime | None:
@@ -476,7 +516,8 @@ def _find_commit_time(folders: StreamFolders, target: Head) -> datetime | None:
     return None if entry is None else entry.written_at
 
 
-def _count_rows(folders: StreamFolders, version: int | None) -> int:
+def count_rows(folders: StreamFolders, version: int | None) -> int:
+    """The rows of a version of the output table, by default the newest."""
     actions = delta_log.open_delta_table(folders.table, version=version).get_add_actions(flatten=True)
     return sum(count or 0 for count in actions["num_records"].to_pylist())
 
@@ -537,7 +578,7 @@ def _stamp(stamp: LedgerStamp, row: LedgerRow) -> LedgerRow:
     return msgspec.structs.replace(kept, newest_timestamp=row.newest_timestamp)
 
 
-def _publish(handle: StreamHandle, rows: Iterable[LedgerRow]) -> bool:
+def publish_positions(handle: StreamHandle, rows: Iterable[LedgerRow]) -> bool:
     """Show the positions to lag tools; the next run does so too."""
     try:
         offsets = {(row.topic, row.partition): row.until for row in rows if not row.retired}

@@ -107,12 +107,15 @@ def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
 def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
     """The section of every partition ever read, as of the head, the floor, each rewind since and each savepoint.
 
+    As of the first batch of a promotion, too: there a proof begins.
+
     Where the log has no entry of such a batch, the ledger is read from its first batch.
     """
     rows = list(ledger.read_positions(folders, head).values())
-    for batch in {head.rewind_floor, *head.kept_versions}:
+    first = 0 if head.promotion is None or head.promotion.first <= head.rewind_floor else head.promotion.first
+    for batch in {head.rewind_floor, first, *head.kept_versions} - {0}:
         at = find_head_of_batch(folders.table, batch)
-        full_batch = at.full_ledger_batch if at is not None else 0
+        full_batch = at.full_ledger_batch if at is not None else batch if batch == first else 0
         rows += ledger.read_positions_at(folders, batch, full_batch=full_batch).values()
     for row in rows:
         if (section := find_state_version(row).section) is not None:

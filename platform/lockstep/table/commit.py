@@ -49,6 +49,8 @@ class CommitKind(Enum):
     SAVEPOINT = "savepoint"
     ERASE = "erase"
     ERASE_END = "erase end"
+    SHADOW = "shadow"
+    PROMOTE = "promote"
 
 
 class Base(msgspec.Struct, frozen=True):

@@ -63,6 +63,11 @@ def open_tables(
     return output
 
 
+def create_late_table(folders: StreamFolders) -> None:
+    """Create the late table, where it is missing."""
+    _create(folders.late, quarantine.SCHEMA, None, {})
+
+
 def check_identity(head: Head, folders: StreamFolders, table_id: str, cluster_id: str) -> None:
     """Refuse a table that is not this stream's on this cluster."""
     compared = (

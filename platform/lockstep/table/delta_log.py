@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -26,7 +27,7 @@ from lockstep.errors import CommitUnknown, TableError
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 
-FIRST_GENERATION = 1
+FIRST_GENERATION = FIRST_BATCH = 1
 
 
 HEAD_VERSION = 2
@@ -177,6 +178,46 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     is_finished: bool = False
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a shadow began: a batch of another stream, whose state and positions its first batch took over.
+
+    Attributes:
+        stream: Name of that stream.
+        table_id: Delta's id of its output table.
+        batch: The batch.
+        digest: SHA-256 of the state and the positions that were taken over, which a proof computes again.
+        code: Folder, file or module of the declaration; empty where `assets/` declares the shadow.
+        code_digest: Digest of the fold's source.
+        at: When it began, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    stream: str
+    table_id: str
+    batch: int
+    digest: str
+    code: str
+    code_digest: str
+    at: float
+    cause: str
+
+
+class Promotion(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest promotion: batches of a shadow that became those of the stream, in one commit.
+
+    Attributes:
+        shadow: Name of the shadow.
+        to_batch: The batch from which the shadow had begun: rows up to it stayed.
+        first: The first batch of the promotion: the positions of `to_batch`.
+        batch: The last one: the positions of the shadow. Those in between have no log entry and no state of their own.
+    """
+
+    shadow: str
+    to_batch: int
+    first: int
+    batch: int
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
@@ -208,6 +249,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         last_resumption: The newest resumption; None before the first.
         retention: The newest retention; None before the first.
         erasure: The newest erasure of a session; None before the first.
+        origin: Of a shadow: where it began.
+        promotion: The newest promotion of a shadow; None before the first.
         version: Version of this layout.
     """
 
@@ -238,6 +281,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     last_resumption: Resumption | None = None
     retention: Retention | None = None
     erasure: Erasure | None = None
+    origin: Origin | None = None
+    promotion: Promotion | None = None
     version: int = 1
 
     @property
@@ -255,6 +300,19 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def is_rewound(self) -> bool:
         """Whether the last batch is a rewind."""
         return bool(self.rewinds) and self.rewinds[-1].batch == self.batch
+
+    @property
+    def inherited_up_to(self) -> int:
+        """The last batch that another fold wrote, or another table contains: a proof begins with the state after it."""
+        if self.promotion is not None:
+            return self.promotion.first
+        return FIRST_BATCH if self.origin is not None else 0
+
+    @property
+    def batch_before(self) -> int:
+        """The batch that the side tables contain before the last one is added."""
+        promoted = self.promotion is not None and self.promotion.batch == self.batch
+        return (self.promotion.first if self.promotion is not None and promoted else self.batch) - 1
 
     def may_rewind_to(self, batch: int) -> bool:
         """Whether all that a rewind to a batch needs is kept."""
@@ -390,6 +448,30 @@ def list_checkpoints(table: Path) -> dict[int, list[Path]]:
 
 def _list_names(table: Path) -> list[str]:
     return find_storage(table).list_names(table / "_delta_log")
+
+
+class _Added(msgspec.Struct):
+    """An added file of an entry."""
+
+    path: str
+    stats: str | None = None
+
+
+class _AddLine(msgspec.Struct):
+    add: _Added | None = None
+
+
+def read_statistics(table: Path, version: int) -> dict[str, str]:
+    """Delta's statistics, as JSON, of the files that the log up to a version has added, by path."""
+    made = {at: files for at, files in list_checkpoints(table).items() if at <= version}
+    base, found = max(made, default=-1), dict[str, str]()
+    for path in made.get(base, ()):
+        added = pq.ParquetFile(find_storage(path).uri(path)).read(columns=["add"])["add"].to_pylist()
+        found |= {each["path"]: each["stats"] for each in added if each is not None and each["stats"] is not None}
+    for at in range(base + 1, version + 1):
+        lines = msgspec.json.Decoder(_AddLine).decode_lines(find_storage(table).read(make_entry_path(table, at)))
+        found |= {each.add.path: each.add.stats or "" for each in lines if each.add is not None}
+    return found
 
 
 def find_entry_time(table: Path, version: int) -> float:

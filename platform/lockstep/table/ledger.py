@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
@@ -23,7 +23,7 @@ from lockstep.table import delta_log
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import verify, with_checksum
 from lockstep.table.layout import StreamFolders
-from lockstep.table.parquet import write_file
+from lockstep.table.parquet import DataFileWriter, write_file
 from lockstep.table.schema_evolution import with_defaults
 
 
@@ -192,6 +192,15 @@ def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
 
+def write_ledger_parts(ledger: Path, parts: Iterable[Sequence[LedgerRow]], name: LedgerFileName) -> SideFile:
+    """Write the ledger file of several batches, part by part, synced and not yet committed."""
+    with DataFileWriter(ledger, SCHEMA, commit_hour=None, prefix=name.prefix("ledger"), counted_only=True) as writer:
+        for part in parts:
+            writer.write(_make_table(part))
+        file = with_checksum(ledger, writer.finish())
+    return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
+
+
 class LedgerFileName(msgspec.Struct, frozen=True):
     """The parts of a ledger file's name: a reader finds the files it needs without opening any.
 
@@ -233,6 +242,13 @@ def read_ledger(ledger: Path, *, first_batch: int = 0, last_batch: int | None = 
         TableError: A required file is missing, or any byte of it is wrong.
     """
     return with_defaults(read_columns(ledger, first_batch=first_batch, last_batch=last_batch), LedgerRow)
+
+
+def iterate_rows(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> Iterator[list[LedgerRow]]:
+    """The rows of some batches, a list a file in no order of files: one file is in memory. Raises as `read_ledger`."""
+    for path in find_live_paths(ledger, first_batch=first_batch, last_batch=last_batch):
+        rows = _read_files(ledger, [path], None, first_batch=first_batch, last_batch=last_batch)
+        yield with_defaults(rows, LedgerRow)
 
 
 def read_columns(

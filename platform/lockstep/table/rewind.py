@@ -76,7 +76,8 @@ def commit_rewind(planned: RewindCommit) -> Proposal:
     seen, target = planned.seen, planned.target
 
     def next_head(base: Base) -> Head:
-        _check_base(base.head, planned)
+        check_unchanged(base.head, seen, target)
+        check_hour_open(base.head, planned.commit_hour)
         return _make_head(base, planned)
 
     def restore(table: DeltaTable, how: CommitProperties) -> None:
@@ -93,21 +94,25 @@ def commit_rewind(planned: RewindCommit) -> Proposal:
     )
 
 
-def _check_base(head: Head, planned: RewindCommit) -> None:
-    seen, target = planned.seen, planned.target
+def check_unchanged(head: Head, seen: Head, target: Head) -> None:
+    """Refuse a base on which somebody has written since a plan, or whose target may be gone.
+
+    Raises:
+        Fenced: Another run, or another operation, claimed the table.
+        NotRewindable: A batch was committed, or the files of the target may be deleted by now.
+    """
     check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))
     if head.batch != seen.batch:
         problem = f"batch {head.batch} was committed since it was planned after batch {seen.batch}"
         step = f"lockstep stop {head.stream}; then plan again"
         raise NotRewindable(head.stream, target.batch, problem, next_step=step)
     check_rewindable(head, target.batch)
-    check_hour_open(head, planned.commit_hour)
 
 
 def _make_head(base: Base, planned: RewindCommit) -> Head:
     head, target, number, version = base.head, planned.target, base.head.batch + 1, base.version + 1
     return msgspec.structs.replace(
-        _make_stopped(head, f"rewound to batch {target.batch}: {planned.cause}"),
+        make_stopped(head, f"rewound to batch {target.batch}: {planned.cause}"),
         generation=head.generation + 1,
         lineage=(*target.lineage, Lineage(target.generation, target.batch)),
         epoch=head.epoch + 1,
@@ -122,12 +127,13 @@ def _make_head(base: Base, planned: RewindCommit) -> Head:
         accepts_burst=target.accepts_burst,
         last_resumption=target.last_resumption,
         retention=target.retention,
+        promotion=target.promotion,
         rewinds=(*head.rewinds, Rewind(number, version, target.batch, head.batch, planned.cause)),
     )
 
 
-def _make_stopped(head: Head, reason: str) -> Head:
-    """Stopped, and no longer halted; a hold stays until somebody releases it."""
+def make_stopped(head: Head, reason: str) -> Head:
+    """The head stopped, and no longer halted; a hold stays until somebody releases it."""
     if Desired.HELD in {head.desired, head.resumes_as if head.desired is Desired.HALTED else None}:
         return msgspec.structs.replace(head, desired=Desired.HELD)
     return msgspec.structs.replace(head, desired=Desired.STOPPED, reason=reason)

@@ -90,7 +90,7 @@ class SideLogs:
 
     def catch_up(self, head: Head) -> bool:
         """Bring all of them up to a head; True when something was missing. Raises as `SideLog.catch_up` does."""
-        missing = head.ledger is not None and self._ledger.catch_up((head.ledger,), head.batch, after=head.batch - 1)
+        missing = head.ledger is not None and self._ledger.catch_up((head.ledger,), head.batch, after=head.batch_before)
         for side, added in ((self._quarantine, head.quarantine), (self._late, head.late)):
             if added is not None:
                 missing = side.catch_up(added.files, added.batch, after=added.after) or missing

@@ -22,6 +22,8 @@ LAST_LINES = {
     CommitKind.CLAIM.value: {delta_log.VERSION, delta_log.EPOCH},
     CommitKind.REWIND.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.ERASE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
+    CommitKind.SHADOW.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
+    CommitKind.PROMOTE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.CREATE.value: set[str](),
     "side": {delta_log.BATCH},
 }

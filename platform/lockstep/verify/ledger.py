@@ -246,15 +246,18 @@ def find_first_provable(ranges: Sequence[LedgerRange], first_kept: int) -> int:
     return index
 
 
-def find_first_with_state(ranges: Sequence[LedgerRange], first: int, rewind_floor: int) -> int:
+def find_first_with_state(
+    ranges: Sequence[LedgerRange], first: int, rewind_floor: int, *, inherited_up_to: int = 0
+) -> int:
     """Index of the first range from `first` on whose fold can begin with a stored state; len(ranges) for none.
 
     Housekeeping keeps the state in force at the rewind floor and all later ones; the fold of a log from its first
-    offset on needs none.
+    offset on needs none. Ranges of batches up to `inherited_up_to` are of another fold: of what a shadow took over.
     """
-    if first == 0:
+    taken = sum(1 for row in ranges if row.batch <= inherited_up_to)
+    if first == 0 and not taken:
         return 0
-    return max(first, sum(1 for row in ranges if row.batch <= rewind_floor))
+    return max(first, taken, sum(1 for row in ranges if row.batch <= rewind_floor))
 
 
 def _is_kept(row: LedgerRange, first_kept: int) -> bool:
@@ -283,12 +286,18 @@ class NamedFile(msgspec.Struct):
         quarantine: The quarantine files of each (generation, batch) that has any.
         late: Those of the late table.
         first_version: Oldest entry still in the log; older ones were cleaned up.
+        begins: Of files of several batches, by path: the first one.
     """
 
     ledger: NamedFiles
     quarantine: NamedFiles
     late: NamedFiles
     first_version: int
+    begins: dict[str, int]
+
+    def find_begin(self, key: tuple[int, int], files: Iterable[SideFile]) -> int:
+        """The first batch of the files of a commit."""
+        return min(self.begins.get(file.path, key[1]) for file in files)
 
 
 class SideTable(msgspec.Struct):
@@ -359,11 +368,11 @@ def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
     head, notes = base.head, []
     if named.first_version > 0:
         notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
-    ledger = _compared(sides[0], named.ledger, named.first_version, head, violations)  # 4
-    kept = _compared(sides[1], named.quarantine, named.first_version, head, violations)
+    ledger = _compared(sides[0], named.ledger, named, head, violations)  # 4
+    kept = _compared(sides[1], named.quarantine, named, head, violations)
     too_late: list[Row] = []
     if late is not None:
-        too_late = _compared(late, named.late, named.first_version, head, violations)
+        too_late = _compared(late, named.late, named, head, violations)
     _check_data_files(folders.table, data_files, violations)
     return StoredTables(
         version=base.version,
@@ -395,7 +404,7 @@ def _side(folder: Path) -> SideTable:
 
 def _named(table: Path, version: int) -> NamedFile:
     """The files that commits name; also those after `version`, because the side tables may be ahead of it by now."""
-    found = NamedFile({}, {}, {}, version)
+    found = NamedFile({}, {}, {}, version, {})
     for at in range(version, -1, -1):
         entry = delta_log.read_entry(table, at)
         if entry is None:
@@ -415,6 +424,10 @@ def _name(found: NamedFile, entry: delta_log.LogEntry | None) -> None:
         found.quarantine.setdefault((head.generation, head.quarantine.batch), head.quarantine.files)
     if head is not None and head.late is not None:
         found.late.setdefault((head.generation, head.late.batch), head.late.files)
+    if head is not None and head.promotion is not None and head.promotion.batch == head.batch:
+        sides = (added for added in (head.quarantine, head.late) if added is not None and added.batch == head.batch)
+        files = (*((head.ledger,) if head.ledger is not None else ()), *(file for side in sides for file in side.files))
+        found.begins |= dict.fromkeys((file.path for file in files), head.promotion.first)
 
 
 def _later(table: Path, version: int) -> Iterator[int]:
@@ -424,11 +437,11 @@ def _later(table: Path, version: int) -> Iterator[int]:
         at += 1
 
 
-def _compared(side: SideTable, named: NamedFiles, first_version: int, head: Head, violations: Violations) -> list[Row]:
+def _compared(side: SideTable, files: NamedFiles, named: NamedFile, head: Head, violations: Violations) -> list[Row]:
     """The rows of a side table, after its files were compared with those that the commits name."""
     rows: list[Row] = []
     wanted: dict[str, tuple[tuple[int, int], SideFile]] = {
-        file.path: (key, file) for key, files in named.items() for file in files
+        file.path: (key, file) for key, those in files.items() for file in those
     }
     compacted = _CompactedRows(side, violations)
     replaced: dict[tuple[int, int], list[SideFile]] = {}
@@ -436,17 +449,19 @@ def _compared(side: SideTable, named: NamedFiles, first_version: int, head: Head
     newest = max((batch for (_, batch), _ in wanted.values() if batch <= head.batch), default=0)
     for path, (key, file) in sorted(wanted.items(), key=lambda item: item[1][0][1]):
         batch = key[1]
-        if path not in side.files and key in compacted.rows:
+        if path not in side.files and compacted.has_rows(key, named.find_begin(key, [file])):
             replaced.setdefault(key, []).append(file)
             continue
         if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
             found = "no live file of that name"
             violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
         if batch <= head.batch:
-            rows += _rows(side, file, batch, violations)
-    for key, files in replaced.items():
-        rows += compacted.take(key, files)
-    first_known = min((batch for (_, batch), _ in wanted.values()), default=0) if first_version > 0 else 0
+            rows += _rows(side, file, range(named.begins.get(path, batch), batch + 1), violations)
+    for key, gone in replaced.items():
+        rows += compacted.take(key, gone, begins=named.find_begin(key, gone))
+    first_known = 0
+    if named.first_version > 0:
+        first_known = min((named.begins.get(path, key[1]) for path, (key, _) in wanted.items()), default=0)
     for path in sorted(side.files.keys() - wanted.keys() - compacted.paths):
         rows += _foreign_rows(side, path, first_known, violations)
     return rows + compacted.rest(first_known)
@@ -468,9 +483,14 @@ class _CompactedRows:
             for row in self._read(path):
                 self.rows.setdefault((cast("int", row["generation"]), cast("int", row["batch"])), []).append(row)
 
-    def take(self, key: tuple[int, int], files: Sequence[SideFile]) -> list[Row]:
-        """The rows of one batch, whose number must match the commit; of its files that are not live any more."""
-        found, rows = self.rows.pop(key), sum(file.rows for file in files)
+    def has_rows(self, key: tuple[int, int], begins: int) -> bool:
+        """Whether it has rows of a commit: of one batch, or of several from `begins` on."""
+        return any((key[0], batch) in self.rows for batch in range(begins, key[1] + 1))
+
+    def take(self, key: tuple[int, int], files: Sequence[SideFile], *, begins: int) -> list[Row]:
+        """The rows of one commit, whose number must match; of its files that are not live any more."""
+        found = [row for batch in range(begins, key[1] + 1) for row in self.rows.pop((key[0], batch), ())]
+        rows = sum(file.rows for file in files)
         if len(found) != rows:
             expected = f"{self._side.name}/{files[0].path}: {rows} rows"
             self._changed(expected, f"{len(found)} rows of batch {key[1]} in a compacted file")
@@ -513,9 +533,9 @@ def _foreign_rows(side: SideTable, path: str, first_known: int, violations: Viol
     return []
 
 
-def _rows(side: SideTable, file: SideFile, batch: int, violations: Violations) -> list[Row]:
+def _rows(side: SideTable, file: SideFile, batches: range, violations: Violations) -> list[Row]:
     """The rows of a file that a commit names, whether the side table has it or not."""
-    path = side.folder / file.path
+    path, batch = side.folder / file.path, batches[-1]
     rows, live = _read(path), side.files.get(file.path)
     if rows is None:
         found = "unreadable" if path.exists() else "no such file"
@@ -528,7 +548,7 @@ def _rows(side: SideTable, file: SideFile, batch: int, violations: Violations) -
         expected = f"{side.name}/{file.path}: {file.size} bytes, {file.rows} rows"
         violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
     for row in rows:
-        if row["batch"] != batch:
+        if row["batch"] not in batches:
             found = f"a row of batch {row['batch']}, {row['topic']}/{row['partition']}"
             violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, f"rows of batch {batch} in {file.path}", found)
     return rows

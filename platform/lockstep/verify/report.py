@@ -65,6 +65,7 @@ class ViolationKind(Enum):
     LEDGER_ROW_DOUBLED = "two ledger rows of a partition in one batch"
     LEDGER_ROW_FOREIGN = "ledger row of another batch"
     DATA_FILE_DAMAGED = "data file missing or changed"
+    ORIGIN_DIFFERS = "shadow did not begin with the state of its batch"
 
     @property
     def invariant(self) -> Invariant:
@@ -77,7 +78,7 @@ _INVARIANTS = {
     **dict.fromkeys(ViolationKind, Invariant.ACCOUNTED),
     **dict.fromkeys((_K.ROW_ORDER, _K.ROW_DOUBLED, _K.SESSION_IN_TWO_PARTITIONS), Invariant.ORDER),
     **dict.fromkeys((_K.ROW_MISSING, _K.ROW_EXTRA, _K.ROW_CHANGED), Invariant.FOLD),
-    **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS), Invariant.FOLD),
+    **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS, _K.ORIGIN_DIFFERS), Invariant.FOLD),
     **dict.fromkeys((_K.WATERMARK_DIFFERS, _K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
     **dict.fromkeys((_K.SIDE_FILE_MISSING, _K.SIDE_FILE_FOREIGN, _K.SIDE_FILE_CHANGED), Invariant.SIDE_TABLES),
     **dict.fromkeys((_K.LEDGER_ROW_DOUBLED, _K.LEDGER_ROW_FOREIGN, _K.DATA_FILE_DAMAGED), Invariant.SIDE_TABLES),

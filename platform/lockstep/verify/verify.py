@@ -16,6 +16,7 @@ from lockstep.declare.decoders.base import Registry
 from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
+from lockstep.table.delta_log import FIRST_BATCH, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
@@ -33,6 +34,7 @@ from lockstep.verify.ledger import (
     make_chains,
     read_stored,
 )
+from lockstep.verify.origin import check_origin
 from lockstep.verify.partition import PartitionInputs, PartitionProof
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import (
@@ -232,7 +234,8 @@ def verify_stream(
 ) -> VerifyReport:
     """Prove a stream, up to the current head of its table.
 
-    1. Read the tables; compare the side tables with the files that commits name (I8).
+    1. Read the tables; compare the side tables with the files that commits name (I8). Of a shadow: compare what it
+       took over with its digest, and with the stream that it is a shadow of.
     2. Join the ledger's ranges of each partition (half of I1).
     3. Sort the rows by partition; check their order (I2).
     4. Ask Kafka for the retained offsets; from there on read again, fold, and compare (I1, I3).
@@ -251,6 +254,7 @@ def verify_stream(
     if not delta_log.has_log(folders.table):
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
     stored = read_stored(folders, violations)  # 1
+    check_origin(folders, stored, violations)
     found = make_chains(stored.ledger, violations)  # 2
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
         rows.load(folders.table, stored.data_files)
@@ -295,7 +299,11 @@ class _Proving:
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
         self._table_id = stored.head.table_id
-        self._dropped = 0 if stored.head.retention is None else stored.head.retention.batch
+        self._inherited, self._origin = stored.head.inherited_up_to, stored.head.origin
+        begun = FIRST_BATCH if self._origin is not None else 0
+        self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
+        promotion = stored.head.promotion
+        self._state_floor = max(self._floor, 0 if promotion is None else promotion.batch)
         self.work = PartitionWork()
         try:
             self._rules: GateRules | None = make_rules(stream.integrity, ReplayWatermark())
@@ -344,7 +352,8 @@ class _Proving:
     ) -> Iterator[tuple[LedgerChain, BufferedRange, PartitionProof]]:
         """Begin the proof of partitions; of those that cannot be folded again, check what is possible."""
         for chain, kept in group:
-            first = find_first_with_state(chain.ranges, find_first_provable(chain.ranges, kept.first), self._floor)
+            provable = find_first_provable(chain.ranges, kept.first)
+            first = find_first_with_state(chain.ranges, provable, self._floor, inherited_up_to=self._inherited)
             self._check_start(chain, kept)
             if self._rules is None:
                 self._not_again(chain, self.work.blocked[0])
@@ -354,7 +363,7 @@ class _Proving:
             else:
                 opened = self._open(chain, first)
                 if opened is not None:
-                    self._add_scope(chain, _scope(chain, first, kept))
+                    self._add_scope(chain, self._scope(chain, first, kept))
                     yield chain, kept, opened
 
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
@@ -398,7 +407,7 @@ class _Proving:
                 erased=erased,
             ),
             erased=erased,
-            stored=StoredState(self._folders.state, self._declared, self._violations, rewind_floor=self._floor),
+            stored=StoredState(self._folders.state, self._declared, self._violations, rewind_floor=self._state_floor),
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
@@ -414,9 +423,12 @@ class _Proving:
         self._check_counts(chain, len(chain.ranges), cursor, self._aside(chain))
         self._add_scope(chain, _scope_of(chain, None, why))
 
+    def _scope(self, chain: LedgerChain, first: int, kept: BufferedRange) -> ProvenRange:
+        return _scope(chain, first, kept, self._origin, self._inherited)
+
     def _add_scope(self, chain: LedgerChain, scope: ProvenRange) -> None:
         """Record what is proven of a partition; of dropped rows only that they are gone."""
-        if chain.ranges[0].batch <= self._dropped:
+        if chain.ranges[0].batch <= self._dropped and self._origin is None:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
         if count := len({each.digest for row in chain.ranges for each in row.erased}):
@@ -435,6 +447,8 @@ class _Proving:
     def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""
         joined_here = chain.is_joined and {row.joined_at for row in chain.ranges} == {chain.start}
+        if self._origin is not None and chain.ranges[0].batch == FIRST_BATCH:
+            joined_here = True  # the position that it took over, which is proven by its digest
         if kept.first < chain.start and not joined_here and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
@@ -470,9 +484,16 @@ def _end(chain: LedgerChain, kept: BufferedRange) -> int:
     return min(chain.until, kept.end)
 
 
-def _scope(chain: LedgerChain, first: int, kept: BufferedRange) -> ProvenRange:
+def _scope(
+    chain: LedgerChain, first: int, kept: BufferedRange, origin: Origin | None, inherited_up_to: int
+) -> ProvenRange:
     row, notes = chain.ranges[first], []
-    if first > 0:
+    taken = first > 0 and chain.ranges[first - 1].batch <= inherited_up_to
+    if taken and origin is not None:
+        notes.append(f"state before it taken from batch {origin.batch} of {origin.stream}")
+    elif taken:
+        notes.append(f"from batch {row.batch} on of a promoted shadow; rows before it checked for order and counts")
+    elif first > 0:
         state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
         notes.append(f"Kafka keeps nothing before {kept.first}; {state}, rows before it checked for order and counts")
     if chain.is_joined:

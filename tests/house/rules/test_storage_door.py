@@ -18,6 +18,7 @@ OTHER_FILES = {
     "declare.discovery": "the source files of assets/",
     "kafka.secrets": "a password file",
     "localdev": "brokers, recordings and processes of a local platform",
+    "operations.diff": "writes a file that the user names",
     "operations.doctor": "probes a folder as a file system, beneath what the door promises",
     "operations.inspect.message": "writes a file that the user names",
     "operations.quarantine": "writes a file that the user names",
@@ -29,6 +30,7 @@ OTHER_FILES = {
     "spark": "jars, and the folder of Java",
     "state.local_store": "local copies of state: a format and locks of their own, on each machine's own disk",
     "state.local_store_pool": "the folders of these copies",
+    "table.shadow": "a copy of a log in a folder of the process; the log itself goes through the door",
     "testing": "the files of a user's tests",
     "verify": "the proof reads with readers of its own",
 }

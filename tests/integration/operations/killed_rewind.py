@@ -31,7 +31,7 @@ def arm(moment: str) -> None:
     elif moment == "before the side tables":
         _replace(side_tables.SideLogs, "catch_up", _die_after_rewind)
     else:
-        _replace(rewind, "_publish", lambda _: die)
+        _replace(rewind, "publish_positions", lambda _: die)
 
 
 def _replace(where: object, name: str, make: Callable[[Any], Any]) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from dagster import AssetMaterialization, AssetObservation, DagsterInstance, TableMetadataValue
 
@@ -17,14 +18,16 @@ from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic, produce
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.topics import read_topics
+from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
 from lockstep.orchestration.restart_policy import Cursor
+from lockstep.orchestration.table_asset import make_table_metadata
 from lockstep.orchestration.topics_sensor import Observed, observe_assets
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import ledger, side_tables
-from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
+from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from tests.support.installation import messages
@@ -52,10 +55,7 @@ class Installed:
         output = open_tables(folders, make_table_schema(self.stream.types.row), self.discovery.cluster_id())
         writer = Writer(epoch=1, generation=1)
         output.commit(commit_claim(0, output.table_id, lambda _: None))
-        stamp = LedgerStamp(
-            generation=1, batch=1, epoch=1, committed_at=datetime.now(UTC), batch_seconds=0.1, restart_cause="test"
-        )
-        view = self.discovery.view([topic])
+        stamp, view = self._stamp(1), self.discovery.view([topic])
         rows = [
             make_unchanged_row(stamp, find_first_position(view.topics[topic], key, ends), ends)
             for key, ends in view.ends.items()
@@ -64,6 +64,25 @@ class Installed:
         batch = BatchCommit(number=1, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=1.0)
         output.commit(commit_batch(writer, batch))
         side_tables.SideLog(folders.ledger).catch_up((file,), 1, after=0)
+
+    def read_to_ends(self, topic: str) -> None:
+        """Commit the batch after the first, which reads a topic to its ends, as a run does."""
+        folders, stamp = self.handle.folders, self._stamp(2)
+        output, view = OutputLog(folders.table), self.discovery.view([topic])
+        rows = [
+            make_unchanged_row(stamp, find_first_position(view.topics[topic], key, ends, ends.stable_end), ends)
+            for key, ends in view.ends.items()
+        ]
+        file = ledger.write_ledger(folders.ledger, [msgspec.structs.replace(row, start=0, joined_at=0) for row in rows])
+        batch = BatchCommit(number=2, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=2.0)
+        output.commit(commit_batch(Writer(epoch=1, generation=1), batch))
+        side_tables.SideLog(folders.ledger).catch_up((file,), 2, after=1)
+
+    def _stamp(self, number: int) -> LedgerStamp:
+        now = datetime.now(UTC)
+        return LedgerStamp(
+            generation=1, batch=number, epoch=1, committed_at=now, batch_seconds=0.1, restart_cause="test"
+        )
 
     @property
     def handle(self) -> StreamHandle:
@@ -205,3 +224,29 @@ def test_the_ledger_is_materialized_by_a_new_batch_or_while_nothing_waits(
     assert 0 <= figures["newest_batch_age_seconds"] < 3600
     assert isinstance(installed.ledger(lag_messages=5), AssetObservation)  # it stands still
     assert isinstance(installed.ledger(lag_messages=0), AssetMaterialization)
+
+
+def test_a_rewound_table_is_a_new_batch_whose_topics_have_their_lag_again(
+    installed: Installed, topic_family: str
+) -> None:
+    topic = f"{topic_family}.a"
+    servers = installed.settings.kafka.bootstrap_servers
+    create_topic(servers, topic, partitions=1)
+    produce(servers, topic, messages()[:3])
+    installed.subscribe(topic)
+    installed.read_to_ends(topic)
+    first = installed.ledger(lag_messages=0)
+    assert isinstance(first, AssetMaterialization)
+    assert told(first)["batches"] == 2
+    assert [row["lag"] for row in table_of(of_all(installed.look()))] == [0]
+
+    rewind_stream(installed.handle, "1", who="ann", why="wrong rows")
+
+    rewound = installed.ledger(lag_messages=3)
+    assert isinstance(rewound, AssetMaterialization)
+    figures = told(rewound)
+    assert (figures["generation"], figures["batches"], figures["epoch"]) == (2, 3, 2)
+    assert figures["desired"].startswith("stopped (rewound to batch 1: wrong rows")
+    assert isinstance(installed.ledger(lag_messages=3), AssetObservation)
+    assert [row["lag"] for row in table_of(of_all(installed.look()))] == [3]
+    assert make_table_metadata(installed.stream, installed.settings.table_root).keys() >= {"dagster/column_schema"}

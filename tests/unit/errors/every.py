@@ -38,6 +38,7 @@ from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
 from lockstep.operations.retire import RetirementRefused
 from lockstep.operations.rewind import Obstacle, RewindObstacle, RewindRefused
+from lockstep.operations.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
 from lockstep.rehearsal.load_plan import LoadTestRefused
@@ -45,11 +46,15 @@ from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.table.commit import HourClosed
+from lockstep.table.delta_log import Origin
 from lockstep.table.erasure import ErasureOvertaken
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from lockstep.table.rewind import NotRewindable
 from lockstep.table.row_encoder import RowOrigin, RowRejected
 
+ORIGIN = Origin(
+    stream="books", table_id="id", batch=7, digest="", code="/checkouts/fix", code_digest="", at=0.0, cause="a fix"
+)
 GAP = Finding(
     cause="gap",
     topic="books.eth",
@@ -137,6 +142,11 @@ EVERY: tuple[LockstepError, ...] = (
     CopyDamaged(Path("copies/books"), "there is no manifest.json: not a whole copy", "make it again"),
     CopyInProgress(Path("copies/books")),
     RebuildRefused("books", ("books.eth/0: Kafka has deleted offsets 0 to 119, which were read since batch 1",)),
+    ShadowRefused(
+        "books", "promotion of fix", (RewindObstacle(Obstacle.BEHIND, "fix is 3 offsets behind", "lockstep run fix"),)
+    ),
+    ShadowCodeChanged("fix", ORIGIN),
+    NotAShadow("books", "fix"),
     UnansweredFindings("books", (GAP,), (), "the producer's disk"),
     PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
 )

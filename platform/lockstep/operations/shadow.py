@@ -1,0 +1,478 @@
+"""Shadows: a stream of its own with new code, that began with the state and the positions of another one's batch.
+
+docs/decisions/0028 says what is taken over and why; docs/shadow.md is the way through it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.discovery import digest_code, find_code, load_streams
+from lockstep.declare.stream import NAME, AnyStream
+from lockstep.engine.driver.handover import is_writer_alive
+from lockstep.engine.driver.planner import find_next_hour
+from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
+from lockstep.engine.driver.startup import check_state_types
+from lockstep.errors import LockstepError
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import Key
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.rewind import (
+    Obstacle,
+    RewindObstacle,
+    find_state_files,
+    find_target,
+    read_rewound_rows,
+)
+from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.settings import Settings
+from lockstep.state.relocation import RelocatedState, take_state
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.create import open_tables
+from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+from lockstep.table.parquet import format_some
+from lockstep.table.schema_evolution import find_defaulted_columns
+from lockstep.table.shadow import ShadowStart, check_empty, commit_shadow
+from lockstep.table.written_by import WrittenBy
+
+SUFFIX = "_shadow"
+"""Of the default name."""
+
+PIN = "shadow-"
+"""Names of savepoints that keep the batches with which shadows began begin so."""
+
+
+class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a shadow.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        begins_at: The first offset that the shadow reads.
+        position: The position of the stream.
+        expired: Offsets from `begins_at` on that Kafka no longer has.
+    """
+
+    topic: str
+    partition: int
+    begins_at: int
+    position: int
+    expired: int
+
+
+class ShadowPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a shadow would begin.
+
+    Attributes:
+        stream: The stream that it is a shadow of.
+        name: Name of the shadow: its tables, and its consumer group.
+        from_batch: The batch whose state and positions it takes over.
+        last_batch: The last batch of the stream now.
+        partitions: The partitions that it takes over.
+        to_read: Offsets up to the positions of the stream.
+        state_bytes: Bytes of state files that are read for the copy.
+        migrated: Differences of the state types that `migrate` handles.
+        obstacles: Why it is refused; empty where nothing refuses it.
+    """
+
+    stream: str
+    name: str
+    from_batch: int
+    last_batch: int
+    partitions: tuple[ShadowedPartition, ...]
+    to_read: int
+    state_bytes: int
+    migrated: tuple[str, ...]
+    obstacles: tuple[RewindObstacle, ...]
+
+
+class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A shadow, for people.
+
+    Attributes:
+        name: Its name.
+        stream: The stream that it is a shadow of.
+        from_batch: The batch of that stream with which it began.
+        begun_at: When (UTC).
+        code: Where its declaration is; empty for `assets/`.
+        batch: Its last batch.
+        desired: Its desired state.
+        cause: The reason and the operator.
+    """
+
+    name: str
+    stream: str
+    from_batch: int
+    begun_at: datetime
+    code: str
+    batch: int
+    desired: str
+    cause: str
+
+
+class ShadowRefused(LockstepError):
+    """A shadow cannot begin, or not be promoted; nothing was changed.
+
+    Attributes:
+        stream: Name of the stream.
+        obstacles: All reasons.
+    """
+
+    def __init__(self, stream: str, what: str, obstacles: Sequence[RewindObstacle]) -> None:
+        problems = "; ".join(each.problem for each in obstacles)
+        super().__init__(f"{what} of stream {stream} is refused: {problems}", next_step=obstacles[0].next_step)
+        self.stream, self.obstacles = stream, tuple(obstacles)
+
+
+class ShadowCodeChanged(LockstepError):
+    """The code of a shadow is not what it began with: its rows would be those of two folds.
+
+    Attributes:
+        name: Name of the shadow.
+    """
+
+    def __init__(self, name: str, origin: Origin) -> None:
+        super().__init__(
+            f"the code of shadow {name} at {origin.code} is not what it began with",
+            next_step=f"put that code back; or begin again: lockstep shadow {origin.stream} --name {name} --drop",
+        )
+        self.name = name
+
+
+class NotAShadow(LockstepError):
+    """A stream that is no shadow of the other one.
+
+    Attributes:
+        name: The stream.
+    """
+
+    def __init__(self, stream: str, name: str) -> None:
+        super().__init__(f"{name} is no shadow of {stream}", next_step=f"lockstep shadow {stream} lists its shadows")
+        self.name = name
+
+
+def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
+    """The declaration of a shadow: the stream of its name, the stream's, or the only one; renamed.
+
+    It neither exports nor drops rows: the dataset is the stream's, and a promotion needs all rows.
+
+    Args:
+        code: The folder of a checkout, a file, or the name of a module.
+        stream: The stream that it is a shadow of.
+        name: The name of the shadow.
+
+    Raises:
+        LockstepError: There is no such code, or it declares several other streams.
+        DeclarationError: The name is not one.
+    """
+    known = load_streams(code)
+    if name not in known and stream not in known and len(known) != 1:
+        listed = ", ".join(sorted(known)) or "none"
+        step = f"declare {stream} or {name} there; it declares: {listed}"
+        raise LockstepError(f"{code} does not declare which stream is the shadow of {stream}", next_step=step)
+    declared = known.get(name) or known.get(stream) or next(iter(known.values()))
+    return name_shadow(declared, name)
+
+
+def name_shadow(stream: AnyStream, name: str) -> AnyStream:
+    """The declaration as that of a shadow."""
+    return dataclasses.replace(stream, name=name, export=None, retention=None)
+
+
+def find_shadow(name: str, settings: Settings) -> AnyStream | None:
+    """The declaration of a shadow that is not in `assets/`, from the code that its table names; None for no shadow.
+
+    Raises:
+        ShadowCodeChanged: It is not what the shadow began with.
+        LockstepError: It cannot be loaded.
+    """
+    head = try_read_head(StreamFolders(name, settings.table_root))
+    origin = None if head is None else head.origin
+    if origin is None or not origin.code:
+        return None
+    declared = load_shadow_code(origin.code, origin.stream, name)
+    if digest_code(declared) != origin.code_digest:
+        raise ShadowCodeChanged(name, origin)
+    return declared
+
+
+def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
+    """The shadows of a stream below a table root, by name."""
+    return tuple(_list_shadows(stream, root))
+
+
+def _list_shadows(stream: str, root: Path) -> Iterable[ShadowShown]:
+    for name in filter(NAME.fullmatch, sorted(find_storage(root).list_names(root))):
+        folders = StreamFolders(name, root)
+        head = try_read_head(folders) if delta_log.has_log(folders.table) else None
+        if head is None or head.origin is None or head.origin.stream != stream:
+            continue
+        yield ShadowShown(
+            name=name,
+            stream=stream,
+            from_batch=head.origin.batch,
+            begun_at=datetime.fromtimestamp(head.origin.at, UTC),
+            code=head.origin.code,
+            batch=head.batch,
+            desired=head.desired.value,
+            cause=head.origin.cause,
+        )
+
+
+class _PreparedShadow(msgspec.Struct, frozen=True):
+    plan: ShadowPlan
+    head: Head
+    target: Head
+    rows: tuple[LedgerRow, ...]
+
+
+def plan_shadow(source: StreamHandle, name: str, start: str) -> ShadowPlan:
+    """Show how a shadow would begin; changes nothing.
+
+    Args:
+        source: The stream, with the code of the shadow: its declaration under the stream's own name.
+        name: Name of the shadow.
+        start: The batch, as `find_target` takes it.
+
+    Raises:
+        NoTable: The stream has never run.
+        NotRewindable, TableError, LockstepError: As `find_target`; or there is a table of that name.
+        KafkaError: Kafka does not answer.
+    """
+    return _prepare(source, name, start).plan
+
+
+def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
+    folders, head = source.folders, source.require_head()
+    own = try_read_head(StreamFolders(name, folders.root))
+    if own is not None:
+        check_empty(own)
+    target = find_target(folders, head, start)
+    rows = read_rewound_rows(folders, head, target, source.positions)
+    files, damaged = find_state_files(folders, rows)
+    partitions = tuple(_look_at(source, rows))
+    return _PreparedShadow(
+        ShadowPlan(
+            stream=head.stream,
+            name=name,
+            from_batch=target.batch,
+            last_batch=head.batch,
+            partitions=partitions,
+            to_read=sum(max(0, each.position - each.begins_at) for each in partitions),
+            state_bytes=sum(files.values()),
+            migrated=() if damaged else check_state_types(source.stream, folders, rows),
+            obstacles=tuple(_find_obstacles(head.stream, damaged, partitions)),
+        ),
+        head,
+        target,
+        rows,
+    )
+
+
+def _look_at(source: StreamHandle, rows: Iterable[LedgerRow]) -> Iterable[ShadowedPartition]:
+    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
+        if row.retired:
+            continue
+        key: Key = (row.topic_id, row.partition)
+        ends, now = source.view.ends.get(key), source.positions.get(key)
+        first = row.until if ends is None else ends.start
+        position = row.until if now is None else now.until
+        expired = max(0, first - row.until)
+        yield ShadowedPartition(
+            topic=row.topic, partition=row.partition, begins_at=row.until, position=position, expired=expired
+        )
+
+
+def _find_obstacles(
+    stream: str, damaged: Sequence[str], partitions: Sequence[ShadowedPartition]
+) -> Iterable[RewindObstacle]:
+    if damaged:
+        problem = f"state of that batch cannot be read: {format_some([*damaged])}"
+        yield RewindObstacle(Obstacle.STATE, problem, f"begin with another batch; lockstep repair {stream}")
+    if lost := [each for each in partitions if each.expired]:
+        worst = max(lost, key=lambda each: each.expired)
+        problem = (
+            f"Kafka no longer has {sum(each.expired for each in lost)} of the offsets from there on, in {len(lost)} "
+            f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.begins_at} on"
+        )
+        step = "begin with a later batch: lockstep savepoint keeps one before Kafka deletes what follows it"
+        yield RewindObstacle(Obstacle.EXPIRED, problem, step)
+
+
+def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who: str, why: str) -> ShadowShown:
+    """Begin a shadow; `lockstep run` runs it.
+
+    1. Plan; refuse what is gone.
+    2. Keep the batch of the stream with a savepoint, so that a promotion finds it.
+    3. Create the tables; copy the state into a file that nothing refers to yet.
+    4. Commit its first batch: the positions, with the copied state. Killed before, it is begun again.
+    5. Bring its ledger up to it, as its next start would.
+
+    Args:
+        source: The stream, with the code of the shadow: its declaration under the stream's own name.
+        name: Name of the shadow.
+        start: The batch, as `find_target` takes it.
+        code: Where the declaration is; empty where `assets/` declares the shadow under its name.
+        who: The operator.
+        why: The reason.
+
+    Raises:
+        ShadowRefused: Names every obstacle.
+        NoTable: The stream has never run.
+        NotRewindable, TableError, LockstepError: As `plan_shadow`.
+        StateTypeChanged: The new code cannot read the state.
+        KafkaError: Kafka does not answer; nothing was changed.
+    """
+    prepared = _prepare(source, name, start)  # 1
+    if prepared.plan.obstacles:
+        raise ShadowRefused(source.stream.name, "a shadow", prepared.plan.obstacles)
+    pin = make_pin(name)
+    if all(each.name != pin for each in prepared.head.savepoints):  # 2
+        make_savepoint(source.folders, pin, who=who, why=f"shadow {name}", at=str(prepared.target.batch))
+    landed = _begin(source, prepared, code, f"{why} ({who})")
+    side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
+    return next(each for each in _list_shadows(source.stream.name, source.folders.root) if each.name == name)
+
+
+def make_pin(name: str) -> str:
+    """Name of the savepoint that keeps the batch with which a shadow began."""
+    return f"{PIN}{name}"[:60]
+
+
+def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: str) -> Head:
+    """Steps 3 and 4."""
+    target, declared = prepared.target, source.stream
+    folders, row_type = StreamFolders(prepared.plan.name, source.folders.root), declared.types.row
+    output = open_tables(
+        folders,
+        make_table_schema(row_type),
+        prepared.head.cluster_id,
+        defaulted=find_defaulted_columns(row_type),
+        keeps_late=declared.integrity.keeps_late,
+    )
+    now = ledger.read_clock()
+    copied, file = _copy(source.folders, folders, prepared, now, cause)
+    origin = Origin(
+        stream=target.stream,
+        table_id=target.table_id,
+        batch=target.batch,
+        digest=copied.digest,
+        code=find_code(code),
+        code_digest=digest_code(declared),
+        at=now.timestamp(),
+        cause=cause,
+    )
+    start = ShadowStart(
+        origin=origin,
+        table_id=output.table_id,
+        commit_hour=find_next_hour(output.base().head),
+        ledger=file,
+        at=now.timestamp(),
+        accepts_burst=target.accepts_burst,
+        needs={**copied.needs, folders.ledger / file.path: file.size},
+    )
+    return output.commit(commit_shadow(start)).head
+
+
+def _copy(
+    source: StreamFolders, folders: StreamFolders, prepared: _PreparedShadow, now: datetime, cause: str
+) -> tuple[RelocatedState, SideFile]:
+    """The copied state, and the ledger file that refers to it."""
+    target = prepared.target
+    stamp = LedgerStamp(
+        generation=FIRST_GENERATION,
+        batch=FIRST_BATCH,
+        epoch=FIRST_BATCH,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"shadow from batch {target.batch} of {target.stream}: {cause}",
+    )
+    rows = sorted(prepared.rows, key=lambda each: (each.topic_id, each.partition))
+    copied = take_state(
+        source.state,
+        [(row.generation, read_position(row)) for row in rows],
+        folders.state,
+        generation=FIRST_GENERATION,
+        label=WrittenBy(FIRST_GENERATION, FIRST_BATCH, FIRST_BATCH).label,
+    )
+    return copied, ledger.write_ledger(folders.ledger, make_moved_rows(stamp, rows, copied))
+
+
+def make_moved_rows(stamp: LedgerStamp, rows: Iterable[LedgerRow], copied: RelocatedState) -> list[LedgerRow]:
+    """The ledger rows of positions whose state was copied. Pure."""
+    return [
+        msgspec.structs.replace(
+            make_kept_row(stamp, position, retired=row.retired), newest_timestamp=row.newest_timestamp
+        )
+        for row, position in zip(rows, copied.positions, strict=True)
+    ]
+
+
+class ShadowDropped(msgspec.Struct, frozen=True):
+    """A shadow that was deleted.
+
+    Attributes:
+        name: Its name.
+        stream: The stream that it was a shadow of.
+        batch: Its last batch.
+    """
+
+    name: str
+    stream: str
+    batch: int
+
+
+def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFolders, Head, Origin]:
+    """A shadow of a stream.
+
+    Raises:
+        NoTable: There is no such table.
+        NotAShadow: It is none, or of another stream.
+    """
+    folders = StreamFolders(name, settings.table_root)
+    head = open_table(folders).base().head
+    if head.origin is None or head.origin.stream != stream:
+        raise NotAShadow(stream, name)
+    return folders, head, head.origin
+
+
+def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> ShadowDropped:
+    """Delete a shadow: its tables, its state, its consumer group and the savepoint that kept its beginning.
+
+    The folder is renamed first, so that a kill leaves a whole shadow or none. Safe to repeat.
+
+    Raises:
+        NoTable: There is no such table.
+        NotAShadow: It is none: a stream is never deleted by this.
+        ShadowRefused: It is being written.
+        KafkaError: Kafka does not answer; nothing was deleted.
+    """
+    folders, head, _ = require_shadow(stream, name, settings)
+    if is_writer_alive(folders.control, head.epoch):
+        step = f"lockstep stop {name}"
+        obstacle = RewindObstacle(Obstacle.WRITER, f"epoch {head.epoch} is writing", step)
+        raise ShadowRefused(stream, f"deletion of shadow {name}", [obstacle])
+    ConsumerGroup(settings.kafka, name).forget()
+    release_pin(StreamFolders(stream, settings.table_root), name, who)
+    storage, folder = find_storage(folders.table), folders.table.parent
+    grave = folder.with_name(f".{name}.dropped")
+    storage.delete_folder(grave)
+    storage.move(folder, grave)
+    storage.delete_folder(grave)
+    return ShadowDropped(name, stream, head.batch)
+
+
+def release_pin(folders: StreamFolders, name: str, who: str) -> None:
+    """Delete the savepoint that kept the beginning of a shadow, where there is one."""
+    head = try_read_head(folders)
+    if head is not None and any(each.name == make_pin(name) for each in head.savepoints):
+        drop_named_savepoint(folders, make_pin(name), who=who, why=f"shadow {name} is gone")

@@ -1,0 +1,300 @@
+"""Commits of a shadow: the one with which it begins, and the one that makes it the stream (docs/decisions/0028)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+
+from lockstep.errors import TableError
+from lockstep.model.table_schema import ABSENT_UP_TO
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.commit import Base, CommitKind, Proposal, check_hour_open
+from lockstep.table.delta_log import (
+    CAUSE,
+    FIRST_BATCH,
+    NO_HOOKS,
+    Desired,
+    Head,
+    Lineage,
+    Origin,
+    Promotion,
+    Rewind,
+    SideBatch,
+    SideFile,
+)
+from lockstep.table.parquet import DataFile
+from lockstep.table.rewind import check_unchanged, make_stopped
+from lockstep.table.schema_evolution import find_schema_changes
+
+
+class ShadowStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The first batch of a shadow.
+
+    Attributes:
+        origin: Where it begins.
+        table_id: Delta's id of the shadow's own output table.
+        commit_hour: The hour of the batch.
+        ledger: Its ledger file, already synced: the positions that it takes over.
+        at: Its time, in seconds since 1970 (UTC).
+        accepts_burst: As the head from which it begins.
+        needs: The copied state, and the ledger file, with the least size of each.
+    """
+
+    origin: Origin
+    table_id: str
+    commit_hour: str
+    ledger: SideFile
+    at: float
+    accepts_burst: bool
+    needs: Mapping[Path, int]
+
+
+def commit_shadow(start: ShadowStart) -> Proposal:
+    """Begin a shadow in a table without a batch: claim and first batch in one; it is stopped.
+
+    The commit raises:
+        TableError: The table has been written by now.
+        HourClosed: The hour was closed since.
+    """
+
+    def next_head(base: Base) -> Head:
+        check_empty(base.head)
+        check_hour_open(base.head, start.commit_hour)
+        return msgspec.structs.replace(
+            base.head,
+            table_id=start.table_id,
+            epoch=FIRST_BATCH,
+            batch=FIRST_BATCH,
+            batch_version=base.version + 1,
+            hour=start.commit_hour,
+            desired=Desired.STOPPED,
+            reason=f"shadow of {start.origin.stream}: {start.origin.cause}",
+            ledger=start.ledger,
+            full_ledger_batch=FIRST_BATCH,
+            full_ledger_at=start.at,
+            accepts_burst=start.accepts_burst,
+            rewind_floor=FIRST_BATCH,
+            origin=start.origin,
+        )
+
+    cause = f"from batch {start.origin.batch} of {start.origin.stream}: {start.origin.cause}"
+    return Proposal(
+        kind=CommitKind.SHADOW,
+        next_head=next_head,
+        batch=FIRST_BATCH,
+        epoch=FIRST_BATCH,
+        metadata={CAUSE: cause},
+        needs=start.needs,
+    )
+
+
+def check_empty(head: Head) -> None:
+    """Refuse to begin a shadow in a table that a stream has written.
+
+    Raises:
+        TableError: It has.
+    """
+    if head.epoch or head.batch:
+        what = f"a shadow of {head.origin.stream}" if head.origin is not None else "a stream with rows of its own"
+        step = f"choose another --name; lockstep run {head.stream} runs a shadow that there is, --drop deletes it"
+        raise TableError(f"{head.stream} is {what} already", next_step=step)
+
+
+class PromotionCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A promotion to commit.
+
+    Attributes:
+        table: Folder of the output table.
+        seen: The head of the stream for which it was planned.
+        target: The head right after the batch from which the shadow began.
+        shadow: The head of the shadow.
+        generation: The generation that begins.
+        batch: Its last batch.
+        commit_hour: The hour of all of its rows.
+        files: The copied data files, already synced.
+        fields: The columns of the shadow's table.
+        ledger: The ledger file of all of its batches, already synced.
+        quarantine: Quarantine files, likewise.
+        late: Files of the late table, likewise.
+        at: Its time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+        needs: Files that it brings back or refers to, with the least size of each.
+    """
+
+    table: Path
+    seen: Head
+    target: Head
+    shadow: Head
+    generation: int
+    batch: int
+    commit_hour: str
+    files: tuple[DataFile, ...]
+    fields: tuple[Field, ...]
+    ledger: SideFile
+    quarantine: tuple[SideFile, ...]
+    late: tuple[SideFile, ...]
+    at: float
+    cause: str
+    needs: Mapping[Path, int]
+
+    @property
+    def promotion(self) -> Promotion:
+        """What the head says of it."""
+        first = self.seen.batch + FIRST_BATCH
+        return Promotion(shadow=self.shadow.stream, to_batch=self.target.batch, first=first, batch=self.batch)
+
+
+def commit_promotion(planned: PromotionCommit) -> Proposal:
+    """Go back to the batch from which a shadow began, and add the shadow's rows: one commit; the stream is stopped.
+
+    The commit raises:
+        Fenced: Another run, a rewind or another promotion claimed the table since it was planned.
+        NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
+        HourClosed: The hour was closed since.
+    """
+
+    def next_head(base: Base) -> Head:
+        check_unchanged(base.head, planned.seen, planned.target)
+        check_hour_open(base.head, planned.commit_hour)
+        return _make_promoted(base, planned)
+
+    def promote(table: DeltaTable, how: CommitProperties) -> None:
+        _write_entry(table, how, planned)
+
+    return Proposal(
+        kind=CommitKind.PROMOTE,
+        next_head=next_head,
+        batch=planned.batch,
+        epoch=planned.seen.epoch + 1,
+        metadata={CAUSE: f"{planned.shadow.stream}, from batch {planned.target.batch} on: {planned.cause}"},
+        alter=promote,
+        needs={**planned.needs, **{planned.table / file.path: file.size for file in planned.files}},
+    )
+
+
+def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
+    head, target, version = base.head, planned.target, base.version + 1
+    return msgspec.structs.replace(
+        make_stopped(head, f"shadow {planned.shadow.stream} promoted: {planned.cause}"),
+        generation=planned.generation,
+        lineage=(*target.lineage, Lineage(target.generation, target.batch)),
+        epoch=head.epoch + 1,
+        batch=planned.batch,
+        batch_version=version,
+        hour=planned.commit_hour,
+        wished_version=version,
+        findings=(),
+        ledger=planned.ledger,
+        quarantine=_add_side(head.quarantine, planned.quarantine, planned.batch),
+        late=_add_side(head.late, planned.late, planned.batch),
+        full_ledger_batch=planned.batch,
+        full_ledger_at=planned.at,
+        accepts_burst=planned.shadow.accepts_burst,
+        last_resumption=target.last_resumption,
+        retention=target.retention,
+        rewinds=(*head.rewinds, Rewind(planned.batch, version, target.batch, head.batch, planned.cause)),
+        promotion=planned.promotion,
+    )
+
+
+def _add_side(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:
+    return SideBatch(batch, 0 if before is None else before.batch, files) if files else before
+
+
+def _write_entry(table: DeltaTable, how: CommitProperties, planned: PromotionCommit) -> None:
+    """Write the entry after the version of a handle, or none.
+
+    1. Copy the log up to that version into a folder of this process.
+    2. There restore the target, add the shadow's columns, and add its files: three entries of delta-rs.
+    3. Put their actions into one entry, and create it in the log exclusively.
+
+    Raises:
+        FileExistsError: Another process was faster.
+    """
+    version = table.version()
+    with tempfile.TemporaryDirectory(prefix="lockstep-promote-") as made:
+        scratch = Path(made)
+        _copy_log(planned.table, scratch, planned.target.batch_version, version)  # 1
+        drafted = DeltaTable(scratch)  # 2
+        drafted.restore(
+            planned.target.batch_version,
+            ignore_missing_files=True,  # the copy has the log only; the files were checked
+            commit_properties=how,
+            post_commithook_properties=NO_HOOKS,
+        )
+        _evolve(scratch, planned)
+        if planned.files:
+            DeltaTable(scratch).create_write_transaction(
+                [file.action() for file in planned.files],
+                mode="append",
+                schema=DeltaTable(scratch).schema(),
+                partition_by=["commit_hour"],
+                post_commithook_properties=NO_HOOKS,
+            )
+        drafts = [
+            (scratch / "_delta_log" / f"{at:020d}.json").read_bytes().splitlines()
+            for at in range(version + 1, DeltaTable(scratch).version() + 1)
+        ]
+    entry = b"\n".join(merge_entries(drafts)) + b"\n"
+    find_storage(planned.table).create_whole(delta_log.make_entry_path(planned.table, version + 1), entry)  # 3
+
+
+def _copy_log(table: Path, scratch: Path, since: int, version: int) -> None:
+    """The newest checkpoint at or before a version, and the entries from it to another one."""
+    log, storage = scratch / "_delta_log", find_storage(table)
+    log.mkdir()
+    made = {at: files for at, files in delta_log.list_checkpoints(table).items() if at <= since}
+    base = max(made, default=0)
+    entries = (delta_log.make_entry_path(table, at) for at in delta_log.list_versions(table) if base <= at <= version)
+    for path in (*made.get(base, ()), *entries):
+        (log / path.name).write_bytes(storage.read(path))
+
+
+def _evolve(scratch: Path, planned: PromotionCommit) -> None:
+    """The columns of the shadow; rows before the promotion show null in those that the target has not."""
+    table = DeltaTable(scratch)
+    wanted = pa.schema(cast("pa.Schema", Schema(list(planned.fields)).to_arrow()))
+    found = find_schema_changes(table, wanted, defaulted=frozenset(wanted.names))
+    if found.added:
+        marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
+        first = planned.promotion.first
+        added = [
+            Field(each.name, each.type, nullable=True, metadata={ABSENT_UP_TO: _renumber(marks[each.name], first)})
+            for each in found.added
+        ]
+        table.alter.add_columns(added, post_commithook_properties=NO_HOOKS)
+    for name in found.loosened:
+        DeltaTable(scratch).alter.drop_column_not_null(name, post_commithook_properties=NO_HOOKS)
+
+
+def _renumber(mark: object, first: int) -> int:
+    """The last batch without a column, as a batch of the stream: those of the shadow follow in their order."""
+    return first if mark is None else first - FIRST_BATCH + int(str(mark))
+
+
+def merge_entries(entries: Sequence[Sequence[bytes]]) -> Iterator[bytes]:
+    """The lines of one entry with the actions of several: the first's information and numbers, the last's columns."""
+    newest = dict[str, bytes]()
+    files, numbers = list[bytes](), list[bytes]()
+    for number, lines in enumerate(entries):
+        for line in lines:
+            (kind,) = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            if kind == "commitInfo":
+                newest.setdefault(kind, line)
+            elif kind in {"protocol", "metaData"}:
+                newest[kind] = line
+            elif kind != "txn":
+                files.append(line)
+            elif number == 0:
+                numbers.append(line)
+    yield newest.pop("commitInfo")
+    yield from newest.values()
+    yield from files
+    yield from numbers  # last: an entry with them is complete

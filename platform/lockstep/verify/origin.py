@@ -1,0 +1,118 @@
+"""What a shadow took over, compared with its digest and with the stream that it is a shadow of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from lockstep.errors import StateError, TableError
+from lockstep.model.position import SegmentRef
+from lockstep.state.changelog import StateVersion, read_header, read_segment
+from lockstep.table import delta_log
+from lockstep.table.delta_log import FIRST_BATCH, Origin
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow, read_positions_at
+from lockstep.verify.ledger import Key, LedgerRange, Skipped, StoredTables, to_microseconds
+from lockstep.verify.report import ViolationKind, Violations
+
+
+def check_origin(folders: StreamFolders, stored: StoredTables, violations: Violations) -> None:
+    """Compare the state and the positions of a shadow's first batch with the digest of its head.
+
+    1. From the shadow's own tables, while they contain the state of that batch.
+    2. From those of the stream that it is a shadow of, while they do.
+    """
+    origin = stored.head.origin
+    if origin is None:
+        return
+    first = {(row.topic_id, row.partition): row for row in stored.ledger if row.batch == FIRST_BATCH}
+    if stored.head.rewind_floor > FIRST_BATCH:  # 1
+        stored.notes.append("the state with which the shadow began is not kept any more")
+    else:
+        own = {key: row.section for key, row in first.items()}
+        _compare(folders, origin, first.values(), own, violations)
+    source = StreamFolders(origin.stream, folders.root)  # 2
+    held = _read_source(source, origin)
+    if held is None:
+        stored.notes.append(
+            f"{origin.stream} does not keep batch {origin.batch}, from which the shadow began, any more"
+        )
+        return
+    theirs = {key: row for key, row in held.items() if key in first}
+    rows = [_with_position(row, theirs.get(key)) for key, row in first.items()]
+    _compare(source, origin, rows, {key: _section(row) for key, row in theirs.items()}, violations)
+    for key in held.keys() - first.keys():
+        found = f"nothing of {held[key].topic}/{held[key].partition}"
+        violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, f"all positions of batch {origin.batch}", found)
+
+
+def _read_source(source: StreamFolders, origin: Origin) -> Mapping[Key, LedgerRow] | None:
+    """The positions of the batch in its own table; None where that is another table, or has cleaned the batch up."""
+    if not delta_log.has_log(source.table):
+        return None
+    try:
+        handle = delta_log.open_delta_table(source.table)
+        entry = delta_log.read_entry(source.table, handle.transaction_version(delta_log.VERSION) or 0)
+        head = entry.head if entry is not None else None
+        if head is None or head.table_id != origin.table_id or not head.may_rewind_to(origin.batch):
+            return None
+        return read_positions_at(source, origin.batch)
+    except TableError:
+        return None
+
+
+def _section(row: LedgerRow) -> SegmentRef | None:
+    if row.state_file is None or row.state_start is None or row.state_length is None:
+        return None
+    return SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
+
+
+def _with_position(row: LedgerRange, theirs: LedgerRow | None) -> LedgerRange:
+    """The shadow's row with what the stream has of the same partition; a topic taken up later has no state there."""
+    if theirs is None:
+        return row
+    return msgspec.structs.replace(
+        row,
+        generation=theirs.generation,
+        until=theirs.until,
+        watermark=theirs.watermark,
+        rows_emitted=theirs.rows_emitted,
+        suspended_from=theirs.suspended_from,
+        suspended_sessions=[Skipped(each.session, each.before) for each in theirs.suspended_sessions],
+        catching_up=theirs.catching_up,
+        joined_at=theirs.joined_at,
+    )
+
+
+def _compare(
+    folders: StreamFolders,
+    origin: Origin,
+    rows: Iterable[LedgerRange],
+    sections: Mapping[Key, SegmentRef | None],
+    violations: Violations,
+) -> None:
+    expected = f"digest {origin.digest} of batch {origin.batch} of {origin.stream}"
+    try:
+        found = _digest(folders.state, rows, sections)
+    except StateError as error:
+        found = error.problem
+    if found != origin.digest:
+        violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, expected, f"{found} in {folders.stream}")
+
+
+def _digest(state: Path, rows: Iterable[LedgerRange], sections: Mapping[Key, SegmentRef | None]) -> str:
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda each: (each.topic_id, each.partition)):
+        skipped = [[each.session, each.before] for each in row.suspended_sessions]
+        parts = (row.topic_id, row.partition, row.until, to_microseconds(row.watermark), row.rows_emitted)
+        digest.update(msgspec.json.encode([*parts, row.suspended_from, skipped, row.catching_up, row.joined_at]))
+        last = sections.get((row.topic_id, row.partition))
+        if last is None:
+            continue
+        address = StateVersion(row.generation, row.topic_id, row.partition, row.until, last)
+        for ref in (*read_header(state, last).chain, last):
+            digest.update(read_segment(state, ref, address).body)
+    return digest.hexdigest()

@@ -1,0 +1,322 @@
+"""A shadow with corrected code begins at a batch of a running stream, and is proven, compared and promoted."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep.errors import Fenced, TableError
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.operations import promote as promotion
+from lockstep.operations.diff import compare_streams
+from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.operations.promote import plan_promotion, promote_shadow
+from lockstep.operations.rewind import Obstacle, rewind_stream
+from lockstep.operations.shadow import (
+    NotAShadow,
+    ShadowRefused,
+    begin_shadow,
+    drop_shadow,
+    list_shadows,
+    plan_shadow,
+    release_pin,
+)
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.rewind import NotRewindable
+from lockstep.verify.report import ViolationKind
+from lockstep.verify.verify import verify_stream
+from tests.integration.cli.conftest import ROOT, platform_in
+from tests.integration.operations.killed_promotion import AFTER, BEGINNINGS, MOMENTS
+from tests.support.adding_stream import Adding, adding
+from tests.support.feed import folded, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from lockstep import Record
+    from lockstep.localdev.broker import Broker
+    from lockstep.operations.promote import Promoted
+    from lockstep.operations.shadow import ShadowShown
+    from lockstep.table.delta_log import Head
+    from tests.support.adding_stream import Panel, Reading, Snapshot, Update
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+NAME = "adding_shadow"
+
+
+class Wrong(Adding):
+    """The same fold with a fault: from a sequence on its rows are off by one."""
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """Rows."""
+        for row in super().on_update(state, message, record):
+            row.value += 1 if message.seq >= 3 else 0
+            yield row
+
+
+def head_of(runs: LocalRuns) -> Head:
+    return OutputLog(runs.folders.table).base().head
+
+
+def wrong(feed: Feed, runs: LocalRuns) -> LocalRuns:
+    return runs.of(adding(feed.pattern, transform=Wrong()))
+
+
+def shadow_of(runs: LocalRuns) -> LocalRuns:
+    return runs.of(dataclasses.replace(runs.stream, name=NAME))
+
+
+def begin(runs: LocalRuns, start: str) -> ShadowShown:
+    return begin_shadow(runs.handle, NAME, start, code="", who="ann", why="a fix")
+
+
+def promote(runs: LocalRuns, *, accept_behind: bool = False) -> Promoted:
+    return promote_shadow(runs.handle, NAME, who="ann", why="the fix", accept_behind=accept_behind)
+
+
+def read_in_batches(feed: Feed, runs: LocalRuns, topic: str, values: list[bytes]) -> None:
+    """A batch for each two messages."""
+    for at in range(0, len(values), 2):
+        feed.send(topic, values[at : at + 2])
+        runs.run()
+
+
+def expected(values: list[bytes], since: int = 0) -> list[tuple[object, ...]]:
+    """The rows of the right fold from an offset on."""
+    whole = folded([(offset, "s", value) for offset, value in enumerate(values)])
+    return [row for row in whole if int(str(row[0])) >= since]
+
+
+def prove(runs: LocalRuns) -> None:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert report.status.value == "proven", (report.violations, report.notes)
+
+
+def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: Feed, runs: LocalRuns) -> None:
+    topic, values = feed.create("values"), session(7)
+    live = wrong(feed, runs)
+    read_in_batches(feed, live, topic, values)
+    before = live.rows(topic)
+    plan = plan_shadow(runs.handle, NAME, "2")
+    assert (plan.from_batch, plan.last_batch, plan.to_read, plan.obstacles) == (2, 4, 4, ())
+    assert begin(runs, "2").from_batch == 2
+    shadow = shadow_of(runs)
+    shadow.run()
+    assert shadow.rows(topic) == expected(values, since=4)
+    prove(shadow)
+    found = compare_streams(live.folders, shadow.folders)
+    assert (found.equal + found.changed, found.missing, found.added) == (len(expected(values, since=4)), 0, 0)
+    assert [each.column for each in found.columns] == ["value"]
+    assert sorted(live.rows(topic)) == before
+    assert [each.name for each in list_shadows("adding", runs.folders.root)] == [NAME]
+
+
+def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(feed: Feed, runs: LocalRuns) -> None:
+    topic, values = feed.create("values"), session(9)
+    live = wrong(feed, runs)
+    read_in_batches(feed, live, topic, values[:8])
+    before = live.rows(topic)
+    begin(runs, "2")
+    shadow = shadow_of(runs)
+    shadow.run()
+    assert [each.kind for each in plan_promotion(live.handle, NAME).obstacles] == [Obstacle.CODE]
+    done = promote(runs)
+    assert (done.plan.to_batch, done.plan.last_batch, done.published) == (2, 4, True)
+    head = head_of(runs)
+    assert (head.batch, head.generation, head.desired.value) == (done.plan.batch, 2, "stopped")
+    kept = [row for row in before if int(str(row[0])) < 4]
+    assert runs.rows(topic) == [*kept, *expected(values[:8], since=4)]
+    prove(runs)
+    read_in_batches(feed, runs, topic, values[8:])
+    assert runs.rows(topic) == [*kept, *expected(values, since=4)]
+    prove(runs)
+    drop_shadow("adding", NAME, runs.settings, who="ann")
+    assert list_shadows("adding", runs.folders.root) == ()
+    assert head_of(runs).savepoints == ()
+    prove(runs)
+    rewind_stream(live.handle, "4", who="ann", why="back to the old code")
+    assert sorted(live.rows(topic)) == before
+
+
+def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: LocalRuns) -> None:
+    topic, values = feed.create("values"), session(5)
+    read_in_batches(feed, runs, topic, values[:4])
+    begin(runs, "1")
+    with pytest.raises(TableError, match="is a shadow of adding already"):
+        begin(runs, "1")
+    shadow = shadow_of(runs)
+    with pytest.raises(ShadowRefused, match="2 offsets behind in 1 partitions") as refused:
+        promote(runs)
+    assert [each.kind for each in refused.value.obstacles] == [Obstacle.BEHIND]
+    with pytest.raises(NotAShadow):
+        promote_shadow(shadow.handle, "adding", who="ann", why="the other way round")
+    with pytest.raises(NotAShadow):
+        drop_shadow("adding", "adding", runs.settings, who="ann")
+    shadow.run()
+    feed.send(topic, values[4:])
+    head = head_of(runs)
+    prepared = promotion._prepare(runs.handle, NAME)  # noqa: SLF001  # a batch comes between plan and commit
+    runs.run()
+    with pytest.raises((Fenced, NotRewindable)):
+        promotion._commit(runs.handle, prepared, "too late")  # noqa: SLF001
+    assert head_of(runs).batch > head.batch
+    assert runs.rows(topic) == expected(values)
+    prove(runs)
+    promote(runs, accept_behind=True)
+    assert runs.rows(topic) == expected(values[:4])
+    runs.run()
+    assert runs.rows(topic) == expected(values)
+    prove(runs)
+
+
+def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tmp_path: Path) -> None:
+    topic, values = feed.create("values"), session(3)
+    feed.send(topic, values[:2], key="gone")
+    feed.send(topic, values[:2], key="s")
+    runs.run()
+    begin(runs, "1")
+    request = EraseRequest(session="gone", drop_state=True, drop_savepoints=True)
+
+    def erase() -> None:
+        erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
+
+    with pytest.raises(EraseRefused, match=rf"shadows keep .*: {NAME}"):
+        erase()
+    folder = shadow_of(runs).folders.table.parent
+    folder.rename(tmp_path / "copy")
+    with pytest.raises(EraseRefused, match=rf"shadows keep .*: {NAME}") as refused:
+        erase()
+    assert [each.kind for each in refused.value.refusals if each.kind not in request.accepted] == [
+        EraseObstacle.SHADOWS
+    ]
+    release_pin(runs.folders, NAME, "ann")
+    erase()
+    erased = head_of(runs)
+    (tmp_path / "copy").rename(folder)  # a copy of the shadow is put back
+    with pytest.raises(ShadowRefused, match=r"batch 2 of adding erased a session") as again:
+        promote(runs)
+    assert [each.kind for each in again.value.obstacles] == [Obstacle.START]
+    assert "--drop" in again.value.next_step
+    drop_shadow("adding", NAME, runs.settings, who="ann")
+    begin(runs, "2")
+    feed.send(topic, values[2:], key="s")
+    shadow_of(runs).run()
+    promote(runs)
+    assert head_of(runs).erasure == erased.erasure
+    assert {row[2] for row in runs.rows(topic)} == {"s"}
+    prove(runs)
+
+
+def test_the_proof_of_a_shadow_finds_another_state_at_its_start(feed: Feed, runs: LocalRuns) -> None:
+    topic, values = feed.create("values"), session(5)
+    read_in_batches(feed, runs, topic, values)
+    begin(runs, "2")
+    shadow = shadow_of(runs)
+    shadow.run()
+    head = head_of(shadow)
+    assert head.origin is not None
+    other = msgspec.structs.replace(head.origin, digest="0" * 64)
+    entry = make_entry_path(shadow.folders.table, head.batch_version)
+    entry.write_text(entry.read_text().replace(head.origin.digest, other.digest))
+    report = verify_stream(shadow.stream, shadow.folders, shadow.settings.kafka)
+    assert {each.kind for each in report.violations} == {ViolationKind.ORIGIN_DIFFERS}
+
+
+@pytest.fixture
+def _own_modules() -> Iterator[None]:
+    """The code of a shadow replaces modules of the same name in its process; here they are those of other tests."""
+    modules, path = dict(sys.modules), list(sys.path)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "assets"]:
+        del sys.modules[name]
+    sys.modules.update({name: module for name, module in modules.items() if name.partition(".")[0] == "assets"})
+    sys.path[:] = path
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_path: Path) -> None:
+    made = platform_in(tmp_path, broker)
+    topic, values = made.feed.create("values"), session(5)
+    live = wrong(made.feed, made.runs)
+    read_in_batches(made.feed, live, topic, values)
+    fix = tmp_path / "fix" / "assets"
+    fix.mkdir(parents=True)
+    source = f'from tests.support.adding_stream import adding\n\nstream = adding(r"{made.feed.pattern}")\n'
+    (fix / "adding.py").write_text(source)
+    begun = made.call("shadow", "adding", "--code", str(fix.parent), "--from", "1", "--why", "a fix")
+    assert begun.exit_code == 0, begun.output
+    assert "adding_shadow: begun from batch 1 of adding" in begun.stdout
+    shadow_of(made.runs).run()
+    assert made.call("verify", NAME).exit_code == 0
+    page = tmp_path / "diff.html"
+    said = made.call("diff", "adding", NAME, "--html", str(page))
+    assert said.exit_code == 1, said.output
+    assert "rows differ" in page.read_text()
+    planned = made.call("promote", "adding", NAME, "--plan", "--json")
+    found = msgspec.json.decode(planned.stdout)
+    assert (found["to_batch"], found["obstacles"]) == (1, [])
+    assert made.call("promote", "adding", NAME, "--why", "right").exit_code == 0
+    assert made.call("verify", "adding").exit_code == 0
+    listed = msgspec.json.decode(made.call("shadow", "adding", "--json").stdout)
+    assert [(each["name"], each["code"]) for each in listed] == [(NAME, str(fix.parent))]
+    head = head_of(shadow_of(made.runs))
+    assert head.origin is not None
+    entry = make_entry_path(shadow_of(made.runs).folders.table, head.batch_version)
+    entry.write_text(entry.read_text().replace(head.origin.code_digest, "0" * 64))
+    assert "is not what it began with" in made.call("verify", NAME).output
+    dropped = made.call("shadow", "adding", "--drop")
+    assert dropped.exit_code == 0, dropped.output
+    assert "has no shadow" in made.call("shadow", "adding").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalRuns, moment: str) -> None:
+    topic, values = feed.create("values"), session(7)
+    live = wrong(feed, runs)
+    read_in_batches(feed, live, topic, values[:6])
+    before = live.rows(topic)
+    begin(runs, "1")
+    shadow_of(runs).run()
+    arguments = (feed.bootstrap_servers, str(runs.root), feed.pattern, NAME, moment)
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.integration.operations.killed_promotion", *arguments], cwd=ROOT, check=False
+    )
+    assert died.returncode == -signal.SIGKILL
+    happened = moment in AFTER
+    kept = [row for row in before if int(str(row[0])) < 2]
+    assert runs.rows(topic) == ([*kept, *expected(values[:6], since=2)] if happened else before)
+    if not happened:
+        promote(runs)
+    feed.send(topic, values[6:])
+    runs.run()
+    assert runs.rows(topic) == [*kept, *expected(values, since=2)]
+    prove(runs)
+    assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", BEGINNINGS)
+def test_a_shadow_whose_beginning_is_killed_is_begun_again(feed: Feed, runs: LocalRuns, moment: str) -> None:
+    topic, values = feed.create("values"), session(5)
+    read_in_batches(feed, runs, topic, values)
+    arguments = (feed.bootstrap_servers, str(runs.root), feed.pattern, NAME, moment)
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.integration.operations.killed_promotion", *arguments], cwd=ROOT, check=False
+    )
+    assert died.returncode == -signal.SIGKILL
+    if list_shadows("adding", runs.folders.root) == ():
+        begin(runs, "1")
+    shadow = shadow_of(runs)
+    shadow.run()
+    assert shadow.rows(topic) == expected(values, since=2)
+    prove(shadow)

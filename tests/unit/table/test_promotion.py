@@ -1,0 +1,147 @@
+"""A promotion is one commit: the restored batch, and the files and columns of a shadow; of several at once one wins."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+
+from lockstep.errors import LockstepError
+from lockstep.model.table_schema import ABSENT_UP_TO
+from lockstep.table import delta_log
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import Desired, Lineage, Promotion
+from lockstep.table.parquet import DataFile
+from lockstep.table.shadow import PromotionCommit, commit_promotion, merge_entries
+from lockstep.table.torn_entry import find_torn_version
+from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[ProtocolRun, ProtocolRun]:
+    """A stream of four batches of two rows, and a shadow with three."""
+    made = []
+    for name, batches in (("readings", 4), ("readings_shadow", 3)):
+        run = ProtocolRun(folders_in(tmp_path_factory.mktemp(name), name))
+        run.claim()
+        for _ in range(batches):
+            run.batch()
+        made.append(run)
+    return made[0], made[1]
+
+
+@pytest.fixture
+def run(originals: tuple[ProtocolRun, ProtocolRun], tmp_path: Path) -> ProtocolRun:
+    return originals[0].copied(tmp_path / "stream")
+
+
+@pytest.fixture
+def shadow(originals: tuple[ProtocolRun, ProtocolRun], tmp_path: Path) -> ProtocolRun:
+    return originals[1].copied(tmp_path / "shadow")
+
+
+def copied(shadow: ProtocolRun, run: ProtocolRun) -> Iterator[DataFile]:
+    table = shadow.folders.table
+    handle = DeltaTable(table)
+    statistics = delta_log.read_statistics(table, handle.version())
+    for file in pa.table(handle.get_add_actions(flatten=True)).to_pylist():
+        path = f"commit_hour={HOUR}/promoted-g2-e2-b8-{file['path'][-40:]}"
+        shutil.copy(table / file["path"], run.folders.table / path)
+        yield DataFile(path, file["size_bytes"], file["num_records"], statistics[file["path"]], HOUR)
+
+
+def planned(run: ProtocolRun, shadow: ProtocolRun, *more: Field) -> PromotionCommit:
+    target = delta_log.find_head_of_batch(run.folders.table, 2)
+    assert target is not None
+    after = msgspec.structs.replace(run.head, generation=2, batch=7)
+    return PromotionCommit(
+        table=run.folders.table,
+        seen=run.head,
+        target=target,
+        shadow=shadow.head,
+        generation=2,
+        batch=8,
+        commit_hour=HOUR,
+        files=tuple(copied(shadow, run)),
+        fields=(*DeltaTable(shadow.folders.table).schema().fields, *more),
+        ledger=run.ledger_file(6, 0, after),
+        quarantine=(),
+        late=(),
+        at=1.0,
+        cause="a fix (a test)",
+        needs={},
+    )
+
+
+def test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow(run: ProtocolRun, shadow: ProtocolRun) -> None:
+    before = run.head
+    landed = run.output.commit(commit_promotion(planned(run, shadow)))
+    head = landed.head
+    assert (head.batch, head.batch_version, head.epoch) == (8, landed.version, before.epoch + 1)
+    assert (head.generation, head.lineage, head.desired) == (2, (Lineage(1, 2),), Desired.STOPPED)
+    assert head.promotion == Promotion(shadow="readings_shadow", to_batch=2, first=5, batch=8)
+    assert (head.batch_before, head.inherited_up_to) == (4, 5)
+    assert sorted(stored_offsets(run.folders)) == sorted([0, 1, 2, 3, 0, 1, 2, 3, 4, 5])
+    assert find_torn_version(run.folders.table) is None
+    assert OutputLog(run.folders.table).base().head == head
+    assert run.forward(head)
+    assert not run.forward(head)
+
+
+def test_columns_of_the_shadow_come_with_the_same_commit(run: ProtocolRun, shadow: ProtocolRun) -> None:
+    write_checkpoint(run.folders.table)
+    landed = run.output.commit(commit_promotion(planned(run, shadow, Field("venue", PrimitiveType("string")))))
+    table = DeltaTable(run.folders.table)
+    (added,) = (field for field in table.schema().fields if field.name == "venue")
+    assert (table.version(), added.metadata[ABSENT_UP_TO]) == (landed.version, 5)
+    assert table.to_pyarrow_table()["venue"].null_count == 10
+    assert DeltaTable(run.folders.table, version=landed.version - 1).to_pyarrow_table().num_rows == 8
+
+
+def test_of_promotions_and_a_batch_at_once_one_wins(run: ProtocolRun, shadow: ProtocolRun) -> None:
+    first, second, batch = planned(run, shadow), planned(run, shadow), run.prepared()
+    others = [OutputLog(run.folders.table) for _ in range(2)]
+
+    def promote(output: OutputLog, plan: PromotionCommit) -> bool:
+        try:
+            output.commit(commit_promotion(plan))
+        except LockstepError:
+            return False
+        return True
+
+    def write() -> bool:
+        try:
+            run.commit(batch)
+        except LockstepError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(promote, *each) for each in zip(others, (first, second), strict=True)]
+        asked.append(pool.submit(write))
+        won = [each.result() for each in asked]
+    assert sum(won) == 1
+    head = OutputLog(run.folders.table).base().head
+    assert head.batch == (5 if won[2] else 8)
+    assert len(stored_offsets(run.folders)) == 10
+
+
+def test_an_entry_has_the_information_and_the_numbers_of_the_first_and_all_files() -> None:
+    entries = [
+        [b'{"commitInfo":{"a":1}}', b'{"remove":{"path":"x"}}', b'{"txn":{"appId":"n"}}', b'{"metaData":{"id":1}}'],
+        [b'{"metaData":{"id":2}}', b'{"commitInfo":{}}'],
+        [b'{"add":{"path":"y"}}', b'{"txn":{"appId":"other"}}', b'{"commitInfo":{}}'],
+    ]
+    expected = [entries[0][0], entries[1][0], entries[0][1], entries[2][0], entries[0][2]]
+    assert list(merge_entries(entries)) == expected
