@@ -79,7 +79,7 @@ class Race:
         with self._landed:
             self._newest_batch = head.batch
             self._landed.notify_all()
-        if head.batch >= BATCHES_WANTED:
+        if head.batch >= BATCHES_WANTED and self.rewound:
             self.enough.set()
         return head
 
