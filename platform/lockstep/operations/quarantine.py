@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from functools import reduce
 from operator import and_, or_
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
 from lockstep.operations.tables import open_table
-from lockstep.table.dataset import open_dataset
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import SCHEMA, QuarantineRow
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 GROUPED = ("topic", "partition", "cause", "session")
 BATCH_ROWS = 1_000
@@ -224,6 +225,8 @@ def _write_parquet(out: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def _table(folders: StreamFolders) -> ds.Dataset:
+    from lockstep.table.dataset import open_dataset  # loads pandas, which code locations do without
+
     open_table(folders)
     return open_dataset(folders.quarantine)
 
