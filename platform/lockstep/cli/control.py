@@ -531,6 +531,9 @@ def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None
     from lockstep.operations.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
     from lockstep.operations.tables import StreamHandle
 
+    if not code and name not in list_all_streams():
+        step = f"name the new code: lockstep shadow {stream} --code FOLDER --from {start}; or declare {name} in assets/"
+        raise LockstepError(f"no --code is given, and assets/ declares no stream {name!r}", next_step=step)
     declared = load_shadow_code(code, stream, name) if code else find_stream_or_exit(name)
     source = StreamHandle(name_shadow(declared, stream), load_settings_or_exit())
     if why is None:

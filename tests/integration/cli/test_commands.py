@@ -178,6 +178,14 @@ def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> Non
     assert said.stderr == "error: no stream 'unknown' in assets/\nnext: use one of: adding\n"
 
 
+def test_a_shadow_without_new_code_is_asked_for_it(platform: Platform) -> None:
+    said = platform.call("shadow", "adding", "--name", "trial", "--from", "4", "--plan")
+    assert said.stderr == (
+        "error: no --code is given, and assets/ declares no stream 'trial'\n"
+        "next: name the new code: lockstep shadow adding --code FOLDER --from 4; or declare trial in assets/\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["status", "state", "positions", "repair", "stop", "close", "query"])
 def test_without_a_table_it_is_said_how_to_start(fresh: Platform, name: str) -> None:
     said = fresh.call(name, "adding")
