@@ -350,9 +350,8 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
                 before = (before + digest_rows(_to_digest(group))) % MODULUS
                 writer.write_table(group)
         pending.finish()
-    except BaseException:
+    finally:
         pending.abandon()
-        raise
     written, after = 0, 0
     with pq.ParquetFile(storage.uri(target), pre_buffer=False) as parquet:
         for number in range(parquet.num_row_groups):

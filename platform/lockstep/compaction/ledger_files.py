@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Mapping
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import cast
 
@@ -56,8 +56,8 @@ class LedgerBin(msgspec.Struct, frozen=True):
     files: tuple[LedgerFile, ...]
 
 
-class LedgerCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The result, or the plan, of a compaction of the ledger.
+class FilesCompaction(msgspec.Struct, frozen=True, kw_only=True):
+    """The result, or the plan, of a compaction of the ledger, or of quarantine and late table.
 
     Attributes:
         hours: Hours that were compacted.
@@ -74,6 +74,16 @@ class LedgerCompaction(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     replaced_deleted: int = 0
     bytes_deleted: int = 0
+
+    def with_bin(self, files: int, rows: int) -> FilesCompaction:
+        """The result with one more bin: so many files with so many rows became one."""
+        return msgspec.structs.replace(
+            self,
+            hours=self.hours + 1,
+            files_before=self.files_before + files,
+            files_after=self.files_after + 1,
+            rows=self.rows + rows,
+        )
 
 
 def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...]:
@@ -97,7 +107,7 @@ def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...
     return tuple(part for part in bins if len(part.files) > 1)
 
 
-def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
+def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
     """Compact the closed hours, one commit each; safe while a writer, readers and another compaction run.
 
     1. Bring the ledger forward to the head, so that no named file is missing.
@@ -110,21 +120,16 @@ def compact_ledger(folders: StreamFolders, head: Head) -> LedgerCompaction:
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     side_tables.catch_up_beside_writer(folders, head)  # 1
-    done = LedgerCompaction()
+    done = FilesCompaction()
     handle, storage = delta_log.open_delta_table(folders.ledger), find_storage(folders.ledger)
     for part in plan_ledger(list_live_files(handle), head):
         output = _rewrite(folders.ledger, handle, part)  # 2
-        if not _commit(folders.ledger, handle, part, output):  # 3
+        inputs = {file.path: file.size for file in part.files}
+        if not commit_replacement(folders.ledger, handle, part.hour, inputs, output):  # 3
             storage.delete(folders.ledger / output.path)
             LOG.info("compaction of the ledger came too late for hour %s", part.hour)
             continue
-        done = msgspec.structs.replace(
-            done,
-            hours=done.hours + 1,
-            files_before=done.files_before + len(part.files),
-            files_after=done.files_after + 1,
-            rows=done.rows + output.rows,
-        )
+        done = done.with_bin(len(part.files), output.rows)
     deleted = [size for path in list_replaced_files(folders.ledger) if (size := storage.delete(path)) is not None]  # 4
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
@@ -202,38 +207,46 @@ def _rows(ledger: Path, file: LedgerFile, schema: pa.Schema) -> pa.Table:
             f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
             next_step=f"lockstep repair {ledger.parent.name} looks at all files of the stream",
         )
+    return with_columns(found, schema)
+
+
+def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a table; those that a file lacks are null."""
     columns = [
-        found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
 
 
-def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile) -> bool:
-    """Replace the inputs by the output; False where an input is no longer live."""
-    inputs = {file.path for file in part.files}
-    proof = {"verdict": "equal", "rows": output.rows, "hour": part.hour, "files": len(part.files)}
+def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mapping[str, int], output: DataFile) -> bool:
+    """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
+
+    Args:
+        table: Folder of the ledger, the quarantine or the late table.
+        handle: The table, opened; refreshed here.
+        hour: The hour of the files.
+        inputs: The bytes of each replaced file, by path.
+        output: The file that replaces them, already synced.
+    """
+    proof = {"verdict": "equal", "rows": output.rows, "hour": hour, "files": len(inputs)}
 
     def next_entry() -> NextEntry | None:
-        refresh(handle, ledger)
-        refuse_foreign(ledger, handle.version())
-        if not inputs <= {file.path for file in list_live_files(handle)}:
+        refresh(handle, table)
+        refuse_foreign(table, handle.version())
+        live = pa.table(handle.get_add_actions()).column("path").to_pylist()
+        if not inputs.keys() <= set(map(str, live)):
             return None
         return NextEntry(
             kind="side",
-            actions=[output.action(data_change=False), *map(_removed, part.files)],
+            actions=[output.action(data_change=False), *starmap(_make_removal, inputs.items())],
             transactions={delta_log.BATCH: handle.transaction_version(delta_log.BATCH) or 0},
             metadata={PROOF: msgspec.json.encode(proof).decode()},
         )
 
-    return delta_log.append_entry(ledger, handle, next_entry) is not None
+    return delta_log.append_entry(table, handle, next_entry) is not None
 
 
-def _removed(file: LedgerFile) -> RemoveAction:
-    return RemoveAction(
-        file.path,
-        data_change=False,
-        deletion_timestamp=int(time.time() * 1000),
-        size=file.size,
-        partition_values={},
-    )
+def _make_removal(path: str, size: int) -> RemoveAction:
+    now = int(time.time() * 1000)
+    return RemoveAction(path, data_change=False, deletion_timestamp=now, size=size, partition_values={})

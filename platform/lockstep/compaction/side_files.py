@@ -19,18 +19,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.transaction import RemoveAction
 
-from lockstep.compaction.ledger_files import PROOF, REPLACED_SECONDS
+from lockstep.compaction.ledger_files import REPLACED_SECONDS, FilesCompaction, commit_replacement, with_columns
 from lockstep.compaction.plan import COMPACTED_PREFIX, is_closed
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.delta_log import Erasure, Head, NextEntry
+from lockstep.table.delta_log import Erasure, Head
 from lockstep.table.erasure import compute_session_digest
 from lockstep.table.file_checksum import with_checksum
-from lockstep.table.foreign_commits import refresh, refuse_foreign
+from lockstep.table.foreign_commits import refresh
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFile, DataFileWriter
@@ -73,26 +72,6 @@ class SideTableBin(msgspec.Struct, frozen=True):
     table: str
     hour: str
     files: tuple[SideTableFile, ...]
-
-
-class SideTableCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a compaction of quarantine and late table.
-
-    Attributes:
-        hours: Hours that were compacted.
-        files_before: Their files.
-        files_after: Files that replaced them.
-        rows: Rows in them.
-        replaced_deleted: Deleted files whose batches a compacted file contains.
-        bytes_deleted: Their bytes.
-    """
-
-    hours: int = 0
-    files_before: int = 0
-    files_after: int = 0
-    rows: int = 0
-    replaced_deleted: int = 0
-    bytes_deleted: int = 0
 
 
 def list_side_tables(folders: StreamFolders) -> tuple[Path, ...]:
@@ -141,7 +120,7 @@ def _read_file(row: dict[str, Any]) -> SideTableFile:
     return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name)
 
 
-def compact_side_tables(folders: StreamFolders, head: Head) -> SideTableCompaction:
+def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
     """Compact the closed hours of quarantine and late table; safe while a writer, readers and another one run.
 
     1. Bring the tables forward to the head, so that no named file is missing.
@@ -154,18 +133,12 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> SideTableCompacti
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     side_tables.catch_up_beside_writer(folders, head)  # 1
-    done = SideTableCompaction()
+    done = FilesCompaction()
     for side in list_side_tables(folders):
         table = delta_log.open_delta_table(side)
         for part in plan_side_table(side.name, list_side_files(table), head):
             if (output := _replace(side, table, part.files)) is not None:  # 2, 3
-                done = msgspec.structs.replace(
-                    done,
-                    hours=done.hours + 1,
-                    files_before=done.files_before + len(part.files),
-                    files_after=done.files_after + 1,
-                    rows=done.rows + output.rows,
-                )
+                done = done.with_bin(len(part.files), output.rows)
     due = [path for side in list_side_tables(folders) for path in list_replaced_side_files(side, head)]
     deleted = [size for path in due if (size := find_storage(path).delete(path)) is not None]  # 4
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
@@ -292,7 +265,8 @@ def _replace(
     rows = _read_live(side, table, files)
     if rows is not None:
         output = _write(side, files, change(rows))
-        if _commit(side, table, files, output):
+        inputs = {file.path: file.size for file in files}
+        if commit_replacement(side, table, files[0].name.hour, inputs, output):
             return output
         find_storage(side).delete(side / output.path)
     LOG.info("compaction of %s came too late for hour %s", side.name, files[0].name.hour)
@@ -324,7 +298,7 @@ def _read_live(side: Path, table: DeltaTable, files: Sequence[SideTableFile]) ->
     """The rows of some files; None where another process has replaced one and deleted it."""
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     try:
-        return pa.concat_tables([_with_columns(_read(side, file), schema) for file in files])
+        return pa.concat_tables([with_columns(_read(side, file), schema) for file in files])
     except TableError:
         refresh(table, side)
         if {file.path for file in files} <= {file.path for file in list_side_files(table)}:
@@ -344,41 +318,3 @@ def _read(side: Path, file: SideTableFile, columns: list[str] | None = None) -> 
             next_step=f"lockstep repair {side.parent.name} looks at all files of the stream",
         )
     return found
-
-
-def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of the table; those that a file lacks are null."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def _commit(side: Path, table: DeltaTable, files: Sequence[SideTableFile], output: DataFile) -> bool:
-    inputs = {file.path for file in files}
-    proof = {"verdict": "equal", "rows": output.rows, "hour": files[0].name.hour, "files": len(files)}
-
-    def next_entry() -> NextEntry | None:
-        refresh(table, side)
-        refuse_foreign(side, table.version())
-        if not inputs <= {file.path for file in list_side_files(table)}:
-            return None
-        return NextEntry(
-            kind="side",
-            actions=[output.action(data_change=False), *map(_make_removal, files)],
-            transactions={delta_log.BATCH: table.transaction_version(delta_log.BATCH) or 0},
-            metadata={PROOF: msgspec.json.encode(proof).decode()},
-        )
-
-    return delta_log.append_entry(side, table, next_entry) is not None
-
-
-def _make_removal(file: SideTableFile) -> RemoveAction:
-    return RemoveAction(
-        file.path,
-        data_change=False,
-        deletion_timestamp=int(time.time() * 1000),
-        size=file.size,
-        partition_values={},
-    )

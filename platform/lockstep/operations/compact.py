@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lockstep.compaction.ledger_files import LedgerBin, LedgerCompaction, compact_ledger, list_live_files, plan_ledger
+from lockstep.compaction.ledger_files import FilesCompaction, LedgerBin, compact_ledger, list_live_files, plan_ledger
 from lockstep.compaction.plan import TARGET_BYTES, CompactionPlan, LiveFiles, plan_open_hour
 from lockstep.compaction.run import (
     UNLIMITED,
@@ -20,7 +20,6 @@ from lockstep.compaction.run import (
 )
 from lockstep.compaction.side_files import (
     SideTableBin,
-    SideTableCompaction,
     compact_side_tables,
     plan_side_tables,
 )
@@ -79,8 +78,8 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: StreamCompactionPlan
     table: CompactionResult
-    ledger: LedgerCompaction
-    side_tables: SideTableCompaction = SideTableCompaction()
+    ledger: FilesCompaction
+    side_tables: FilesCompaction = FilesCompaction()
 
 
 def plan_compaction(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> StreamCompactionPlan:

@@ -174,7 +174,7 @@ def test_a_compaction_that_died_before_its_commit_is_done_by_the_next(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_files, "_commit", killed)
+        patch.setattr(ledger_files, "commit_replacement", killed)
         with pytest.raises(Killed):
             compact_ledger(run.folders, run.head)
     assert compact_ledger(run.folders, run.head).hours == HOURS - 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.compaction import side_files
+from lockstep.compaction.ledger_files import commit_replacement
 from lockstep.operations import erase
 from lockstep.operations.erase import EraseContext, EraseRequest
 from lockstep.table import side_tables
@@ -42,14 +43,13 @@ def arm(moment: str) -> None:
     if moment in places:
         setattr(*places[moment], die)
         return
-    commit = side_files._commit  # noqa: SLF001  # the moment after it
 
     def commit_and_die(*args: Any) -> bool:
-        commit(*args)
-        die()
+        commit_replacement(*args)
+        die()  # the moment after it
         return True
 
-    setattr(side_files, "_commit", commit_and_die)  # noqa: B010  # mypy refuses the assignment
+    setattr(side_files, "commit_replacement", commit_and_die)  # noqa: B010  # mypy refuses the assignment
 
 
 def main(root: str, stream: str, moment: str) -> None:

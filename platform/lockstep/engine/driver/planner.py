@@ -287,7 +287,7 @@ def choose_commit_hour(clock_hour: str, head_hour: str, closed_hour: str) -> str
 
 def find_current_hour() -> str:
     """The hour of this machine's clock, "YYYY-MM-DDTHH" UTC."""
-    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H")
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H")
 
 
 def compute_next_hour(hour: str) -> str:

@@ -55,7 +55,7 @@ class TopicRetirement:
 
     def _find_drained(self) -> frozenset[str]:
         """Topics whose newest message is old enough; Kafka is asked only where this run has read none."""
-        view, now = self._watch.view, datetime.fromtimestamp(time.time(), UTC)
+        view, now = self._watch.view, datetime.now(UTC)
         before_ms = int((now - self._context.stream.topics.inactive_after).timestamp() * 1000)
         idle = self._partitions.find_idle_topics(view.ends, before_ms)
         topics = [topic for name, topic in view.topics.items() if name in idle]
