@@ -23,6 +23,7 @@ from lockstep.localdev.processes import NO_CHANGE, find_free_ports
 from lockstep.localdev.producer import produce
 from lockstep.localdev.recordings import Recorded, read_recorded_days, to_sent
 from lockstep.orchestration.launch import create_dagster_storage
+from lockstep.settings import ScheduleSettings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
@@ -41,6 +42,8 @@ DEADLINE_SECONDS = 240
 """A start takes some ten seconds on an idle machine, and ten times as long on a busy one."""
 POLL_SECONDS = 0.3
 """A look opens a Dagster instance or the log of a table: some ten ms of CPU, for minutes."""
+NEVER = "0 0 29 2 *"
+"""A schedule that is due on a leap day only: a test launches the jobs itself, whatever the minute of the hour."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
@@ -193,6 +196,7 @@ class Installation:
             "LOCKSTEP_TABLE_ROOT": str(self.folder / "tables"),
             "LOCKSTEP_LOCAL_ROOT": str(self.folder / "local"),
             "LOCKSTEP_SPARK__MASTER": "local[2,3]",
+            **{f"LOCKSTEP_SCHEDULES__{name.upper()}": NEVER for name in ScheduleSettings.model_fields},
         }
 
     def start(self, *arguments: str, home: str = "home", without: str = "") -> Run:
@@ -276,7 +280,7 @@ class Installation:
         return DagsterInstance.from_config(str(self.folder / home / "dagster"))
 
     def stream_runs(self, home: str = "home") -> list[DagsterRun]:
-        """The runs that meant to write the stream, the newest first; its schedules add others at their times."""
+        """The runs that meant to write the stream, the newest first."""
         with self.dagster(home) as instance:
             return [run for run in instance.get_runs() if run.job_name in {"order_books_stream", "__ASSET_JOB"}]
 

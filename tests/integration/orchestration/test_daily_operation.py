@@ -190,7 +190,7 @@ def test_a_result_stays_visible_while_windows_go_by(installation: Installation, 
     writing_run(installation)
     assert installation.head().desired is Desired.RUNNING
 
-    web.run_job("order_books_checks")  # its schedule may run it too
+    web.run_job("order_books_checks")
     assert web.shows_a_result()
 
     seen = web.windows()
