@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,15 +121,18 @@ class Import:
         return self.module == package or self.module.startswith(f"{package}.")
 
 
-def imports_of(path: Path) -> Iterator[Import]:
+@cache
+def imports_of(path: Path) -> tuple[Import, ...]:
     """Every import of a file but those for the type checker alone, wherever it is written."""
     tree = ast.parse(path.read_text(), filename=str(path))
     typing_only = {id(node) for block in type_checking_blocks(tree) for node in ast.walk(block)}
     at_load = set(map(id, nodes_run_at_load(tree)))
-    for node in ast.walk(tree):
-        if id(node) not in typing_only and isinstance(node, ast.Import | ast.ImportFrom):
-            for module in modules_named(node):
-                yield Import(path, node.lineno, module, id(node) in at_load)
+    return tuple(
+        Import(path, node.lineno, module, id(node) in at_load)
+        for node in ast.walk(tree)
+        if id(node) not in typing_only and isinstance(node, ast.Import | ast.ImportFrom)
+        for module in modules_named(node)
+    )
 
 
 def modules_named(node: ast.Import | ast.ImportFrom) -> list[str]:
