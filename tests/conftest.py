@@ -72,6 +72,9 @@ HARMED_MODULES = (
 )
 """They run in one worker: a second broker, which they kill, costs 5 s of CPU to start."""
 
+TYPED_MODULES = ("tests/house/typing/test_user_types.py", "tests/streams/tutorial/test_tutorial.py")
+"""They run in one worker: mypy takes 9 s of CPU to read the library, and 1 s when its cache has it."""
+
 LONGEST_MODULES = (
     "tests/integration/orchestration/test_daily_operation.py",
     "tests/integration/orchestration/test_comeback.py",
@@ -84,6 +87,7 @@ SCOPES = {
     **dict.fromkeys(SPARK_MODULES, "spark"),
     **dict.fromkeys(QUALITY_MODULES, "quality"),
     **dict.fromkeys(HARMED_MODULES, "harmed broker"),
+    **dict.fromkeys(TYPED_MODULES, "typed"),
 }
 FIRST_MODULES = (LONGEST_MODULES[0], *SPARK_MODULES, *LONGEST_MODULES[1:], *HARMED_MODULES)
 """What takes longest begins first, so that no worker is left alone with it at the end."""
@@ -185,6 +189,12 @@ def harmed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     with Broker.start(tmp_path_factory.mktemp("harmed_kafka")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of mypy with nothing but `--strict`, as users run it."""
+    return tmp_path_factory.mktemp("mypy")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Checker = Callable[[Path, Path, Path], dict[int, str]]
+
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent
 USER_STREAM = Path(__file__).parent / "user_stream.py"
@@ -88,7 +90,7 @@ typed: Stream[Message, State, OtherRow] = sums  # wrong: another row
 """.removeprefix("\n")
 
 
-def mypy_errors(path: Path, cache: Path) -> dict[int, str]:
+def mypy_errors(path: Path, folder: Path, cache: Path) -> dict[int, str]:
     """Line and text of each error, by mypy with nothing but --strict."""
     command: list[str | Path] = [
         TOOLS / "mypy",
@@ -98,15 +100,15 @@ def mypy_errors(path: Path, cache: Path) -> dict[int, str]:
         "--no-error-summary",
         path,
     ]
-    said = subprocess.run(command, cwd=cache, capture_output=True, text=True, check=False)
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert said.stderr == ""
     found = re.findall(r"^[^:\n]+:(\d+): error: (.*)$", said.stdout, re.MULTILINE)
     return {int(line): text for line, text in found}
 
 
-def basedpyright_errors(path: Path, cache: Path) -> dict[int, str]:
+def basedpyright_errors(path: Path, folder: Path, cache: Path) -> dict[int, str]:  # noqa: ARG001  # it has no cache
     """Line and text of each error, by basedpyright in strict mode."""
-    project = cache / "pyrightconfig.json"
+    project = folder / "pyrightconfig.json"
     settings = {"typeCheckingMode": "strict", "include": [str(path)], "extraPaths": [str(ROOT / "platform")]}
     project.write_text(json.dumps({**settings, "pythonVersion": "3.11"}))
     command: list[str | Path] = [
@@ -117,7 +119,7 @@ def basedpyright_errors(path: Path, cache: Path) -> dict[int, str]:
         "--project",
         project,
     ]
-    said = subprocess.run(command, cwd=cache, capture_output=True, text=True, check=False)
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     found = json.loads(said.stdout)["generalDiagnostics"]
     return {each["range"]["start"]["line"] + 1: each["message"] for each in found if each["severity"] == "error"}
 
@@ -126,19 +128,15 @@ CHECKERS = pytest.mark.parametrize("errors_of", [mypy_errors, basedpyright_error
 
 
 @CHECKERS
-def test_a_right_stream_module_passes_strict_checks(
-    errors_of: Callable[[Path, Path], dict[int, str]], tmp_path: Path
-) -> None:
-    assert errors_of(USER_STREAM, tmp_path) == {}
+def test_a_right_stream_module_passes_strict_checks(errors_of: Checker, tmp_path: Path, mypy_cache: Path) -> None:
+    assert errors_of(USER_STREAM, tmp_path, mypy_cache) == {}
 
 
 @CHECKERS
-def test_every_mistake_in_a_stream_module_is_found(
-    errors_of: Callable[[Path, Path], dict[int, str]], tmp_path: Path
-) -> None:
+def test_every_mistake_in_a_stream_module_is_found(errors_of: Checker, tmp_path: Path, mypy_cache: Path) -> None:
     module = tmp_path / "mistakes.py"
     module.write_text(MISTAKES)
     lines = enumerate(MISTAKES.splitlines(), start=1)
     marked = {number: line.partition("# wrong: ")[2] for number, line in lines if "# wrong: " in line}
-    found = errors_of(module, tmp_path)
+    found = errors_of(module, tmp_path, mypy_cache)
     assert found.keys() == marked.keys(), {"found": found, "marked": marked}

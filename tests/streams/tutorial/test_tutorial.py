@@ -38,11 +38,11 @@ def test_the_unit_tests_of_the_page_pass_and_can_fail(reader: Reader) -> None:
     assert "1 failed, 1 passed" in reader.does("python", "-m", "pytest", "-q", "tests/plant", code=1)
 
 
-def test_the_code_passes_the_checks_of_the_house(reader: Reader) -> None:
+def test_the_code_passes_the_checks_of_the_house(reader: Reader, mypy_cache: Path) -> None:
     house = ("--config", str(ROOT / "pyproject.toml"), "--config", f"src=['.', '{ROOT / 'platform'}']")
     reader.does("ruff", "check", *house, "assets", "tests")
     reader.does("ruff", "format", "--check", *house, ".")
-    reader.does("mypy", "--strict", "--config-file=", "--cache-dir", str(reader.folder / "cache"), STREAM)
+    reader.does("mypy", "--strict", "--config-file=", "--cache-dir", str(mypy_cache), STREAM)
 
 
 def test_one_name_in_definitions_gives_all_parts_of_the_stream(reader: Reader) -> None:
