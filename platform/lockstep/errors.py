@@ -44,6 +44,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- RetirementRefused          a topic is not read, or has unread messages (operations/retire.py)
 |- RewindRefused              something that a rewind needs is gone, or a writer lives (operations/rewind.py)
 |- BackupOvertaken            files vanished while they were copied: no backup was made (operations/backup.py)
+|- ImportRefused              an exported savepoint does not fit the root, or Kafka (operations/relocate.py)
 |- RestoreRefused             the table root has the stream already (operations/backup.py)
 |- RebuildRefused             lost state cannot be rebuilt from an older one and Kafka (operations/rebuild.py)
 |- CopyDamaged                a backup is not whole (operations/copies.py)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.promote import Promoted, PromotionPlan
     from lockstep.operations.rebuild import RebuildPlan
+    from lockstep.operations.relocate import ImportPlan, SavepointExport, SavepointImported
     from lockstep.operations.repair import Repair
     from lockstep.operations.resume import ResumePreview
     from lockstep.operations.retain import RetentionPlan
@@ -432,6 +433,53 @@ def savepoint(  # an option a question
     print_answer(found, _savepoints, as_json=as_json)
 
 
+@register_command(
+    "export-savepoint order_books before-release /exports/order_books", Panel.OPERATE, name="export-savepoint"
+)
+def export_savepoint(  # an option a question
+    stream: StreamName,
+    name: Annotated[str, typer.Argument(help="Name of the savepoint; `lockstep savepoint STREAM` lists them.")],
+    path: Annotated[Path, typer.Argument(help="Folder of the export, of this savepoint alone.")],
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Show how much would be copied.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy state and positions of a savepoint to a folder, to begin the stream with it in another table root.
+
+    Works while the stream runs. Rows are not copied: `lockstep backup` copies all.
+    """
+    from lockstep.operations import relocate
+
+    done = relocate.export_savepoint(find_folders(stream), name, path, plan_only=plan)
+    print_answer(done, _savepoint_exported, as_json=as_json)
+
+
+@register_command("import-savepoint order_books /exports/order_books --plan", Panel.OPERATE, name="import-savepoint")
+def import_savepoint(  # an option a question
+    stream: StreamName,
+    path: Annotated[Path, typer.Argument(help="Folder of the export.")],
+    why: Annotated[str, typer.Option(help="Reason, stored in the ledger and shown.")] = "imported by hand",
+    *,
+    accept_expired: Annotated[
+        bool, typer.Option("--accept-expired", help="Although Kafka no longer has all messages from there on.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show where each partition would go on.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a stream with an exported savepoint, in a table root that has nothing of it, all at once; then stopped.
+
+    The next run goes on with its state, from its positions. Two roots of one stream do not know of each other: run one.
+    """
+    from lockstep.operations import relocate
+
+    handle = open_handle(stream)
+    if plan:
+        print_answer(relocate.plan_import(handle, path), _import_plan, as_json=as_json)
+        return
+    done = relocate.import_savepoint(handle, path, who=getpass.getuser(), why=why, accept_expired=accept_expired)
+    print_answer(done, _savepoint_imported, as_json=as_json)
+
+
 @register_command("backup order_books /backups/order_books", Panel.OPERATE)
 def backup(  # an option a question
     stream: StreamName,
@@ -738,6 +786,52 @@ def _savepoints(found: SavepointList) -> RenderableType:
     return make_lines(
         style_text(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}, and to its savepoints:"),
         make_grid(("savepoint", "batch", "version", "made (UTC)", "cause"), rows),
+    )
+
+
+def _savepoint_exported(found: SavepointExport) -> RenderableType:
+    size = found.state_bytes if found.plan_only else found.written_bytes
+    verb = "would be read" if found.plan_only else "written"
+    return make_lines(
+        style_text(
+            f"{found.stream}: savepoint {found.savepoint} (batch {found.batch}) of {found.partitions} partitions, "
+            f"{size / 1e6:.1f} MB {verb}"
+        ),
+        None
+        if found.plan_only
+        else style_text(f"in another table root: lockstep import-savepoint {found.stream} {found.target} --plan"),
+    )
+
+
+def _import_plan(found: ImportPlan) -> RenderableType:
+    columns = ("topic", "partition", "position", "Kafka has from", "to", "expired")
+    rows = (
+        (each.topic, each.partition, each.position, each.log_start, each.log_end, each.expired)
+        for each in found.partitions[:SHOWN_SCOPES]
+    )
+    return make_lines(
+        style_text(
+            f"{found.stream}: savepoint {found.savepoint} (batch {found.batch}, exported "
+            f"{found.exported_at:%Y-%m-%d %H:%M} UTC) into {found.target}: {found.state_bytes / 1e6:.1f} MB, then "
+            f"{found.to_read} offsets to read"
+        ),
+        make_grid(columns, rows) if found.partitions else None,
+        _more(len(found.partitions) - SHOWN_SCOPES),
+        *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+    )
+
+
+def _savepoint_imported(found: SavepointImported) -> RenderableType:
+    plan = found.plan
+    published = "" if found.published else "; Kafka did not take the group offsets, the next start publishes them"
+    return make_lines(
+        style_text(
+            f"{plan.stream}: begun with savepoint {plan.savepoint} (batch {plan.batch}) in {plan.target}, "
+            f"{len(plan.partitions)} partitions; stopped{published}"
+        ),
+        style_text(f"next: lockstep verify {plan.stream}, then start it; the other root must not run any more"),
     )
 
 

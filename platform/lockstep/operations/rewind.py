@@ -39,7 +39,7 @@ SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
 
 
 class Obstacle(Enum):
-    """Why a rewind, a shadow or its promotion is refused."""
+    """Why a rewind, a shadow, its promotion or an import is refused."""
 
     WRITER = "a writer is alive"
     NO_CHANGE = "nothing would change"
@@ -51,10 +51,14 @@ class Obstacle(Enum):
     BEHIND = "the shadow has not read as far"
     CODE = "the deployed code is not the shadow's"
     UNFIT = "the deployed code cannot go on from the shadow"
+    CLUSTER = "the cluster is another one"
+    TABLE = "the table root has the stream already"
+    TOPIC = "the topic is gone, or another one"
+    TRUNCATED = "the log ends before the position"
 
 
 class RewindObstacle(msgspec.Struct, frozen=True):
-    """Something that refuses a rewind, a shadow or its promotion.
+    """Something that refuses a rewind, a shadow, its promotion or an import.
 
     Attributes:
         kind: What.

@@ -37,11 +37,11 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
+from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_batch
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import format_some
 from lockstep.table.schema_evolution import find_defaulted_columns
-from lockstep.table.shadow import ShadowStart, check_empty, commit_shadow
 from lockstep.table.written_by import WrittenBy
 
 SUFFIX = "_shadow"
@@ -371,8 +371,8 @@ def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: st
         at=now.timestamp(),
         cause=cause,
     )
-    start = ShadowStart(
-        origin=origin,
+    start = FirstBatch(
+        taken_over=origin,
         table_id=output.table_id,
         commit_hour=find_next_hour(output.base().head),
         ledger=file,
@@ -380,7 +380,7 @@ def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: st
         accepts_burst=target.accepts_burst,
         needs={**copied.needs, folders.ledger / file.path: file.size},
     )
-    return output.commit(commit_shadow(start)).head
+    return output.commit(commit_first_batch(start)).head
 
 
 def _copy(

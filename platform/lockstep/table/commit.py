@@ -51,6 +51,7 @@ class CommitKind(Enum):
     ERASE_END = "erase end"
     SHADOW = "shadow"
     PROMOTE = "promote"
+    IMPORT = "import"
 
 
 class Base(msgspec.Struct, frozen=True):

@@ -202,6 +202,30 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """The savepoint with which a stream began in another table root: its first batch took over state and positions.
+
+    Attributes:
+        stream: Name of the stream.
+        savepoint: Name of the savepoint.
+        cluster_id: Id of the Kafka cluster from which it was read.
+        table_id: Delta's id of the output table that had it.
+        batch: The batch that it kept.
+        digest: SHA-256 of the state and the positions that were taken over, which a proof computes again.
+        at: When it was imported, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    stream: str
+    savepoint: str
+    cluster_id: str
+    table_id: str
+    batch: int
+    digest: str
+    at: float
+    cause: str
+
+
 class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     """The newest promotion: batches of a shadow that became those of the stream, in one commit.
 
@@ -250,6 +274,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         retention: The newest retention; None before the first.
         erasure: The newest erasure of a session; None before the first.
         origin: Of a shadow: where it began.
+        imported: Of a stream that began with a savepoint from another table root: which one.
         promotion: The newest promotion of a shadow; None before the first.
         version: Version of this layout.
     """
@@ -282,6 +307,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     retention: Retention | None = None
     erasure: Erasure | None = None
     origin: Origin | None = None
+    imported: Imported | None = None
     promotion: Promotion | None = None
     version: int = 1
 
@@ -302,11 +328,16 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return bool(self.rewinds) and self.rewinds[-1].batch == self.batch
 
     @property
+    def taken_over(self) -> Origin | Imported | None:
+        """What the first batch took over from another table: a shadow's origin, or an imported savepoint."""
+        return self.origin or self.imported
+
+    @property
     def inherited_up_to(self) -> int:
         """The last batch that another fold wrote, or another table contains: a proof begins with the state after it."""
         if self.promotion is not None:
             return self.promotion.first
-        return FIRST_BATCH if self.origin is not None else 0
+        return FIRST_BATCH if self.taken_over is not None else 0
 
     @property
     def batch_before(self) -> int:

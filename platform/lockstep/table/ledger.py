@@ -122,7 +122,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             declaration or an operator accepted.
         joined_at: First offset that was read of a log that is not read from its beginning; 0 where it is.
         before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
-        lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted or re-created.
+        lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted, re-created or
+            imported.
         erased: Of an erasure: what it removed of this partition.
     """
 
@@ -242,6 +243,11 @@ def read_ledger(ledger: Path, *, first_batch: int = 0, last_batch: int | None = 
         TableError: A required file is missing, or any byte of it is wrong.
     """
     return with_defaults(read_columns(ledger, first_batch=first_batch, last_batch=last_batch), LedgerRow)
+
+
+def read_ledger_file(folder: Path, path: str) -> list[LedgerRow]:
+    """The rows of one file as `write_ledger` wrote it, whether a table has it or not. Raises as `read_ledger`."""
+    return with_defaults(_read_files(folder, [path], None), LedgerRow)
 
 
 def iterate_rows(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> Iterator[list[LedgerRow]]:

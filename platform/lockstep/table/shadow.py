@@ -1,4 +1,4 @@
-"""Commits of a shadow: the one with which it begins, and the one that makes it the stream (docs/decisions/0028)."""
+"""The commit that makes a shadow the stream (docs/decisions/0028)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema
 
-from lockstep.errors import TableError
 from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -20,10 +19,8 @@ from lockstep.table.delta_log import (
     CAUSE,
     FIRST_BATCH,
     NO_HOOKS,
-    Desired,
     Head,
     Lineage,
-    Origin,
     Promotion,
     Rewind,
     SideBatch,
@@ -32,79 +29,6 @@ from lockstep.table.delta_log import (
 from lockstep.table.parquet import DataFile
 from lockstep.table.rewind import check_unchanged, make_stopped
 from lockstep.table.schema_evolution import find_schema_changes
-
-
-class ShadowStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The first batch of a shadow.
-
-    Attributes:
-        origin: Where it begins.
-        table_id: Delta's id of the shadow's own output table.
-        commit_hour: The hour of the batch.
-        ledger: Its ledger file, already synced: the positions that it takes over.
-        at: Its time, in seconds since 1970 (UTC).
-        accepts_burst: As the head from which it begins.
-        needs: The copied state, and the ledger file, with the least size of each.
-    """
-
-    origin: Origin
-    table_id: str
-    commit_hour: str
-    ledger: SideFile
-    at: float
-    accepts_burst: bool
-    needs: Mapping[Path, int]
-
-
-def commit_shadow(start: ShadowStart) -> Proposal:
-    """Begin a shadow in a table without a batch: claim and first batch in one; it is stopped.
-
-    The commit raises:
-        TableError: The table has been written by now.
-        HourClosed: The hour was closed since.
-    """
-
-    def next_head(base: Base) -> Head:
-        check_empty(base.head)
-        check_hour_open(base.head, start.commit_hour)
-        return msgspec.structs.replace(
-            base.head,
-            table_id=start.table_id,
-            epoch=FIRST_BATCH,
-            batch=FIRST_BATCH,
-            batch_version=base.version + 1,
-            hour=start.commit_hour,
-            desired=Desired.STOPPED,
-            reason=f"shadow of {start.origin.stream}: {start.origin.cause}",
-            ledger=start.ledger,
-            full_ledger_batch=FIRST_BATCH,
-            full_ledger_at=start.at,
-            accepts_burst=start.accepts_burst,
-            rewind_floor=FIRST_BATCH,
-            origin=start.origin,
-        )
-
-    cause = f"from batch {start.origin.batch} of {start.origin.stream}: {start.origin.cause}"
-    return Proposal(
-        kind=CommitKind.SHADOW,
-        next_head=next_head,
-        batch=FIRST_BATCH,
-        epoch=FIRST_BATCH,
-        metadata={CAUSE: cause},
-        needs=start.needs,
-    )
-
-
-def check_empty(head: Head) -> None:
-    """Refuse to begin a shadow in a table that a stream has written.
-
-    Raises:
-        TableError: It has.
-    """
-    if head.epoch or head.batch:
-        what = f"a shadow of {head.origin.stream}" if head.origin is not None else "a stream with rows of its own"
-        step = f"choose another --name; lockstep run {head.stream} runs a shadow that there is, --drop deletes it"
-        raise TableError(f"{head.stream} is {what} already", next_step=step)
 
 
 class PromotionCommit(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ LAST_LINES = {
     CommitKind.ERASE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.SHADOW.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.PROMOTE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
+    CommitKind.IMPORT.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.CREATE.value: set[str](),
     "side": {delta_log.BATCH},
 }

@@ -1,4 +1,7 @@
-"""What a shadow took over, compared with its digest and with the stream that it is a shadow of."""
+"""What the first batch of a shadow, or of an imported savepoint, took over, compared with its digest.
+
+That of a shadow is compared with the stream that it is a shadow of, too, which has the same table root.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from lockstep.errors import StateError, TableError
 from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import StateVersion, read_header, read_segment
 from lockstep.table import delta_log
-from lockstep.table.delta_log import FIRST_BATCH, Origin
+from lockstep.table.delta_log import FIRST_BATCH, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions_at
 from lockstep.verify.ledger import Key, LedgerRange, Skipped, StoredTables, to_microseconds
@@ -20,20 +23,26 @@ from lockstep.verify.report import ViolationKind, Violations
 
 
 def check_origin(folders: StreamFolders, stored: StoredTables, violations: Violations) -> None:
-    """Compare the state and the positions of a shadow's first batch with the digest of its head.
+    """Compare the state and the positions that a first batch took over with the digest of the head.
 
-    1. From the shadow's own tables, while they contain the state of that batch.
-    2. From those of the stream that it is a shadow of, while they do.
+    1. From the stream's own tables, while they contain the state of that batch.
+    2. Of a shadow: from those of the stream that it is a shadow of, while they do.
     """
-    origin = stored.head.origin
+    origin = stored.head.taken_over
     if origin is None:
         return
     first = {(row.topic_id, row.partition): row for row in stored.ledger if row.batch == FIRST_BATCH}
     if stored.head.rewind_floor > FIRST_BATCH:  # 1
-        stored.notes.append("the state with which the shadow began is not kept any more")
+        stored.notes.append(
+            f"the state of batch {origin.batch} of {origin.stream}, with which it began, is not kept any more"
+        )
     else:
         own = {key: row.section for key, row in first.items()}
         _compare(folders, origin, first.values(), own, violations)
+    if isinstance(origin, Imported):
+        where = f"rows before it are in the table with id {origin.table_id}"
+        stored.notes.append(f"it began with savepoint {origin.savepoint}, batch {origin.batch}, imported: {where}")
+        return
     source = StreamFolders(origin.stream, folders.root)  # 2
     held = _read_source(source, origin)
     if held is None:
@@ -89,7 +98,7 @@ def _with_position(row: LedgerRange, theirs: LedgerRow | None) -> LedgerRange:
 
 def _compare(
     folders: StreamFolders,
-    origin: Origin,
+    origin: Origin | Imported,
     rows: Iterable[LedgerRange],
     sections: Mapping[Key, SegmentRef | None],
     violations: Violations,

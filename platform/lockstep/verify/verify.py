@@ -16,7 +16,7 @@ from lockstep.declare.decoders.base import Registry
 from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
-from lockstep.table.delta_log import FIRST_BATCH, Origin
+from lockstep.table.delta_log import FIRST_BATCH, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
@@ -234,8 +234,8 @@ def verify_stream(
 ) -> VerifyReport:
     """Prove a stream, up to the current head of its table.
 
-    1. Read the tables; compare the side tables with the files that commits name (I8). Of a shadow: compare what it
-       took over with its digest, and with the stream that it is a shadow of.
+    1. Read the tables; compare the side tables with the files that commits name (I8). Of a shadow, or of an imported
+       savepoint: compare what it took over with its digest, and a shadow's with the stream that it is a shadow of.
     2. Join the ledger's ranges of each partition (half of I1).
     3. Sort the rows by partition; check their order (I2).
     4. Ask Kafka for the retained offsets; from there on read again, fold, and compare (I1, I3).
@@ -299,7 +299,7 @@ class _Proving:
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
         self._table_id = stored.head.table_id
-        self._inherited, self._origin = stored.head.inherited_up_to, stored.head.origin
+        self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
         begun = FIRST_BATCH if self._origin is not None else 0
         self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
         promotion = stored.head.promotion
@@ -485,7 +485,7 @@ def _end(chain: LedgerChain, kept: BufferedRange) -> int:
 
 
 def _scope(
-    chain: LedgerChain, first: int, kept: BufferedRange, origin: Origin | None, inherited_up_to: int
+    chain: LedgerChain, first: int, kept: BufferedRange, origin: Origin | Imported | None, inherited_up_to: int
 ) -> ProvenRange:
     row, notes = chain.ranges[first], []
     taken = first > 0 and chain.ranges[first - 1].batch <= inherited_up_to

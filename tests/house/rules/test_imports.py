@@ -97,7 +97,7 @@ ONE_IMPORTER = {
     "rehearsal.observer": "a program of its own, which the benchmarks start as well",
     "state.restore": "restoring a local store, apart from its use",
     "testing.batches": "batches with crashes, apart from the run as a whole",
-    "verify.origin": "what a shadow took over, apart from the proof of partitions",
+    "verify.origin": "what a first batch took over, apart from the proof of partitions",
     "verify.partition": "the proof of one partition, apart from the walk over all",
 }
 

@@ -48,7 +48,7 @@ ARMED: dict[str, tuple[object, str, Callable[[Any], Any]]] = {
     "before the offsets": (promote, "publish_positions", lambda _: die),
     "before its tables": (shadow, "open_tables", lambda _: die),
     "after its state": (shadow, "take_state", die_after),
-    "before its commit": (shadow, "commit_shadow", lambda _: die),
+    "before its commit": (shadow, "commit_first_batch", lambda _: die),
     "before its ledger": (side_tables.SideLogs, "catch_up", lambda _: die),
 }
 

@@ -34,6 +34,7 @@ from lockstep.operations.inspect.trial import NothingToTry
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.rebuild import RebuildRefused
+from lockstep.operations.relocate import ImportRefused
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
 from lockstep.operations.retire import RetirementRefused
@@ -138,6 +139,10 @@ EVERY: tuple[LockstepError, ...] = (
     NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
     RewindRefused("books", (RewindObstacle(Obstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),
+    ImportRefused(
+        "books",
+        [RewindObstacle(Obstacle.TABLE, "tables/books has something already", "set another table_root")],
+    ),
     RestoreRefused("books", Path("tables/books"), "there is something already", "set another table_root"),
     CopyDamaged(Path("copies/books"), "there is no manifest.json: not a whole copy", "make it again"),
     CopyInProgress(Path("copies/books")),

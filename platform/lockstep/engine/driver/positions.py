@@ -227,6 +227,7 @@ FORGET_RATIO = 0.3
 
 ADDED, GROWN, RETIRED, READDED = "added", "grown", "retired", "re-added"
 DELETED, RECREATED_TOPIC = "deleted", "re-created"
+IMPORTED = "imported"
 """What happened to a topic, in the ledger's column `lifecycle`."""
 
 BEGUN_ELSEWHERE = -1

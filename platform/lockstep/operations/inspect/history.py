@@ -37,6 +37,7 @@ EVENTS = {
     CommitKind.ERASE_END: "erasure finished",
     CommitKind.SHADOW: "shadow begun",
     CommitKind.PROMOTE: "shadow promoted",
+    CommitKind.IMPORT: "savepoint imported",
 }
 FOREIGN = "foreign commit"
 
@@ -85,8 +86,8 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
         at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
         event: "new writer" (a run, or a command, has claimed the table), "batches", "halted", "resumed",
             "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped", "rewound",
-            "savepoint", "session erased", "erasure finished", "shadow begun", "shadow promoted", "created", or
-            "foreign commit".
+            "savepoint", "session erased", "erasure finished", "shadow begun", "shadow promoted", "savepoint imported",
+            "created", or "foreign commit".
         version: Version of the output table; of the last batch.
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.

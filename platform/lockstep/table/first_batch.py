@@ -1,0 +1,89 @@
+"""The first batch of a table that takes over state and positions: of a shadow, or of an imported savepoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from lockstep.errors import TableError
+from lockstep.table.commit import Base, CommitKind, Proposal, check_hour_open
+from lockstep.table.delta_log import CAUSE, FIRST_BATCH, Desired, Head, Imported, Origin, SideFile
+
+
+class FirstBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The first batch of a table that begins with the state and the positions of another one.
+
+    Attributes:
+        taken_over: What it takes over.
+        table_id: Delta's id of its own output table.
+        commit_hour: The hour of the batch.
+        ledger: Its ledger file, already synced: the positions that it takes over.
+        at: Its time, in seconds since 1970 (UTC).
+        accepts_burst: As the head from which it begins.
+        needs: The copied state, and the ledger file, with the least size of each.
+    """
+
+    taken_over: Origin | Imported
+    table_id: str
+    commit_hour: str
+    ledger: SideFile
+    at: float
+    accepts_burst: bool
+    needs: Mapping[Path, int]
+
+
+def commit_first_batch(start: FirstBatch) -> Proposal:
+    """Begin a stream in a table without a batch: claim and first batch in one; it is stopped.
+
+    The commit raises:
+        TableError: The table has been written by now.
+        HourClosed: The hour was closed since.
+    """
+    begun = start.taken_over
+    shadow, imported = (begun, None) if isinstance(begun, Origin) else (None, begun)
+    what = f"shadow of {begun.stream}" if imported is None else f"savepoint {imported.savepoint} imported"
+
+    def next_head(base: Base) -> Head:
+        check_empty(base.head)
+        check_hour_open(base.head, start.commit_hour)
+        return msgspec.structs.replace(
+            base.head,
+            table_id=start.table_id,
+            epoch=FIRST_BATCH,
+            batch=FIRST_BATCH,
+            batch_version=base.version + 1,
+            hour=start.commit_hour,
+            desired=Desired.STOPPED,
+            reason=f"{what}: {begun.cause}",
+            ledger=start.ledger,
+            full_ledger_batch=FIRST_BATCH,
+            full_ledger_at=start.at,
+            accepts_burst=start.accepts_burst,
+            rewind_floor=FIRST_BATCH,
+            origin=shadow,
+            imported=imported,
+        )
+
+    source = begun.stream if imported is None else f"{begun.stream} (savepoint {imported.savepoint})"
+    return Proposal(
+        kind=CommitKind.SHADOW if imported is None else CommitKind.IMPORT,
+        next_head=next_head,
+        batch=FIRST_BATCH,
+        epoch=FIRST_BATCH,
+        metadata={CAUSE: f"from batch {begun.batch} of {source}: {begun.cause}"},
+        needs=start.needs,
+    )
+
+
+def check_empty(head: Head) -> None:
+    """Refuse to begin a shadow in a table that a stream has written.
+
+    Raises:
+        TableError: It has.
+    """
+    if head.epoch or head.batch:
+        what = f"a shadow of {head.origin.stream}" if head.origin is not None else "a stream with rows of its own"
+        step = f"choose another --name; lockstep run {head.stream} runs a shadow that there is, --drop deletes it"
+        raise TableError(f"{head.stream} is {what} already", next_step=step)

@@ -1,0 +1,278 @@
+"""A savepoint is taken out of a table root, and the stream goes on with it in another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep.errors import TableError
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.operations.copies import CopyDamaged, CopyInProgress, lock_copy
+from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.operations.rewind import Obstacle, rewind_stream
+from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.operations.shadow import list_shadows
+from lockstep.state.codec import StateTypeChanged
+from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.ledger import read_ledger
+from lockstep.table.rewind import NotRewindable
+from lockstep.verify.report import ViolationKind
+from lockstep.verify.verify import verify_stream
+from tests.integration.cli.conftest import ROOT, platform_in
+from tests.support.evolving_streams import Unmigrated, release
+from tests.support.feed import folded, session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.localdev.broker import Broker
+    from lockstep.operations.relocate import SavepointImported
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+NAME = "before-release"
+
+
+def elsewhere(runs: LocalRuns, folder: Path) -> LocalRuns:
+    """The same stream with another table root."""
+    return dataclasses.replace(runs, root=folder, reports=[])
+
+
+def import_into(runs: LocalRuns, folder: Path, *, accept_expired: bool = False) -> SavepointImported:
+    return import_savepoint(runs.handle, folder, who="ann", why="the new disk", accept_expired=accept_expired)
+
+
+def expected(values: list[bytes], since: int = 0) -> list[tuple[object, ...]]:
+    """The rows of the fold from an offset on."""
+    whole = folded([(offset, "s", value) for offset, value in enumerate(values)])
+    return [row for row in whole if int(str(row[0])) >= since]
+
+
+def prove(runs: LocalRuns) -> None:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert report.status.value == "proven", (report.violations, report.notes)
+
+
+def kinds(refused: pytest.ExceptionInfo[ImportRefused]) -> list[Obstacle]:
+    return [each.kind for each in refused.value.obstacles]
+
+
+@pytest.fixture
+def exported(feed: Feed, runs: LocalRuns, tmp_path: Path) -> Path:
+    """An exported savepoint of batch 2 of three, of two messages each."""
+    topic, values = feed.create("values"), session(6)
+    for at in (0, 2, 4):
+        feed.send(topic, values[at : at + 2])
+        runs.run()
+    make_savepoint(runs.folders, NAME, who="ann", why="version 2", at="2")
+    export_savepoint(runs.folders, NAME, tmp_path / "export")
+    return tmp_path / "export"
+
+
+def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(broker: Broker, tmp_path: Path) -> None:
+    made, values = platform_in(tmp_path, broker), session(8)
+    topic = made.feed.create("values")
+    made.feed.create("idle")
+    for at in (0, 3):
+        made.feed.send(topic, values[at : at + 3])
+        made.runs.run()
+    assert made.call("savepoint", "adding", NAME, "--why", "version 2").exit_code == 0
+    made.feed.send(topic, values[6:8])
+    made.runs.run()
+    folder = str(tmp_path / "export")
+    planned = msgspec.json.decode(made.call("export-savepoint", "adding", NAME, folder, "--plan", "--json").stdout)
+    assert (planned["batch"], planned["partitions"], planned["plan_only"]) == (2, 2, True)
+    assert not (tmp_path / "export").exists()
+    said = made.call("export-savepoint", "adding", NAME, folder)
+    assert "savepoint before-release (batch 2) of 2 partitions" in said.stdout, said.output
+
+    other = elsewhere(made.runs, tmp_path / "new")
+    made.environment["LOCKSTEP_TABLE_ROOT"] = str(other.folders.root)
+    shown = made.call("import-savepoint", "adding", folder, "--plan")
+    assert "nothing refuses it" in shown.stdout, shown.output
+    assert not other.folders.root.exists() or list(other.folders.root.iterdir()) == []
+    done = msgspec.json.decode(made.call("import-savepoint", "adding", folder, "--why", "new disk", "--json").stdout)
+    assert (done["plan"]["to_read"], done["published"]) == (2, True)
+    assert [path.name for path in other.folders.root.iterdir()] == ["adding"]
+    group = ConsumerGroup(made.runs.settings.kafka, "adding")
+    assert group.published([(topic, 0)]) == {(topic, 0): 6}
+    assert [row.lifecycle for row in read_ledger(other.folders.ledger)] == ["imported", "imported"]
+    prove(other)
+    made.feed.send(topic, values[8:])
+    other.run()
+    assert other.rows(topic) == expected(values, since=6)
+    prove(other)
+    assert "savepoint imported" in made.call("history", "adding").stdout
+    assert list_shadows("adding", other.folders.root) == ()
+    with pytest.raises(NotRewindable):
+        rewind_stream(other.handle, "0", who="ann", why="to before the import")
+    rewind_stream(other.handle, "1", who="ann", why="to the import")
+    other.run()
+    assert other.rows(topic) == expected(values, since=6)
+    prove(other)
+    refused = made.call("import-savepoint", "adding", folder)
+    assert refused.exit_code == 1
+    assert "has something already" in refused.stderr
+
+
+def test_an_export_that_is_not_whole_is_refused_by_name_and_leaves_nothing(
+    exported: Path, runs: LocalRuns, tmp_path: Path
+) -> None:
+    other = elsewhere(runs, tmp_path / "new")
+    state = next(exported.rglob("*.state"))
+    kept = state.read_bytes()
+    state.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    with pytest.raises(CopyDamaged, match="not as it was written"):
+        import_into(other, exported)
+    state.unlink()
+    with pytest.raises(CopyDamaged, match="gone from the export"):
+        plan_import(other.handle, exported)
+    state.write_bytes(kept)
+    manifest = (exported / "manifest.json").read_text()
+    digest = msgspec.json.decode(manifest)["digest"]
+    (exported / "manifest.json").write_text(manifest.replace(digest, "0" * 64))
+    with pytest.raises(CopyDamaged, match="not those of the manifest"):
+        import_into(other, exported)
+    (exported / "manifest.json").write_text(manifest.replace('"adding"', '"other"'))
+    with pytest.raises(CopyDamaged, match="a savepoint of stream other"):
+        import_into(other, exported)
+    (exported / "manifest.json").unlink()
+    with pytest.raises(CopyDamaged, match=r"there is no manifest\.json"):
+        import_into(other, exported)
+    assert not other.folders.root.exists() or list(other.folders.root.iterdir()) == []
+
+
+def test_what_does_not_agree_refuses_an_import_by_name(
+    exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path
+) -> None:
+    other = elsewhere(runs, tmp_path / "new")
+    topic = f"{feed.family}.values"
+    with pytest.raises(StateTypeChanged):
+        plan_import(other.of(release(feed.pattern, Unmigrated())).handle, exported)
+    with pytest.raises(ImportRefused, match="has something already") as refused:
+        import_into(runs, exported)
+    assert kinds(refused) == [Obstacle.TABLE]
+    feed.expire(topic, until=5)
+    with pytest.raises(ImportRefused, match=rf"{topic}/0: expected offset 4, found log start 5") as refused:
+        import_into(other, exported)
+    assert kinds(refused) == [Obstacle.EXPIRED]
+    assert "--accept-expired" in refused.value.next_step
+    feed.delete(topic)
+    with pytest.raises(ImportRefused, match="no such topic") as refused:
+        import_into(other, exported, accept_expired=True)
+    assert kinds(refused) == [Obstacle.TOPIC]
+    feed.create_again("values")
+    with pytest.raises(ImportRefused, match="found topic id") as refused:
+        import_into(other, exported)
+    assert kinds(refused) == [Obstacle.TOPIC]
+    assert not other.folders.root.exists() or list(other.folders.root.iterdir()) == []
+
+
+def test_an_export_needs_a_savepoint_its_state_and_a_folder_of_its_own(
+    exported: Path, runs: LocalRuns, tmp_path: Path
+) -> None:
+    with pytest.raises(TableError, match="no savepoint"):
+        export_savepoint(runs.folders, "unknown", tmp_path / "other")
+    with pytest.raises(CopyDamaged, match="there is an export or a backup already"):
+        export_savepoint(runs.folders, NAME, exported)
+    with lock_copy(tmp_path / "other"), pytest.raises(CopyInProgress):
+        export_savepoint(runs.folders, NAME, tmp_path / "other")
+    drop_named_savepoint(runs.folders, NAME, who="ann", why="exported")
+    with pytest.raises(TableError, match="no savepoint"):
+        export_savepoint(runs.folders, NAME, tmp_path / "other")
+    other = elsewhere(runs, tmp_path / "new")
+    import_into(other, exported)
+    other.run()
+    prove(other)
+
+
+def test_expired_messages_are_left_to_the_class_where_the_operator_says_so(
+    exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path
+) -> None:
+    feed.expire(f"{feed.family}.values", until=5)
+    other = elsewhere(runs, tmp_path / "new")
+    import_into(other, exported, accept_expired=True)
+    with pytest.raises(IntegrityLost, match="expired unread"):
+        other.run()
+
+
+def test_the_proof_finds_another_state_than_the_imported_one(exported: Path, runs: LocalRuns, tmp_path: Path) -> None:
+    other = elsewhere(runs, tmp_path / "new")
+    import_into(other, exported)
+    other.run()
+    head = OutputLog(other.folders.table).base().head
+    assert head.imported is not None
+    entry = make_entry_path(other.folders.table, OutputLog(other.folders.table).base().version)
+    entry.write_text(entry.read_text().replace(head.imported.digest, "0" * 64))
+    report = verify_stream(other.stream, other.folders, other.settings.kafka)
+    assert {each.kind for each in report.violations} == {ViolationKind.ORIGIN_DIFFERS}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lockstep.operations import relocate
+from lockstep.storage import LocalStorage
+from tests.support.adding_stream import adding
+from tests.support.local_runs import LocalRuns
+servers, root, pattern, folder, verb, moment = sys.argv[1:]
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+places = {"manifest": (relocate, "write_manifest"), "positions": (relocate.ledger, "write_ledger"),
+    "commit": (relocate, "commit_first_batch"), "ledger": (relocate.side_tables.SideLogs, "catch_up"),
+    "move": (LocalStorage, "move"), "offsets": (relocate, "publish_positions")}
+setattr(*places[moment], die)
+runs = LocalRuns(adding(pattern), servers, Path(root))
+if verb == "export":
+    relocate.export_savepoint(runs.folders, "before-release", Path(folder))
+else:
+    relocate.import_savepoint(runs.handle, Path(folder), who="a test", why="to be killed")
+"""
+
+
+def kill(runs: LocalRuns, feed: Feed, folder: Path, verb: str, moment: str) -> None:
+    arguments = (feed.bootstrap_servers, str(runs.root), feed.pattern, str(folder), verb, moment)
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["positions", "manifest"])
+def test_an_export_that_is_killed_passes_for_nothing_and_is_made_again(
+    exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path, moment: str
+) -> None:
+    folder, other = tmp_path / "again", elsewhere(runs, tmp_path / "new")
+    kill(runs, feed, folder, "export", moment)
+    with pytest.raises(CopyDamaged, match=r"there is no manifest\.json"):
+        import_into(other, folder)
+    export_savepoint(runs.folders, NAME, folder)
+    assert len(list((folder / "files").rglob("*.*"))) == len(list((exported / "files").rglob("*.*")))
+    import_into(other, folder)
+    prove(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["commit", "ledger", "move", "offsets"])
+def test_an_import_that_is_killed_has_happened_or_not(
+    exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path, moment: str
+) -> None:
+    other = elsewhere(runs, tmp_path / "new")
+    kill(other, feed, exported, "import", moment)
+    assert other.folders.table.parent.exists() is (moment == "offsets")
+    if moment != "offsets":
+        import_into(other, exported)
+    assert [path.name for path in other.folders.root.iterdir()] == ["adding"]
+    prove(other)
+    other.run()
+    assert other.rows(f"{feed.family}.values") == expected(session(6)[:6], since=4)
+    prove(other)
