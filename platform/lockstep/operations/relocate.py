@@ -455,32 +455,15 @@ def _occupied(handle: StreamHandle) -> RewindObstacle:
 
 def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, cause: str) -> list[LedgerRow]:
     """Make tables whose first batch is the savepoint; gives its rows."""
-    manifest, declared, row_type = prepared.manifest, handle.stream, handle.stream.types.row
+    manifest, row_type, now = prepared.manifest, handle.stream.types.row, ledger.read_clock()
     output = open_tables(
         drafted,
         make_table_schema(row_type),
         handle.cluster.cluster_id(),
         defaulted=find_defaulted_columns(row_type),
-        keeps_late=declared.integrity.keeps_late,
+        keeps_late=handle.stream.integrity.keeps_late,
     )
-    now = ledger.read_clock()
-    stamp = LedgerStamp(
-        generation=FIRST_GENERATION,
-        batch=FIRST_BATCH,
-        epoch=FIRST_BATCH,
-        committed_at=now,
-        batch_seconds=0.0,
-        restart_cause=f"savepoint {manifest.savepoint} (batch {manifest.batch}) imported: {cause}",
-    )
-    ordered = sorted(prepared.rows, key=lambda each: (each.topic_id, each.partition))
-    copied = _copy_state(prepared.source, ordered, drafted, batch=FIRST_BATCH, epoch=FIRST_BATCH)
-    if copied.digest != manifest.digest:
-        problem = f"its positions or its state are not those of the manifest: digest {copied.digest[:12]}"
-        raise CopyDamaged(prepared.source.root, problem, "use another copy of the export; nothing was imported")
-    rows = [
-        msgspec.structs.replace(row, lifecycle=None if row.retired else IMPORTED)
-        for row in make_moved_rows(stamp, ordered, copied)
-    ]
+    copied, rows = _take_over(prepared, drafted, now, cause)
     file = ledger.write_ledger(drafted.ledger, rows)
     imported = Imported(
         stream=manifest.stream,
@@ -503,3 +486,29 @@ def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, ca
     )
     side_tables.SideLogs(drafted).catch_up(output.commit(commit_first_batch(first)).head)
     return rows
+
+
+def _take_over(
+    prepared: _Prepared, drafted: StreamFolders, now: datetime, cause: str
+) -> tuple[RelocatedState, list[LedgerRow]]:
+    """The state, copied into the tables that are made, and the rows of the first batch.
+
+    Raises:
+        CopyDamaged: Its digest is not that of the manifest.
+    """
+    manifest = prepared.manifest
+    stamp = LedgerStamp(
+        generation=FIRST_GENERATION,
+        batch=FIRST_BATCH,
+        epoch=FIRST_BATCH,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"savepoint {manifest.savepoint} (batch {manifest.batch}) imported: {cause}",
+    )
+    ordered = sorted(prepared.rows, key=lambda each: (each.topic_id, each.partition))
+    copied = _copy_state(prepared.source, ordered, drafted, batch=FIRST_BATCH, epoch=FIRST_BATCH)
+    if copied.digest != manifest.digest:
+        problem = f"its positions or its state are not those of the manifest: digest {copied.digest[:12]}"
+        raise CopyDamaged(prepared.source.root, problem, "use another copy of the export; nothing was imported")
+    moved = make_moved_rows(stamp, ordered, copied)
+    return copied, [msgspec.structs.replace(row, lifecycle=None if row.retired else IMPORTED) for row in moved]

@@ -77,47 +77,49 @@ def exported(feed: Feed, runs: LocalRuns, tmp_path: Path) -> Path:
     return tmp_path / "export"
 
 
-def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(broker: Broker, tmp_path: Path) -> None:
-    made, values = platform_in(tmp_path, broker), session(8)
-    topic = made.feed.create("values")
-    made.feed.create("idle")
-    for at in (0, 3):
-        made.feed.send(topic, values[at : at + 3])
-        made.runs.run()
-    assert made.call("savepoint", "adding", NAME, "--why", "version 2").exit_code == 0
-    made.feed.send(topic, values[6:8])
-    made.runs.run()
-    folder = str(tmp_path / "export")
-    planned = msgspec.json.decode(made.call("export-savepoint", "adding", NAME, folder, "--plan", "--json").stdout)
-    assert (planned["batch"], planned["partitions"], planned["plan_only"]) == (2, 2, True)
-    assert not (tmp_path / "export").exists()
-    said = made.call("export-savepoint", "adding", NAME, folder)
-    assert "savepoint before-release (batch 2) of 2 partitions" in said.stdout, said.output
-
-    other = elsewhere(made.runs, tmp_path / "new")
-    made.environment["LOCKSTEP_TABLE_ROOT"] = str(other.folders.root)
-    shown = made.call("import-savepoint", "adding", folder, "--plan")
-    assert "nothing refuses it" in shown.stdout, shown.output
-    assert not other.folders.root.exists() or list(other.folders.root.iterdir()) == []
-    done = msgspec.json.decode(made.call("import-savepoint", "adding", folder, "--why", "new disk", "--json").stdout)
-    assert (done["plan"]["to_read"], done["published"]) == (2, True)
+def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(
+    exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path
+) -> None:
+    other, topic, values = elsewhere(runs, tmp_path / "new"), f"{feed.family}.values", session(8)
+    import_into(other, exported)
     assert [path.name for path in other.folders.root.iterdir()] == ["adding"]
-    group = ConsumerGroup(made.runs.settings.kafka, "adding")
-    assert group.published([(topic, 0)]) == {(topic, 0): 6}
-    assert [row.lifecycle for row in read_ledger(other.folders.ledger)] == ["imported", "imported"]
+    assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)]) == {(topic, 0): 4}
+    assert [row.lifecycle for row in read_ledger(other.folders.ledger)] == ["imported"]
     prove(other)
-    made.feed.send(topic, values[8:])
+    feed.send(topic, values[6:])
     other.run()
-    assert other.rows(topic) == expected(values, since=6)
+    assert other.rows(topic) == expected(values, since=4)
     prove(other)
-    assert "savepoint imported" in made.call("history", "adding").stdout
     assert list_shadows("adding", other.folders.root) == ()
     with pytest.raises(NotRewindable):
         rewind_stream(other.handle, "0", who="ann", why="to before the import")
     rewind_stream(other.handle, "1", who="ann", why="to the import")
     other.run()
-    assert other.rows(topic) == expected(values, since=6)
+    assert other.rows(topic) == expected(values, since=4)
     prove(other)
+
+
+def test_the_command_line_plans_exports_and_imports(broker: Broker, tmp_path: Path) -> None:
+    made, values, folder = platform_in(tmp_path, broker), session(4), str(tmp_path / "export")
+    topic = made.feed.create("values")
+    made.feed.send(topic, values[:3])
+    made.runs.run()
+    assert made.call("savepoint", "adding", NAME, "--why", "version 2").exit_code == 0
+    made.feed.send(topic, values[3:])
+    planned = msgspec.json.decode(made.call("export-savepoint", "adding", NAME, folder, "--plan", "--json").stdout)
+    assert (planned["batch"], planned["partitions"], planned["plan_only"]) == (1, 1, True)
+    assert not (tmp_path / "export").exists()
+    said = made.call("export-savepoint", "adding", NAME, folder)
+    assert "savepoint before-release (batch 1) of 1 partitions" in said.stdout, said.output
+    root = tmp_path / "new"
+    made.environment["LOCKSTEP_TABLE_ROOT"] = str(root)
+    shown = made.call("import-savepoint", "adding", folder, "--plan")
+    assert "nothing refuses it" in shown.stdout, shown.output
+    assert not root.exists()
+    done = msgspec.json.decode(made.call("import-savepoint", "adding", folder, "--why", "new disk", "--json").stdout)
+    assert (done["plan"]["to_read"], done["published"]) == (2, True)
+    assert "savepoint imported" in made.call("history", "adding").stdout
+    assert made.call("verify", "adding").exit_code == 0
     refused = made.call("import-savepoint", "adding", folder)
     assert refused.exit_code == 1
     assert "has something already" in refused.stderr
