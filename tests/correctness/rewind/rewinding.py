@@ -6,6 +6,7 @@ the table holds what it remembered of that batch; at the end `lockstep verify` p
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -21,18 +22,21 @@ from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.rewind import Obstacle, plan_rewind, rewind_stream
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
-from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor
 from lockstep.verify.verify import verify_stream
 from tests.support.feed import COLUMNS, folded, session, update
 from tests.support.plain_reader import rows_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lockstep.table.delta_log import Head
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-OLD_SECONDS = 60 * 3600
+BETWEEN_SECONDS = 1.5 * OLDEST_FILE_SECONDS
 FOREVER = 10.0 * 365 * 86_400
 Rows = list[tuple[object, ...]]
 
@@ -56,6 +60,7 @@ class Rewinding:
         seed: Of all choices.
         sent: The messages of each topic.
         after: What it was after each batch.
+        written: When each log entry and data file was, by the time that passes.
     """
 
     feed: Feed
@@ -64,6 +69,7 @@ class Rewinding:
     sent: dict[str, list[bytes]] = field(default_factory=dict)
     after: dict[int, Remembered] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
+    written: dict[Path, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)  # noqa: S311  # choices of a test
@@ -145,16 +151,25 @@ class Rewinding:
             drop_named_savepoint(self.runs.folders, name, who="a test", why="at random")
 
     def clean_up(self) -> None:
-        """Raise the floor to some batch; everything in the folders was written long ago."""
+        """Raise the floor to some batch, long after everything in the folders was written."""
         head = self.head
         floor = self.choose.choice([batch for batch in self.after if batch >= head.rewind_floor])
         OutputLog(self.runs.folders.table).commit(raise_rewind_floor(head.generation, floor))
-        then = time.time() - OLD_SECONDS
-        for path in self.runs.folders.table.parent.rglob("*"):
-            if path.is_file() and path.suffix != ".json":
-                os.utime(path, (then, then))
+        self.let_time_pass()
         run_housekeeping(self.runs.folders, retention_seconds=FOREVER)
         self.check_what_is_kept()
+
+    def let_time_pass(self) -> None:
+        """From each commit to the next more time than a file may wait for its commit; the first was long ago."""
+        table, began = self.runs.folders.table, time.time() - FOREVER
+        for version in delta_log.list_versions(table):
+            entry = delta_log.make_entry_path(table, version)
+            actions = map(json.loads, entry.read_text().splitlines())
+            added = [table / action["add"]["path"] for action in actions if "add" in action]
+            self.written = dict.fromkeys([entry, *added], began + version * BETWEEN_SECONDS) | self.written
+        for path in table.parent.rglob("*"):
+            if path in self.written or (path.is_file() and path.suffix != ".json"):
+                os.utime(path, (self.written.get(path, began),) * 2)
 
     def check_what_is_kept(self) -> None:
         """Each batch to which a rewind may go has its rows and its states."""
