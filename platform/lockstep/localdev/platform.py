@@ -383,7 +383,7 @@ def _start_streams(
         elif head is not None and head.desired is Desired.RUNNING:
             launched.append((stream, head.epoch, ""))
         else:
-            tags, job = {CAUSE_TAG: "make up"}, name_stream_job(stream)
+            tags, job = {CAUSE_TAG: "started by make up"}, name_stream_job(stream)
             run = client.submit_job_execution(job, LOCATION, REPOSITORY_NAME, tags=tags)
             launched.append((stream, head.epoch if head is not None else 0, run))
     for stream, epoch, run in launched:

@@ -20,6 +20,7 @@ from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     EPOCH_TAG,
     LOCKSTEP_START,
+    OUTCOME_TAG,
     SUPERVISOR,
     make_automatic_tags,
     make_run_configuration,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 
+LOST = "lost"
+"""Outcome of a run whose process is gone."""
 STAGES = {
     DagsterRunStatus.QUEUED: RunStage.QUEUED,
     DagsterRunStatus.NOT_STARTED: RunStage.LAUNCHED,
@@ -142,6 +145,7 @@ def _close(instance: DagsterInstance, run_id: str) -> None:
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
         return
+    instance.add_run_tags(run_id, {OUTCOME_TAG: LOST})
     why = "its process does not count any more: it was killed, or its machine went down (supervisor of the stream)"
     if run.status is DagsterRunStatus.CANCELING:
         instance.report_run_canceled(run, why)

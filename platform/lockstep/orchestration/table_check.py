@@ -195,6 +195,6 @@ def make_check_result(
         check_name=result.rule,
         passed=result.passed,
         severity=AssetCheckSeverity.ERROR if is_error else AssetCheckSeverity.WARN,
-        description="; ".join(part for part in parts if part),
+        description="; ".join(part.rstrip(".") for part in parts if part),
         metadata=metadata,
     )

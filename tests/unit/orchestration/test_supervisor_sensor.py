@@ -28,7 +28,7 @@ from lockstep.engine.driver.handover import (
 )
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
-from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, OUTCOME_TAG
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.orchestration.supervisor_policy import LOOK_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
@@ -197,6 +197,9 @@ def test_a_dead_run_of_a_stopped_stream_is_closed_too(supervised: Supervised) ->
     supervised.dead_file(run)
     supervised.looks()
     assert supervised.status(run) is DagsterRunStatus.FAILURE
+    closed = supervised.instance.get_run_by_id(run.run_id)
+    assert closed is not None
+    assert closed.tags[OUTCOME_TAG] == "lost"
 
 
 def test_a_run_whose_process_is_there_is_not_closed_though_it_does_not_count(supervised: Supervised) -> None:
