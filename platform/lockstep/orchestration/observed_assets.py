@@ -59,7 +59,7 @@ def make_topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
             f"The Kafka topics that match `{stream.topics.pattern}`. The latest observation holds a table of all of "
             "them: state, messages, lag, headroom, retention, oldest and newest message. Each topic is also a "
             "partition, with an observation of its own whenever its state changes. `new`: no run has read it yet, and "
-            "all of its messages count as lag; the live run adopts it, or the run that the topics sensor requests. That "
+            "its messages count as lag; the live run adopts it, or the run that the topics sensor requests. That "
             "sensor registers new topics within seconds and looks at all of them every five minutes."
         ),
         metadata={"pattern": stream.topics.pattern, "exclude": stream.topics.exclude or "none"},
