@@ -450,7 +450,7 @@ def export_savepoint(  # an option a question
     """
     from lockstep.operations import relocate
 
-    done = relocate.export_savepoint(find_folders(stream), name, path, plan_only=plan)
+    done = relocate.export_savepoint(open_handle(stream), name, path, plan_only=plan)
     print_answer(done, _savepoint_exported, as_json=as_json)
 
 
@@ -463,6 +463,10 @@ def import_savepoint(  # an option a question
     accept_expired: Annotated[
         bool, typer.Option("--accept-expired", help="Although Kafka no longer has all messages from there on.")
     ] = False,
+    mirror: Annotated[
+        str,
+        typer.Option(help="In a cluster to which MirrorMaker copies the topics: its alias of the source cluster."),
+    ] = "",
     plan: Annotated[bool, typer.Option("--plan", help="Show where each partition would go on.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -474,9 +478,11 @@ def import_savepoint(  # an option a question
 
     handle = open_handle(stream)
     if plan:
-        print_answer(relocate.plan_import(handle, path), _import_plan, as_json=as_json)
+        print_answer(relocate.plan_import(handle, path, mirror=mirror), _import_plan, as_json=as_json)
         return
-    done = relocate.import_savepoint(handle, path, who=getpass.getuser(), why=why, accept_expired=accept_expired)
+    done = relocate.import_savepoint(
+        handle, path, who=getpass.getuser(), why=why, accept_expired=accept_expired, mirror=mirror
+    )
     print_answer(done, _savepoint_imported, as_json=as_json)
 
 
@@ -797,6 +803,7 @@ def _savepoint_exported(found: SavepointExport) -> RenderableType:
             f"{found.stream}: savepoint {found.savepoint} (batch {found.batch}) of {found.partitions} partitions, "
             f"{size / 1e6:.1f} MB {verb}"
         ),
+        style_text(f"note: {found.remark}") if found.remark else None,
         None
         if found.plan_only
         else style_text(f"in another table root: lockstep import-savepoint {found.stream} {found.target} --plan"),
@@ -804,9 +811,9 @@ def _savepoint_exported(found: SavepointExport) -> RenderableType:
 
 
 def _import_plan(found: ImportPlan) -> RenderableType:
-    columns = ("topic", "partition", "position", "Kafka has from", "to", "expired")
+    columns = ("topic", "partition", "exported at", "goes on at", "Kafka has from", "to", "expired")
     rows = (
-        (each.topic, each.partition, each.position, each.log_start, each.log_end, each.expired)
+        (each.topic, each.partition, each.exported, each.position, each.log_start, each.log_end, each.expired)
         for each in found.partitions[:SHOWN_SCOPES]
     )
     return make_lines(
@@ -817,6 +824,7 @@ def _import_plan(found: ImportPlan) -> RenderableType:
         ),
         make_grid(columns, rows) if found.partitions else None,
         _more(len(found.partitions) - SHOWN_SCOPES),
+        *(style_text(f"left out: {each} is retired, and not in this cluster") for each in found.left_out[:SHOWN_MAX]),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),

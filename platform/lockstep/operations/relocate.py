@@ -1,13 +1,14 @@
-"""Takes a savepoint out of a table root, and begins the stream with it in another one: docs/relocate.md.
+"""Takes a savepoint out of a table root, and begins the stream with it in another root or cluster: docs/relocate.md.
 
 State and positions move, rows stay: a folder with one ledger file and one state file, both in the formats of a table,
-and a manifest that is written last. The import makes a table whose first batch stands where the savepoint stood.
+and a manifest that is written last. The import makes a table whose first batch stands where the savepoint stood. For
+a mirrored cluster the export has digests of the messages around each position, too (operations/mirror.py).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,10 +17,11 @@ import msgspec
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import IMPORTED, LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.errors import LockstepError
+from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import EXPIRED, GREW, TRUNCATED, audit_positions
 from lockstep.model.finding import Finding
+from lockstep.model.position import Key, Position
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.copies import (
     MANIFEST,
@@ -32,6 +34,12 @@ from lockstep.operations.copies import (
     read_manifest,
     write_manifest,
 )
+from lockstep.operations.mirror import (
+    MirroredPositions,
+    PositionEvidence,
+    collect_evidence,
+    find_mirrored_positions,
+)
 from lockstep.operations.rewind import (
     Obstacle,
     RewindObstacle,
@@ -41,8 +49,9 @@ from lockstep.operations.rewind import (
     read_rewound_rows,
 )
 from lockstep.operations.shadow import make_moved_rows
-from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.operations.tables import StreamHandle
 from lockstep.state.relocation import RelocatedState, take_state
+from lockstep.state.translation import Translation, translate_state
 from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
 from lockstep.table.create import open_tables
@@ -58,6 +67,7 @@ from lockstep.table.written_by import WrittenBy
 FILES = "files"
 """Files lie below this folder of an exported savepoint, so that no run takes it for a table root."""
 IMPORTING = ".importing-"
+EVIDENCE = "evidence.json"
 
 
 class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +84,7 @@ class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
         accepts_burst: As the head after that batch.
         digest: SHA-256 of state and positions, as an import computes it again.
         positions: The ledger file, relative to the ledger's folder.
+        evidence: The file with digests of the messages around each position; empty where Kafka did not answer.
         files: All files, relative to the folder of files.
         format: Version of this layout.
     """
@@ -88,6 +99,7 @@ class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
     accepts_burst: bool
     digest: str
     positions: str
+    evidence: str
     files: tuple[CopiedFile, ...]
     format: int = 1
 
@@ -104,6 +116,7 @@ class SavepointExport(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Partitions, those of retired topics included.
         state_bytes: Bytes of state files that are read.
         written_bytes: Bytes that were written; 0 for a plan.
+        remark: Why it cannot be imported into a mirrored cluster; empty where nothing is known against it.
         plan_only: Nothing was written.
     """
 
@@ -115,6 +128,7 @@ class SavepointExport(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     state_bytes: int
     written_bytes: int = 0
+    remark: str = ""
     plan_only: bool = False
 
 
@@ -125,6 +139,7 @@ class ImportedPartition(msgspec.Struct, frozen=True, kw_only=True):
         topic: Topic name.
         partition: Partition number.
         position: The first offset that the next run reads.
+        exported: That offset in the cluster of the export: another one where this is a mirrored cluster.
         log_start: First offset that Kafka still has; None where it has no such topic.
         log_end: Its high watermark; None likewise.
         expired: Offsets from the position on that Kafka no longer has.
@@ -133,6 +148,7 @@ class ImportedPartition(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     position: int
+    exported: int
     log_start: int | None
     log_end: int | None
     expired: int
@@ -147,6 +163,8 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
         batch: The batch that it keeps.
         exported_at: When it was exported (UTC).
         target: The folder that the stream gets.
+        mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
+        left_out: Retired topics that this cluster does not have.
         partitions: The partitions that it reads.
         to_read: Offsets up to the ends of their logs.
         state_bytes: Bytes of state that are copied.
@@ -159,6 +177,8 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     exported_at: datetime
     target: str
+    mirror: str
+    left_out: tuple[str, ...]
     partitions: tuple[ImportedPartition, ...]
     to_read: int
     state_bytes: int
@@ -194,16 +214,16 @@ class ImportRefused(LockstepError):
         self.stream, self.obstacles = stream, tuple(obstacles)
 
 
-def export_savepoint(folders: StreamFolders, name: str, target: Path, *, plan_only: bool = False) -> SavepointExport:
+def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only: bool = False) -> SavepointExport:
     """Copy state and positions of a savepoint to a folder; while the stream runs, too.
 
     1. Find the batch and its positions.
     2. Copy the state: one file, whatever the number of its chains.
-    3. Write the positions, which refer to that file.
+    3. Write the positions, which refer to that file, and digests of the messages around them, if Kafka answers.
     4. Write the manifest: until then the folder passes for nothing.
 
     Args:
-        folders: Folders of the stream.
+        handle: The stream.
         name: Name of the savepoint.
         target: Folder of the export: of this savepoint alone.
         plan_only: Write nothing.
@@ -215,10 +235,10 @@ def export_savepoint(folders: StreamFolders, name: str, target: Path, *, plan_on
         CopyDamaged: The folder has something already.
         CopyInProgress: Another process writes to it.
     """
-    head = open_table(folders).base().head
+    folders, head = handle.folders, handle.require_head()
     kept = find_savepoint(head, name)  # 1
     after = read_head_of_batch(folders, head, kept.batch)
-    rows = read_rewound_rows(folders, head, after, ledger.read_positions(folders, head))
+    rows = read_rewound_rows(folders, head, after, handle.positions)
     files, damaged = find_state_files(folders, rows)
     if damaged:
         step = f"lockstep rebuild {head.stream} --plan; another savepoint: lockstep savepoint {head.stream}"
@@ -238,15 +258,16 @@ def export_savepoint(folders: StreamFolders, name: str, target: Path, *, plan_on
     if plan_only:
         return planned
     with lock_copy(target):
-        written = _write_export(folders, name, after, rows, target)
-    return msgspec.structs.replace(planned, written_bytes=sum(file.size for file in written), plan_only=False)
+        written, remark = _write_export(handle, name, after, rows, target)
+    size = sum(file.size for file in written)
+    return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
 
 
 def _write_export(
-    source: StreamFolders, name: str, after: Head, rows: Iterable[LedgerRow], target: Path
-) -> tuple[CopiedFile, ...]:
-    """Steps 2 to 4; gives the files."""
-    folders = StreamFolders(source.stream, target / FILES)
+    handle: StreamHandle, name: str, after: Head, rows: Iterable[LedgerRow], target: Path
+) -> tuple[tuple[CopiedFile, ...], str]:
+    """Steps 2 to 4; gives the files, and the remark."""
+    source, folders = handle.folders, StreamFolders(handle.stream.name, target / FILES)
     stamp = LedgerStamp(
         generation=FIRST_GENERATION,
         batch=after.batch,
@@ -258,7 +279,8 @@ def _write_export(
     ordered = sorted(rows, key=lambda each: (each.topic_id, each.partition))
     copied = _copy_state(source, ordered, folders, batch=after.batch, epoch=after.epoch)  # 2
     positions = ledger.write_ledger(folders.ledger, make_moved_rows(stamp, ordered, copied))  # 3
-    written = [folders.ledger / positions.path, *copied.needs]
+    evidence, remark = _write_evidence(handle, ordered, target / FILES)
+    written = [folders.ledger / positions.path, *copied.needs, *evidence]
     files = tuple(_describe(path, target / FILES) for path in written)
     manifest = SavepointManifest(
         stream=source.stream,
@@ -271,11 +293,24 @@ def _write_export(
         accepts_burst=after.accepts_burst,
         digest=copied.digest,
         positions=positions.path,
+        evidence="".join(path.name for path in evidence),
         files=files,
     )
     delete_others(target, FILES, (file.path for file in files))  # of an export that was killed
     write_manifest(target, manifest)  # 4
-    return files
+    return files, remark
+
+
+def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Path) -> tuple[list[Path], str]:
+    """The file with what is known of the messages around each position; none where Kafka does not answer."""
+    try:
+        view = handle.cluster.view({row.topic for row in rows})
+        found = collect_evidence(handle.settings.kafka, view, rows)
+    except KafkaError as error:
+        return [], f"it cannot be imported into a mirrored cluster: {error.problem}"
+    path = folder / EVIDENCE
+    find_storage(path).replace(path, msgspec.json.encode(found))
+    return [path], ""
 
 
 def _copy_state(
@@ -296,29 +331,34 @@ def _describe(path: Path, folder: Path) -> CopiedFile:
 
 
 class _Prepared(msgspec.Struct, frozen=True):
+    """A plan, with the ledger rows of the positions and, for a mirrored cluster, where each of them goes on there."""
+
     plan: ImportPlan
     manifest: SavepointManifest
     source: StreamFolders
     rows: tuple[LedgerRow, ...]
+    moves: tuple[Translation, ...] = ()
 
 
-def plan_import(handle: StreamHandle, source: Path) -> ImportPlan:
+def plan_import(handle: StreamHandle, source: Path, *, mirror: str = "") -> ImportPlan:
     """Show how a stream would begin with an exported savepoint; changes nothing.
 
     Args:
         handle: The stream, as declared here, with its table root and its cluster.
         source: Folder of the export.
+        mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
 
     Raises:
         CopyDamaged: The export is not whole, or of another stream.
         StateTypeChanged: The declared state type cannot read its state, and there is no `migrate`.
+        NotTranslatable: The state of a partition cannot go on in a mirrored cluster.
         KafkaError: Kafka does not answer.
     """
-    return _prepare(handle, source).plan
+    return _prepare(handle, source, mirror).plan
 
 
 def import_savepoint(
-    handle: StreamHandle, source: Path, *, who: str, why: str, accept_expired: bool = False
+    handle: StreamHandle, source: Path, *, who: str, why: str, accept_expired: bool = False, mirror: str = ""
 ) -> SavepointImported:
     """Begin a stream with an exported savepoint, in a table root that has nothing of it; it is stopped.
 
@@ -333,12 +373,13 @@ def import_savepoint(
         who: The operator.
         why: The reason.
         accept_expired: Although Kafka no longer has all messages from the positions on; the class judges the gap.
+        mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
 
     Raises:
         ImportRefused: Names every obstacle.
-        CopyDamaged, StateTypeChanged, KafkaError: As `plan_import`; nothing was changed.
+        CopyDamaged, StateTypeChanged, NotTranslatable, KafkaError: As `plan_import`; nothing was changed.
     """
-    prepared = _prepare(handle, source)  # 1
+    prepared = _prepare(handle, source, mirror)  # 1
     accepted = {Obstacle.EXPIRED} if accept_expired else set[Obstacle]()
     if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
         raise ImportRefused(handle.stream.name, obstacles)
@@ -357,30 +398,48 @@ def import_savepoint(
     return SavepointImported(plan=prepared.plan, published=publish_positions(handle, rows))  # 4
 
 
-def _prepare(handle: StreamHandle, source: Path) -> _Prepared:
+def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
     manifest = read_export(source, handle.stream.name)
     exported = StreamFolders(manifest.stream, source / FILES)
-    rows = tuple(ledger.read_ledger_file(exported.ledger, manifest.positions))
-    read = [row for row in rows if not row.retired]
-    view = handle.cluster.view({row.topic for row in read})
-    partitions = tuple(_look_at(view, read))
-    return _Prepared(
-        ImportPlan(
-            stream=manifest.stream,
-            savepoint=manifest.savepoint,
-            batch=manifest.batch,
-            exported_at=manifest.exported_at,
-            target=str(handle.folders.table.parent),
-            partitions=partitions,
-            to_read=sum(max(0, (each.log_end or 0) - each.position) for each in partitions),
-            state_bytes=sum(file.size for file in manifest.files),
-            migrated=check_state_types(handle.stream, exported, rows),
-            obstacles=tuple(_find_obstacles(handle, manifest, view, read)),
-        ),
-        manifest,
-        exported,
-        rows,
+    stored = ledger.read_ledger_file(exported.ledger, manifest.positions)
+    rows = tuple(sorted(stored, key=lambda each: (each.topic_id, each.partition)))
+    migrated = check_state_types(handle.stream, exported, rows)
+    obstacles = list(_find_obstacles(handle, manifest, mirror))
+    moved, positions = MirroredPositions(), [read_position(row) for row in rows]
+    if mirror and not obstacles:
+        moved = find_mirrored_positions(handle, exported.state, rows, _read_evidence(source, manifest), mirror)
+    if mirror or any(each.kind is Obstacle.CLUSTER for each in obstacles):  # offsets of another cluster mean nothing
+        held = {(row.topic_id, row.partition): row for row in rows}
+        rows = tuple(held[move.source.key] for move in moved.moves)
+        positions = [move.make_position() for move in moved.moves]
+    read = [each for each, row in zip(positions, rows, strict=True) if not row.retired]
+    view = handle.cluster.view({each.topic for each in read})
+    findings = audit_positions({each.key: each for each in read}, view)
+    obstacles += [*moved.obstacles, *_describe_findings([each for each in findings if each.cause != GREW])]
+    exported_at = {move.make_position().key: move.source.next_offset for move in moved.moves}
+    partitions = tuple(_look_at(view, read, exported_at))
+    plan = ImportPlan(
+        stream=manifest.stream,
+        savepoint=manifest.savepoint,
+        batch=manifest.batch,
+        exported_at=manifest.exported_at,
+        target=str(handle.folders.table.parent),
+        mirror=mirror,
+        left_out=moved.left_out,
+        partitions=partitions,
+        to_read=sum(max(0, (each.log_end or 0) - each.position) for each in partitions),
+        state_bytes=sum(file.size for file in manifest.files),
+        migrated=migrated,
+        obstacles=tuple(obstacles),
     )
+    return _Prepared(plan, manifest, exported, rows, moved.moves)
+
+
+def _read_evidence(source: Path, manifest: SavepointManifest) -> list[PositionEvidence]:
+    if not manifest.evidence:
+        return []
+    path = source / FILES / manifest.evidence
+    return msgspec.json.decode(find_storage(path).read(path), type=list[PositionEvidence])
 
 
 def read_export(source: Path, stream: str) -> SavepointManifest:
@@ -404,32 +463,34 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
     return manifest
 
 
-def _look_at(view: ClusterView, rows: Iterable[LedgerRow]) -> Iterator[ImportedPartition]:
-    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
-        ends = view.ends.get((row.topic_id, row.partition))
+def _look_at(
+    view: ClusterView, positions: Iterable[Position], exported_at: Mapping[Key, int]
+) -> Iterator[ImportedPartition]:
+    for each in sorted(positions, key=lambda each: (each.topic, each.partition)):
+        ends = view.ends.get(each.key)
         yield ImportedPartition(
-            topic=row.topic,
-            partition=row.partition,
-            position=row.until,
+            topic=each.topic,
+            partition=each.partition,
+            position=each.next_offset,
+            exported=exported_at.get(each.key, each.next_offset),
             log_start=None if ends is None else ends.start,
             log_end=None if ends is None else ends.high_watermark,
-            expired=0 if ends is None else max(0, ends.start - row.until),
+            expired=0 if ends is None else max(0, ends.start - each.next_offset),
         )
 
 
-def _find_obstacles(
-    handle: StreamHandle, manifest: SavepointManifest, view: ClusterView, rows: Sequence[LedgerRow]
-) -> Iterator[RewindObstacle]:
+def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: str) -> Iterator[RewindObstacle]:
+    """What is wrong with the table root, or with the cluster."""
     if find_storage(handle.folders.root).list_names(handle.folders.table.parent):
         yield _occupied(handle)
     here = handle.cluster.cluster_id()
-    if here != manifest.cluster_id:
+    if here != manifest.cluster_id and not mirror:
         problem = f"its positions are of Kafka cluster {manifest.cluster_id}, this one is {here}"
-        step = "import it where the settings name that cluster (LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS)"
+        step = "import it where the settings name that cluster; where MirrorMaker copies its topics: --mirror ALIAS"
         yield RewindObstacle(Obstacle.CLUSTER, problem, step)
-        return
-    findings = audit_positions({(row.topic_id, row.partition): read_position(row) for row in rows}, view)
-    yield from _describe_findings([each for each in findings if each.cause != GREW])
+    elif here == manifest.cluster_id and mirror:
+        problem = f"this is Kafka cluster {here}, of which its positions are, and no copy"
+        yield RewindObstacle(Obstacle.CLUSTER, problem, "leave --mirror out")
 
 
 def _describe_findings(findings: Sequence[Finding]) -> Iterator[RewindObstacle]:
@@ -471,6 +532,7 @@ def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, ca
         cluster_id=manifest.cluster_id,
         table_id=manifest.table_id,
         batch=manifest.batch,
+        mirror=prepared.plan.mirror,
         digest=copied.digest,
         at=now.timestamp(),
         cause=cause,
@@ -505,10 +567,14 @@ def _take_over(
         batch_seconds=0.0,
         restart_cause=f"savepoint {manifest.savepoint} (batch {manifest.batch}) imported: {cause}",
     )
-    ordered = sorted(prepared.rows, key=lambda each: (each.topic_id, each.partition))
-    copied = _copy_state(prepared.source, ordered, drafted, batch=FIRST_BATCH, epoch=FIRST_BATCH)
-    if copied.digest != manifest.digest:
+    if prepared.moves:
+        label = WrittenBy(FIRST_GENERATION, FIRST_BATCH, FIRST_BATCH).label
+        state = prepared.source.state
+        copied = translate_state(state, prepared.moves, drafted.state, generation=FIRST_GENERATION, label=label)
+    else:
+        copied = _copy_state(prepared.source, prepared.rows, drafted, batch=FIRST_BATCH, epoch=FIRST_BATCH)
+    if not prepared.moves and copied.digest != manifest.digest:
         problem = f"its positions or its state are not those of the manifest: digest {copied.digest[:12]}"
         raise CopyDamaged(prepared.source.root, problem, "use another copy of the export; nothing was imported")
-    moved = make_moved_rows(stamp, ordered, copied)
+    moved = make_moved_rows(stamp, prepared.rows, copied)
     return copied, [msgspec.structs.replace(row, lifecycle=None if row.retired else IMPORTED) for row in moved]

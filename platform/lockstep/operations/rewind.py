@@ -52,6 +52,8 @@ class Obstacle(Enum):
     CODE = "the deployed code is not the shadow's"
     UNFIT = "the deployed code cannot go on from the shadow"
     CLUSTER = "the cluster is another one"
+    POSITION = "the position in the mirrored cluster is not proven"
+    NUMBERS = "the numbers of sessions may be offsets"
     TABLE = "the table root has the stream already"
     TOPIC = "the topic is gone, or another one"
     TRUNCATED = "the log ends before the position"

@@ -16,6 +16,7 @@ import msgspec
 from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import (
     Change,
+    CompressedBlocks,
     SegmentHeader,
     StateDamaged,
     StateFileWriter,
@@ -70,7 +71,7 @@ class ErasedState(msgspec.Struct, frozen=True):
 
 def count_entries(folder: Path, version: StateVersion, keys: StateKeys) -> int:
     """Entries of a session in the state of a partition. Raises StateDamaged."""
-    return sum(map(keys.has, _read_entries(folder, version)[1]))
+    return sum(map(keys.has, read_entries(folder, version)[1]))
 
 
 def write_without(folder: Path, label: str, states: list[tuple[StateVersion, StateKeys | None]]) -> list[ErasedState]:
@@ -87,38 +88,42 @@ def write_without(folder: Path, label: str, states: list[tuple[StateVersion, Sta
     written: list[tuple[StateVersion, ErasedState, bytes]] = []
     with StateFileWriter.open(folder, label) as writer:
         for version, keys in states:
-            header, entries = _read_entries(folder, version)
+            header, entries = read_entries(folder, version)
             kept = {key: entries[key] for key in sorted(entries) if keys is None or not keys.has(key)}
-            section = _add_base(writer, version, header, kept)
+            added = add_base(writer, version, header, kept)
+            section = None if added is None else added[0]
             written.append((version, ErasedState(section, len(entries) - len(kept)), _digest(kept)))
     for version, erased, digest in written:
         after = msgspec.structs.replace(version, section=erased.section)
-        found = _digest(_read_entries(folder, after)[1])
+        found = _digest(read_entries(folder, after)[1])
         if found != digest:
             raise StateDamaged(writer.name, f"the other entries of the {version}", "others; nothing was committed")
     return [erased for _, erased, _ in written]
 
 
-def _add_base(
+def add_base(
     writer: StateFileWriter, version: StateVersion, header: SegmentHeader | None, entries: dict[bytes, bytes]
-) -> SegmentRef | None:
+) -> tuple[SegmentRef, CompressedBlocks] | None:
+    """Write entries as the base of a version, with the types of an earlier header; None where there are none."""
     if header is None or not entries:
         return None
     packed = writer.pack(entries.items())
     base = msgspec.structs.replace(
         header,
         generation=version.generation,
+        topic_id=version.topic_id,
+        partition=version.partition,
         next_offset=version.next_offset,
         chain=(),
         base_bytes=packed.size,
         delta_bytes=0,
         entries=packed.entries,
     )
-    return writer.add(base, packed)
+    return writer.add(base, packed), packed
 
 
-def _read_entries(folder: Path, version: StateVersion) -> tuple[SegmentHeader | None, dict[bytes, bytes]]:
-    """The newest header and all entries of a state."""
+def read_entries(folder: Path, version: StateVersion) -> tuple[SegmentHeader | None, dict[bytes, bytes]]:
+    """The newest header and all entries of a state. Raises StateDamaged."""
     if version.section is None:
         return None, {}
     head = read_segment(folder, version.section, version)

@@ -211,6 +211,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
         cluster_id: Id of the Kafka cluster from which it was read.
         table_id: Delta's id of the output table that had it.
         batch: The batch that it kept.
+        mirror: Where this is a mirrored cluster: MirrorMaker's alias of that one. Topic ids and offsets are others.
         digest: SHA-256 of the state and the positions that were taken over, which a proof computes again.
         at: When it was imported, in seconds since 1970 (UTC).
         cause: The reason and the operator.
@@ -221,6 +222,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     table_id: str
     batch: int
+    mirror: str
     digest: str
     at: float
     cause: str

@@ -80,6 +80,7 @@ ONE_IMPORTER = {
     "localdev.log_rotation": "a program of its own, started by its path",
     "operations.doctor.kafka": "diagnoses of a cluster",
     "operations.doctor.machine": "diagnoses of a machine",
+    "operations.mirror": "positions in a mirrored cluster, apart from the steps of an import",
     "operations.state_gc": "which state files are reachable: pure, apart from the other steps of housekeeping",
     "orchestration.compaction_asset": "one asset a module",
     "orchestration.export_asset": "one asset a module",

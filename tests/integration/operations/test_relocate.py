@@ -73,7 +73,7 @@ def exported(feed: Feed, runs: LocalRuns, tmp_path: Path) -> Path:
         feed.send(topic, values[at : at + 2])
         runs.run()
     make_savepoint(runs.folders, NAME, who="ann", why="version 2", at="2")
-    export_savepoint(runs.folders, NAME, tmp_path / "export")
+    export_savepoint(runs.handle, NAME, tmp_path / "export")
     return tmp_path / "export"
 
 
@@ -182,14 +182,14 @@ def test_an_export_needs_a_savepoint_its_state_and_a_folder_of_its_own(
     exported: Path, runs: LocalRuns, tmp_path: Path
 ) -> None:
     with pytest.raises(TableError, match="no savepoint"):
-        export_savepoint(runs.folders, "unknown", tmp_path / "other")
+        export_savepoint(runs.handle, "unknown", tmp_path / "other")
     with pytest.raises(CopyDamaged, match="there is an export or a backup already"):
-        export_savepoint(runs.folders, NAME, exported)
+        export_savepoint(runs.handle, NAME, exported)
     with lock_copy(tmp_path / "other"), pytest.raises(CopyInProgress):
-        export_savepoint(runs.folders, NAME, tmp_path / "other")
+        export_savepoint(runs.handle, NAME, tmp_path / "other")
     drop_named_savepoint(runs.folders, NAME, who="ann", why="exported")
     with pytest.raises(TableError, match="no savepoint"):
-        export_savepoint(runs.folders, NAME, tmp_path / "other")
+        export_savepoint(runs.handle, NAME, tmp_path / "other")
     other = elsewhere(runs, tmp_path / "new")
     import_into(other, exported)
     other.run()
@@ -234,7 +234,7 @@ places = {"manifest": (relocate, "write_manifest"), "positions": (relocate.ledge
 setattr(*places[moment], die)
 runs = LocalRuns(adding(pattern), servers, Path(root))
 if verb == "export":
-    relocate.export_savepoint(runs.folders, "before-release", Path(folder))
+    relocate.export_savepoint(runs.handle, "before-release", Path(folder))
 else:
     relocate.import_savepoint(runs.handle, Path(folder), who="a test", why="to be killed")
 """
@@ -257,7 +257,7 @@ def test_an_export_that_is_killed_passes_for_nothing_and_is_made_again(
     kill(runs, feed, folder, "export", moment)
     with pytest.raises(CopyDamaged, match=r"there is no manifest\.json"):
         import_into(other, folder)
-    export_savepoint(runs.folders, NAME, folder)
+    export_savepoint(runs.handle, NAME, folder)
     assert len(list((folder / "files").rglob("*.*"))) == len(list((exported / "files").rglob("*.*")))
     import_into(other, folder)
     prove(other)

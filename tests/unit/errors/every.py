@@ -23,6 +23,7 @@ from lockstep.localdev.broker import PortTaken
 from lockstep.localdev.recordings import RecordingError
 from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
+from lockstep.model.position import Position
 from lockstep.operations.backup import BackupOvertaken, RestoreRefused
 from lockstep.operations.copies import CopyDamaged, CopyInProgress
 from lockstep.operations.erase import EraseObstacle, EraseRefusal, EraseRefused
@@ -46,6 +47,7 @@ from lockstep.rehearsal.load_plan import LoadTestRefused
 from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
+from lockstep.state.translation import NotTranslatable
 from lockstep.table.commit import HourClosed
 from lockstep.table.delta_log import Origin
 from lockstep.table.erasure import ErasureOvertaken
@@ -139,6 +141,9 @@ EVERY: tuple[LockstepError, ...] = (
     NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
     RewindRefused("books", (RewindObstacle(Obstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),
+    NotTranslatable(
+        Position(topic="books.eth", topic_id="VWqMlHqoTK", partition=0, next_offset=120), "messages are buffered"
+    ),
     ImportRefused(
         "books",
         [RewindObstacle(Obstacle.TABLE, "tables/books has something already", "set another table_root")],

@@ -1,0 +1,200 @@
+"""Writes the state of partitions again for their copies in another cluster, whose topic ids and offsets are others.
+
+Offsets in a state are compared, never looked up: what a session began before, and what its clock saw last. So any
+mapping serves that keeps their order, and that stays below the new position. Where the new position is not lower than
+the old one, the offsets stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lockstep.errors import StateError
+from lockstep.model.position import Position, SuspendedSession
+from lockstep.state.changelog import StateFileWriter, StateVersion
+from lockstep.state.erase import add_base, read_entries
+from lockstep.state.relocation import RelocatedState, digest_position
+from lockstep.state.timers import CLOCK, HELD
+from lockstep.state.values import MARK, MARK_BYTES, is_session
+
+_VALUES = msgspec.msgpack.Decoder(tuple[Any, msgspec.Raw])
+_CLOCKS = msgspec.msgpack.Decoder(list[int])
+_ENCODER = msgspec.msgpack.Encoder()
+_OFFSETS = ("o", "s")
+"""Offsets in the state of a gate that suspends: integrity/suspension.py."""
+
+
+class NotTranslatable(StateError):
+    """The state of a partition cannot go on in a mirrored cluster.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+    """
+
+    def __init__(self, position: Position, problem: str) -> None:
+        super().__init__(
+            f"{position.topic}/{position.partition}: {problem}",
+            next_step="let the stream read on in its own cluster, and export another savepoint",
+        )
+        self.topic, self.partition = position.topic, position.partition
+
+
+class OffsetMap:
+    """Maps the offsets before a position to offsets before its place in the mirrored cluster; in order. Pure."""
+
+    def __init__(self, source: Position, next_offset: int) -> None:
+        """Map the offsets of one partition.
+
+        Args:
+            source: The position in its own cluster.
+            next_offset: Its place in the mirrored cluster.
+
+        Raises:
+            NotTranslatable: An operator gave up offsets after the position, or there is no room for all.
+        """
+        self._lower_by = max(0, source.next_offset - next_offset)
+        limits = {source.suspended_from, *(each.before for each in source.suspended_sessions)}
+        self._limits: list[tuple[int, int]] = []
+        for number, limit in enumerate(sorted(each for each in limits if each > 0), start=1):
+            if limit > source.next_offset:
+                problem = f"an operator gave up offsets up to {limit}, which are not read yet"
+                raise NotTranslatable(source, problem)
+            least = max(self._limits[-1][1] + 1 if self._limits else number, limit - self._lower_by)
+            self._limits.append((limit, least))
+        room = next_offset - (1 if self._limits and self._limits[-1][0] < source.next_offset else 0)
+        if self._limits and self._limits[-1][1] > room:
+            raise NotTranslatable(source, f"its suspensions do not fit before offset {next_offset}")
+
+    @property
+    def is_lowering(self) -> bool:
+        """Whether offsets change."""
+        return self._lower_by > 0
+
+    def translate(self, offset: int) -> int:
+        """The place of an offset."""
+        if offset < 0 or not self._lower_by:
+            return offset
+        least = max((new for old, new in self._limits if old <= offset), default=0)
+        return max(offset - self._lower_by, least)
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """A partition that goes on in a mirrored cluster.
+
+    Attributes:
+        source: Its position, with its state.
+        topic: Name of its topic there.
+        topic_id: Kafka's id of that topic.
+        next_offset: Its position there.
+    """
+
+    source: Position
+    topic: str
+    topic_id: str
+    next_offset: int
+
+    @property
+    def offsets(self) -> OffsetMap:
+        """The places of its offsets. Raises NotTranslatable."""
+        return OffsetMap(self.source, self.next_offset)
+
+    def make_position(self) -> Position:
+        """The position there, without state.
+
+        Raises:
+            NotTranslatable: Records of a truncated log are being skipped, or as `OffsetMap` does.
+        """
+        source, offsets = self.source, self.offsets
+        if source.catching_up:
+            raise NotTranslatable(source, "its log was truncated, and records up to the position are still skipped")
+        return msgspec.structs.replace(
+            source,
+            topic=self.topic,
+            topic_id=self.topic_id,
+            next_offset=self.next_offset,
+            leader_epoch=None,
+            state=None,
+            suspended_from=offsets.translate(source.suspended_from),
+            suspended_sessions=tuple(
+                SuspendedSession(each.session, offsets.translate(each.before)) for each in source.suspended_sessions
+            ),
+            joined_at=max(1, offsets.translate(source.joined_at)) if source.joined_at else 0,
+        )
+
+
+def translate_state(
+    source: Path, moves: Sequence[Translation], target: Path, *, generation: int, label: str
+) -> RelocatedState:
+    """Write the state of partitions as bases for their copies in another cluster; nothing refers to them yet.
+
+    Args:
+        source: The state folder that has it; all segments of one generation, `generation`.
+        moves: The partitions, in the order of the topic ids there.
+        target: The state folder of the other table.
+        generation: The generation that will read the copy.
+        label: Names the batch that will refer to the copy.
+
+    Raises:
+        StateDamaged: A file is missing or damaged.
+        NotTranslatable: Messages are buffered, or as `Translation` does.
+    """
+    moved, digest = list[Position](), hashlib.sha256()
+    with StateFileWriter.open(target, label) as writer:
+        for move in moves:
+            held, position = move.source, move.make_position()
+            version = StateVersion(generation, held.topic_id, held.partition, held.next_offset, held.state)
+            header, entries = read_entries(source, version)
+            there = StateVersion(generation, position.topic_id, position.partition, position.next_offset, None)
+            written = add_base(writer, there, header, dict(_translate(move, entries.items())))
+            digest.update(digest_position(position))
+            section = None
+            if written is not None:
+                section, packed = written
+                for block in packed.blocks:
+                    digest.update(block)
+            moved.append(msgspec.structs.replace(position, state=section))
+    size = max((each.state.start + each.state.length for each in moved if each.state is not None), default=0)
+    return RelocatedState(tuple(moved), digest.hexdigest(), {target / writer.name: size} if size else {})
+
+
+def check_translatable(source: Path, moves: Iterable[Translation], *, generation: int) -> None:
+    """Check that the state of partitions can go on in another cluster, without writing. Raises as `translate_state`."""
+    for move in moves:
+        held = move.source
+        move.make_position()
+        version = StateVersion(generation, held.topic_id, held.partition, held.next_offset, held.state)
+        for _ in _translate(move, read_entries(source, version)[1].items()):
+            pass
+
+
+def _translate(move: Translation, entries: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    offsets = move.offsets
+    for key, value in sorted(entries):
+        if key[:1] == HELD:
+            problem = "messages are buffered, which the mirrored cluster has at other offsets"
+            raise NotTranslatable(move.source, problem)
+        if not offsets.is_lowering:
+            yield key, value
+        elif key[:1] == CLOCK:
+            armed_us, seen_us, offset = _CLOCKS.decode(value)
+            yield key, _ENCODER.encode([armed_us, seen_us, offsets.translate(offset)])
+        elif is_session(key):
+            yield key, _translate_session(offsets, value)
+        else:
+            yield key, value
+
+
+def _translate_session(offsets: OffsetMap, stored: bytes) -> bytes:
+    """The offsets in the state of the gate; the state of the session stays as it is, byte by byte."""
+    tag, value = (stored[:MARK_BYTES], stored[MARK_BYTES:]) if stored[0] == MARK else (b"", stored)
+    gate, state = _VALUES.decode(value)
+    if not isinstance(gate, dict) or "o" not in gate:
+        return stored
+    moved = {name: offsets.translate(each) if name in _OFFSETS else each for name, each in gate.items()}
+    return tag + _ENCODER.encode((moved, state))

@@ -1,0 +1,183 @@
+"""A stream goes on in a cluster to which its topics were copied, with other topic ids and other offsets."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep import Sequence, Strict, Suspend
+from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.operations.rewind import Obstacle
+from lockstep.operations.savepoint import make_savepoint
+from lockstep.table.commit import OutputLog
+from lockstep.table.ledger import read_ledger
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import adding
+from tests.support.feed import Feed, ProducerRecord, folded, session, snapshot, update
+from tests.support.local_runs import LocalRuns
+from tests.support.mirror_copier import append_checkpoint, append_copies, read_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.localdev.broker import Broker
+
+BY_SUSPENSION = Strict(evidence=Sequence(), on_violation=Suspend())
+VALUES = session(8)
+SENT_MS = 1_700_000_000_000
+"""The create time of the first message; each has its own, so that no two are alike."""
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """A stream of one cluster with an exported savepoint, and another cluster.
+
+    Attributes:
+        topic: The topic, of six messages; the first two of them have expired since they were read.
+        here: The producer's side of the first cluster.
+        there: That of the other one.
+        folder: The export: four messages are applied.
+        alias: MirrorMaker's alias of the first cluster.
+        root: Table root of the other stream.
+    """
+
+    topic: str
+    here: Feed
+    there: Feed
+    folder: Path
+    alias: str
+    root: Path
+
+    def stream(self, pattern: str) -> LocalRuns:
+        """The stream, of the topics there."""
+        return LocalRuns(adding(pattern, BY_SUSPENSION), self.there.bootstrap_servers, self.root)
+
+    def copy(self, topic: str, start: int, until: int, *, transaction: str = "") -> None:
+        """Copy messages of the topic."""
+        found = read_source(self.here.bootstrap_servers, self.topic, start, until)
+        append_copies(self.there.bootstrap_servers, topic, found, transaction=transaction)
+
+
+@pytest.fixture
+def mirrored(broker: Broker, harmed_broker: Broker, feed: Feed, tmp_path: Path) -> Mirrored:
+    runs, topic = LocalRuns(adding(feed.pattern, BY_SUSPENSION), broker.bootstrap_servers, tmp_path), feed.create("v")
+    for at in (0, 2, 4):
+        values = VALUES[at : at + 2]
+        feed.append(topic, [ProducerRecord("s", each, SENT_MS + at + n) for n, each in enumerate(values)])
+        runs.run()
+    make_savepoint(runs.folders, "move", who="ann", why="the other site", at="2")
+    feed.expire(topic, until=2)
+    assert export_savepoint(runs.handle, "move", tmp_path / "export").remark == ""
+    there = Feed(harmed_broker.bootstrap_servers, feed.family)
+    return Mirrored(topic, feed, there, tmp_path / "export", f"src{uuid.uuid4().hex[:8]}", tmp_path / "there")
+
+
+def prove(runs: LocalRuns) -> None:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert report.status.value == "proven", (report.violations, report.notes)
+
+
+def refuse(runs: LocalRuns, mirrored: Mirrored, alias: str) -> tuple[Obstacle, str]:
+    """The only obstacle of an import."""
+    with pytest.raises(ImportRefused) as refused:
+        import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=alias)
+    assert not runs.folders.root.exists() or list(runs.folders.root.iterdir()) == []
+    (obstacle,) = refused.value.obstacles
+    return obstacle.kind, obstacle.problem
+
+
+def test_a_stream_goes_on_at_lower_offsets_of_a_topic_with_another_name(mirrored: Mirrored) -> None:
+    topic = f"{mirrored.alias}.{mirrored.topic}"
+    there = replace(mirrored.there, family=f"{mirrored.alias}.{mirrored.there.family}")
+    assert there.create("v") == topic
+    mirrored.copy(topic, 2, 6)
+    runs = mirrored.stream(there.pattern)
+    plan = plan_import(runs.handle, mirrored.folder, mirror=mirrored.alias)
+    assert [(each.topic, each.exported, each.position) for each in plan.partitions] == [(topic, 4, 2)]
+    assert (plan.to_read, plan.obstacles) == (2, ())
+    import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=mirrored.alias)
+    head = OutputLog(runs.folders.table).base().head
+    assert head.imported is not None
+    assert (head.imported.mirror, head.imported.cluster_id == head.cluster_id) == (mirrored.alias, False)
+    prove(runs)
+    runs.run()
+    whole = folded([(at - 2, "s", value) for at, value in enumerate(VALUES[:6])])
+    assert runs.rows(topic) == [row for row in whole if int(str(row[0])) >= 2]
+    prove(runs)
+    # A gap suspends the session, whose beginning had a higher offset in the other cluster than any has here.
+    mirrored.there.send(topic, [update(9, a=1), update(10, a=1), snapshot(20, a=5), update(21, a=1)])
+    runs.run()
+    again = folded([(6, "s", snapshot(20, a=5)), (7, "s", update(21, a=1))])
+    assert runs.rows(topic) == [*(row for row in whole if int(str(row[0])) >= 2), *again]
+    assert sum(row.quarantined for row in read_ledger(runs.folders.ledger)) == 2
+    prove(runs)
+
+
+def test_a_stream_goes_on_at_higher_offsets_of_a_topic_with_the_same_name(mirrored: Mirrored) -> None:
+    topic = mirrored.there.create("v")
+    for at in range(2, 6):
+        mirrored.copy(topic, at, at + 1, transaction=mirrored.topic)
+    runs = mirrored.stream(mirrored.there.pattern)
+    import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=mirrored.alias)
+    runs.run()
+    whole = folded([(2 * (at - 2), "s", value) for at, value in enumerate(VALUES[:6])])
+    assert runs.rows(topic) == [row for row in whole if int(str(row[0])) >= 4]
+    prove(runs)
+
+
+def test_a_checkpoint_tells_which_of_two_copies_is_the_place(mirrored: Mirrored) -> None:
+    topic = mirrored.there.create("v")
+    mirrored.copy(topic, 2, 6)
+    mirrored.copy(topic, 2, 6)
+    runs = mirrored.stream(mirrored.there.pattern)
+    kind, problem = refuse(runs, mirrored, mirrored.alias)
+    assert kind is Obstacle.POSITION
+    assert f"{mirrored.topic}/0@4 in {topic} is not proven: the messages around it are alike at 2 offsets" in problem
+    replace(mirrored.there, family=mirrored.alias).create("checkpoints.internal")
+    servers = mirrored.there.bootstrap_servers
+    append_checkpoint(servers, mirrored.alias, "another", (topic, 0), upstream=4, downstream=0)
+    append_checkpoint(servers, mirrored.alias, "adding", (topic, 0), upstream=3, downstream=5)
+    append_checkpoint(servers, mirrored.alias, "adding", (topic, 0), upstream=6, downstream=8)
+    import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=mirrored.alias)
+    runs.run()
+    whole = folded([(at + 2, "s", value) for at, value in enumerate(VALUES[:6])])
+    assert runs.rows(topic) == [row for row in whole if int(str(row[0])) >= 6]
+    prove(runs)
+
+
+def test_what_is_not_proven_or_not_copied_is_refused_by_name(mirrored: Mirrored) -> None:
+    runs = mirrored.stream(mirrored.there.pattern)
+    assert refuse(runs, mirrored, "")[0] is Obstacle.CLUSTER
+    kind, problem = refuse(runs, mirrored, mirrored.alias)
+    assert (kind, "has no topic" in problem) == (Obstacle.TOPIC, True)
+    topic = mirrored.there.create("v")
+    mirrored.copy(topic, 2, 3)
+    kind, problem = refuse(runs, mirrored, mirrored.alias)
+    assert kind is Obstacle.POSITION
+    assert f"{mirrored.topic}/0@4" in problem
+    assert "none of the 1 messages from offset 0 to 1 is the last one that was applied" in problem
+    kind, problem = refuse(mirrored.stream("other"), mirrored, mirrored.alias)
+    assert (kind, "does not select" in problem) == (Obstacle.TOPIC, True)
+    mirrored.copy(topic, 3, 4)
+    import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=mirrored.alias)
+    mirrored.copy(topic, 4, 6)
+    runs.run()
+    whole = folded([(at - 2, "s", value) for at, value in enumerate(VALUES[:6])])
+    assert runs.rows(topic) == [row for row in whole if int(str(row[0])) >= 2]
+    prove(runs)
+
+
+def test_an_export_without_messages_around_its_positions_is_for_its_own_cluster(
+    mirrored: Mirrored,
+) -> None:
+    manifest = mirrored.folder / "manifest.json"
+    found = msgspec.json.decode(manifest.read_bytes())
+    manifest.write_bytes(msgspec.json.encode({**found, "evidence": ""}))
+    topic = mirrored.there.create("v")
+    mirrored.copy(topic, 2, 6)
+    kind, problem = refuse(mirrored.stream(mirrored.there.pattern), mirrored, mirrored.alias)
+    assert (kind, "did not show the messages around it" in problem) == (Obstacle.POSITION, True)
