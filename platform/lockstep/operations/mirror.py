@@ -17,7 +17,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from lockstep.engine.driver.positions import read_position
 from lockstep.integrity.ordered import Ordered
-from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint, list_remote_names, name_checkpoints_topic
 from lockstep.model.position import Key
 from lockstep.operations.rewind import Obstacle, RewindObstacle
@@ -26,7 +26,7 @@ from lockstep.settings import KafkaSettings
 from lockstep.state.translation import Translation, check_translatable
 from lockstep.table.delta_log import FIRST_GENERATION
 from lockstep.table.ledger import LedgerRow
-from lockstep.verify.kafka_reader import BufferedRange, KafkaTopicLog, WantedRange, find_offset
+from lockstep.verify.kafka_reader import KafkaTopicLog, WantedRange, find_offset
 
 SIDE_MAX = 32
 """Messages of each side of a position: enough that a restarted MirrorMaker, which copies its last ones again, does not
@@ -119,12 +119,13 @@ def make_digest(message: Message) -> MessageDigest:
 
 
 def collect_evidence(kafka: KafkaSettings, view: ClusterView, rows: Iterable[LedgerRow]) -> list[PositionEvidence]:
-    """The messages on both sides of some positions, of the partitions that Kafka has.
+    """The messages on both sides of some positions, where Kafka has what follows them.
 
     Raises:
         KafkaError: Kafka does not answer.
     """
-    found = [(row, ends) for row in rows if (ends := view.ends.get((row.topic_id, row.partition))) is not None]
+    held = ((row, view.ends.get((row.topic_id, row.partition))) for row in rows)
+    found = [(row, ends) for row, ends in held if ends is not None and ends.start <= row.until]
     around = SIDE_MAX * HOLES_MAX
     wanted = [
         WantedRange(
@@ -187,7 +188,7 @@ def _are_copies(some: Iterable[MessageDigest], others: Iterable[MessageDigest]) 
 
 
 def _find_offset_at(log: MirroredLog, at: int) -> int:
-    return log.offsets[at - 1] + 1 if at else log.first
+    return log.offsets[at - 1] + 1 if at else log.start
 
 
 def _is_ambiguous(known: PositionEvidence, before: int, after: int) -> bool:
@@ -215,7 +216,8 @@ def _find_place_without_messages(known: PositionEvidence, log: MirroredLog) -> i
     """Kafka had no message around the position: an empty topic, or one whose messages have all expired."""
     if known.has_nothing_before and log.first == known.position == 0:
         return 0
-    if known.has_nothing_before and not log.digests and log.is_whole and (log.least or not log.end):
+    is_read = all(offset < log.least for offset in log.offsets)
+    if known.has_nothing_before and is_read and log.is_whole and (log.least or not log.end):
         return log.least  # a checkpoint: what follows the position lies from there on
     return NotProven("Kafka had no message on either side of it when the savepoint was exported")
 
@@ -233,31 +235,40 @@ class MirroredPartition(msgspec.Struct, frozen=True):
     Attributes:
         topic: Name of the topic in this cluster.
         known: The messages around the position.
+        ends: The offsets of the copy.
         checkpoint: The best checkpoint for it; None without one.
     """
 
     topic: str
     known: PositionEvidence
+    ends: PartitionOffsets
     checkpoint: Checkpoint | None
 
+    @property
+    def known_key(self) -> Key:
+        """Topic id and partition in the cluster of the export."""
+        return self.known.topic_id, self.known.partition
 
-def read_checkpoints(kafka: KafkaSettings, source: str, group: str) -> list[Checkpoint]:
-    """The checkpoints of a group for a source cluster; none where there is no such topic.
+
+def read_checkpoints(handle: StreamHandle, source: str) -> list[Checkpoint]:
+    """The checkpoints of the stream's group for a source cluster; none where there is no such topic.
 
     Raises:
         KafkaError: Kafka does not answer, or the records have another form.
     """
-    log, topic = KafkaTopicLog(kafka), name_checkpoints_topic(source)
-    if topic not in log.topic_ids([topic]):
+    name = name_checkpoints_topic(source)
+    view = handle.cluster.view([name])
+    topic = view.topics.get(name)
+    ends = None if topic is None else view.ends.get((topic.topic_id, 0))
+    if ends is None:
         return []
-    kept = log.kept([(topic, 0)])[topic, 0]
     found = list[Checkpoint]()
-    for piece in log.read([WantedRange(topic, 0, kept.first, kept.end)]):
+    for piece in KafkaTopicLog(handle.settings.kafka).read([WantedRange(name, 0, ends.start, ends.stable_end)]):
         for message in piece.messages:
             key, value = message.key(), message.value()
             if key is not None and value is not None:
                 found.append(decode_checkpoint(key, value))
-    return [each for each in found if each.group == group]
+    return [each for each in found if each.group == handle.stream.name]
 
 
 def choose_checkpoint(found: Iterable[Checkpoint], topic: str, known: PositionEvidence) -> Checkpoint | None:
@@ -276,34 +287,24 @@ def find_places(kafka: KafkaSettings, asked: Sequence[MirroredPartition]) -> dic
     Raises:
         KafkaError: Kafka does not answer.
     """
-    log = KafkaTopicLog(kafka)
-    kept = log.kept((each.topic, each.known.partition) for each in asked)
-    near = [each for each in asked if each.checkpoint is not None]
-    found = dict(_search(log, kept, near, near=True))
-    rest = [each for each in asked if isinstance(found.get(_key(each), NotProven("")), NotProven)]
-    return found | dict(_search(log, kept, rest, near=False))
+    log, near = KafkaTopicLog(kafka), [each for each in asked if each.checkpoint is not None]
+    found = {each.known_key: _search(log, each, near=True) for each in near}
+    rest = [each for each in asked if isinstance(found.get(each.known_key, NotProven("")), NotProven)]
+    return found | {each.known_key: _search(log, each, near=False) for each in rest}
 
 
-def _key(each: MirroredPartition) -> Key:
-    return each.known.topic_id, each.known.partition
-
-
-def _search(
-    log: KafkaTopicLog, kept: Mapping[tuple[str, int], BufferedRange], asked: Sequence[MirroredPartition], *, near: bool
-) -> Iterator[tuple[Key, int | NotProven]]:
-    """Search one partition after another: the messages of one are in memory."""
-    for each in asked:
-        held = kept[each.topic, each.known.partition]
-        least = each.checkpoint.downstream if near and each.checkpoint is not None else 0
-        start = max(held.first, least - SIDE_MAX * HOLES_MAX)
-        until = max(start, min(held.end, start + SEARCHED_MAX))
-        offsets, digests = list[int](), list[MessageDigest]()
-        for piece in log.read([WantedRange(each.topic, each.known.partition, start, until)]):
-            offsets += map(find_offset, piece.messages)
-            digests += map(make_digest, piece.messages)
-        whole = near or until == held.end  # a checkpoint says that it is near
-        searched = MirroredLog(held.first, until, start, least, tuple(offsets), tuple(digests), is_whole=whole)
-        yield _key(each), find_place(each.known, searched)
+def _search(log: KafkaTopicLog, each: MirroredPartition, *, near: bool) -> int | NotProven:
+    """Search the copy of one partition, up to its last stable offset: MirrorMaker may write transactions."""
+    first, end = each.ends.start, each.ends.stable_end
+    least = each.checkpoint.downstream if near and each.checkpoint is not None else 0
+    start = max(first, least - SIDE_MAX * HOLES_MAX)
+    until = max(start, min(end, start + SEARCHED_MAX))
+    offsets, digests = list[int](), list[MessageDigest]()
+    for piece in log.read([WantedRange(each.topic, each.known.partition, start, until)]):
+        offsets += map(find_offset, piece.messages)
+        digests += map(make_digest, piece.messages)
+    whole = near or until == end  # a checkpoint says that it is near
+    return find_place(each.known, MirroredLog(first, until, start, least, tuple(offsets), tuple(digests), whole))
 
 
 class MirroredPositions(msgspec.Struct, frozen=True):
@@ -340,7 +341,7 @@ def find_mirrored_positions(
         NotTranslatable: The state of a partition cannot go on in a mirrored cluster.
         KafkaError: Kafka does not answer.
     """
-    kafka, known = handle.settings.kafka, {(each.topic_id, each.partition): each for each in evidence}
+    known = {(each.topic_id, each.partition): each for each in evidence}
     copies = _find_copies(handle, source, rows)  # 1
     asked, obstacles, left_out = list[_Copy](), list[RewindObstacle](), set[str]()
     for row in rows:
@@ -351,12 +352,17 @@ def find_mirrored_positions(
             obstacles.append(problem)
         elif topic is not None:
             asked.append(_Copy(row, topic, known[row.topic_id, row.partition]))
-    checkpoints = read_checkpoints(kafka, source, handle.stream.name)  # 2
+    checkpoints = read_checkpoints(handle, source)  # 2
     searched = [
-        MirroredPartition(each.topic.name, each.known, choose_checkpoint(checkpoints, each.topic.name, each.known))
+        MirroredPartition(
+            each.topic.name,
+            each.known,
+            copies.view.ends[each.topic.topic_id, each.row.partition],
+            choose_checkpoint(checkpoints, each.topic.name, each.known),
+        )
         for each in asked
     ]
-    places = find_places(kafka, searched)
+    places = find_places(handle.settings.kafka, searched)
     moves = list[Translation]()
     for each in asked:
         place = places[each.row.topic_id, each.row.partition]

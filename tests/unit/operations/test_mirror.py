@@ -111,6 +111,9 @@ def test_a_topic_whose_messages_have_all_expired_is_placed_by_its_checkpoint_alo
     empty = MirroredLog(7, 7, 7, 0, (), ())
     assert isinstance(find_place(known, empty), NotProven)
     assert find_place(known, MirroredLog(7, 7, 7, 5, (), ())) == 5
+    left = digests(("a", 1))
+    assert find_place(known, MirroredLog(7, 9, 7, 9, (8,), left)) == 9
+    assert isinstance(find_place(known, MirroredLog(7, 9, 7, 8, (8,), left)), NotProven)
     assert isinstance(find_place(PositionEvidence("id", 0, 10, 4, (), ()), MirroredLog(7, 7, 7, 5, (), ())), NotProven)
     assert find_place(known, MirroredLog(0, 0, 0, 0, (), ())) == 0
 
