@@ -99,7 +99,7 @@ class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
     accepts_burst: bool
     digest: str
     positions: str
-    evidence: str
+    evidence: str = ""
     files: tuple[CopiedFile, ...]
     format: int = 1
 

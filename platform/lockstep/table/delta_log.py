@@ -222,7 +222,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     table_id: str
     batch: int
-    mirror: str
+    mirror: str = ""
     digest: str
     at: float
     cause: str
