@@ -68,6 +68,7 @@ def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]
     """
     path = Path(code).absolute()
     if path.is_dir():
+        _require_package(code, path)
         _forget_modules(PACKAGE, path)
         return find_streams(path)
     if path.suffix == ".py" and path.is_file():
@@ -83,6 +84,15 @@ def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]
             raise
         step = "give the folder of a checkout (with assets/), a file (assets/order_books.py), or the name of a module"
         raise SettingsError(f"no code at {code!r}", next_step=step) from None
+
+
+def _require_package(code: str, folder: Path) -> None:
+    if (folder / PACKAGE).is_dir():
+        return
+    step = f"give the folder that holds {PACKAGE}/, a file in it, or the name of a module"
+    if folder.name == PACKAGE:
+        step = f"give the folder that holds {PACKAGE}/: {folder.parent}"
+    raise SettingsError(f"{code!r} is a folder without {PACKAGE}/", next_step=step)
 
 
 def find_code(code: str) -> str:

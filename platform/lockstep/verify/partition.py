@@ -96,6 +96,11 @@ class PartitionProof:
         return self._parts.stored.cleaned
 
     @property
+    def left_states(self) -> int:
+        """The number of ranges of a promotion whose state stayed with the shadow."""
+        return self._parts.stored.left
+
+    @property
     def compared_kept(self) -> int:
         """Number of rows of quarantine and late table compared with their messages."""
         return self._parts.aside.kept.compared + self._parts.aside.late.compared

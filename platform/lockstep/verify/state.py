@@ -22,6 +22,7 @@ from lockstep.state.changelog import Segment, StateDamaged, StateVersion, read_s
 from lockstep.state.codec import CurrentValue, StateMigrator, StateSchema
 from lockstep.state.timers import AGENDA, CLOCK, HELD, BufferedMessage
 from lockstep.state.values import ROWS, MapStateStore, is_session, read_versions, split_type_tag
+from lockstep.table.delta_log import Head
 from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NEVER, Held
 from lockstep.verify.gates.base import (
@@ -186,12 +187,13 @@ class StoredState:
     Attributes:
         compared: How many session states were compared.
         cleaned: Ledger rows before the rewind floor whose state was deleted since.
+        left: Ledger rows of a promotion whose state is in the shadow's folder.
         unreadable: A section could not be read: nothing more can be proven of the partition's state.
     """
 
-    def __init__(self, folder: Path, declared: Declared, violations: Violations, *, rewind_floor: int = 0) -> None:
+    def __init__(self, folder: Path, declared: Declared, violations: Violations, head: Head) -> None:
         self._folder, self._schema, self._violations = folder, declared.state, violations
-        self._rewind_floor, self.cleaned = rewind_floor, 0
+        self._head, self.cleaned, self.left = head, 0, 0
         self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
         self._system = StoredSystemEntries()
@@ -257,15 +259,16 @@ class StoredState:
     def compare(self, row: LedgerRange, folding: Replay, *, whole: bool) -> None:
         """Compare the state stored after a row with the fold: the touched sessions, or all.
 
-        Housekeeping deletes states before the rewind floor: their sessions are compared with the next that is there.
+        Housekeeping deletes states before the rewind floor, and a promotion takes the last of the shadow: the sessions
+        of those that are not there are compared with the next one.
         """
         if self.unreadable:
             return
         try:
             self.follow(row)
         except StateError as error:
-            if row.batch < self._rewind_floor and not whole:
-                self._at, self.cleaned = None, self.cleaned + 1
+            if not whole and self._may_be_absent(row.batch):
+                self._at = None
                 return
             self.unreadable = True
             expected = f"the state after batch {row.batch}"
@@ -279,6 +282,14 @@ class StoredState:
         for found in self._system.orphans(folding.sessions) if whole else ():
             self._differs(row, None, "entries of sessions that are known", found)
         touched.clear()
+
+    def _may_be_absent(self, batch: int) -> bool:
+        """Whether no state of a batch is expected; counts it by its reason."""
+        promotion, cleaned = self._head.promotion, batch < self._head.rewind_floor
+        left = not cleaned and promotion is not None and promotion.first < batch < promotion.batch
+        self.cleaned += cleaned
+        self.left += left
+        return cleaned or left
 
     def _compare_system_entries(self, row: LedgerRange, session: str, folding: Replay) -> None:
         held, due = folding.sessions.get(session), folding.due

@@ -16,7 +16,7 @@ from lockstep.declare.decoders.base import Registry
 from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
-from lockstep.table.delta_log import FIRST_BATCH, Imported, Origin
+from lockstep.table.delta_log import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
@@ -65,6 +65,7 @@ class PartitionWork(msgspec.Struct):
         table_rows: Rows of the table.
         states: Session states compared.
         cleaned: Ledger rows before the rewind floor whose state was deleted since.
+        left: Ledger rows of a promotion whose state stayed with the shadow.
         kept: Quarantine rows compared.
         ranges: Ledger rows.
         scopes: The proven extent of each partition.
@@ -79,6 +80,7 @@ class PartitionWork(msgspec.Struct):
     table_rows: int = 0
     states: int = 0
     cleaned: int = 0
+    left: int = 0
     kept: int = 0
     ranges: int = 0
     scopes: list[ProvenRange] = msgspec.field(default_factory=list)
@@ -92,6 +94,7 @@ class PartitionWork(msgspec.Struct):
         self.rows += proof.compared_rows
         self.states += proof.compared_states
         self.cleaned += proof.cleaned_states
+        self.left += proof.left_states
         self.kept += proof.compared_kept
         self.ranges += len(chain.ranges)
         if proof.ended:
@@ -105,8 +108,6 @@ def make_summary(
     blocked = list(dict.fromkeys(work.blocked))
     if not blocked and not work.messages and any(row.messages for row in stored.ledger):
         blocked.append("no message could be read again")
-    floor = stored.head.rewind_floor
-    cleaned = (f"states of {work.cleaned} ledger rows before the rewind floor, batch {floor}, were deleted since",)
     invariants = tuple(
         _proven(each, _checked(each, stored, work), violations, blocked=bool(blocked)) for each in Invariant
     )
@@ -126,10 +127,21 @@ def make_summary(
         violation_count=violations.counts.total(),
         violations=tuple(violations.kept),
         scopes=tuple(sorted(work.scopes, key=lambda scope: (scope.topic, scope.partition, scope.topic_id))),
-        notes=(*stored.notes, *(cleaned if work.cleaned else ()), *blocked),
+        notes=(*stored.notes, *_find_absent_states(stored.head, work), *blocked),
         cpu_seconds=round(cpu_seconds, 3),
         next_step=_next_step(stream, status),
     )
+
+
+def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
+    """Why the states of some ledger rows were not compared; their sessions were, with a later one."""
+    if work.cleaned:
+        before = f"before the rewind floor, batch {head.rewind_floor},"
+        yield f"states of {work.cleaned} ledger rows {before} were deleted since"
+    if work.left and head.promotion is not None:
+        batches = f"batches {head.promotion.first + 1} to {head.promotion.batch - 1}"
+        shadow = f"shadow {head.promotion.shadow}, promoted since"
+        yield f"states of {work.left} ledger rows of {batches} stayed with {shadow}"
 
 
 def _proven(invariant: Invariant, checked: str, violations: Violations, *, blocked: bool) -> InvariantResult:
@@ -295,15 +307,13 @@ class _Proving:
         functions: Declared,
     ) -> None:
         self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
-        self._integrity, self._absent, self._floor = stream.integrity, stored.absent, stored.head.rewind_floor
+        self._integrity, self._absent, self._head = stream.integrity, stored.absent, stored.head
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
         self._table_id = stored.head.table_id
         self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
         begun = FIRST_BATCH if self._origin is not None else 0
         self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
-        promotion = stored.head.promotion
-        self._state_floor = max(self._floor, 0 if promotion is None else promotion.batch)
         self.work = PartitionWork()
         try:
             self._rules: GateRules | None = make_rules(stream.integrity, ReplayWatermark())
@@ -353,7 +363,9 @@ class _Proving:
         """Begin the proof of partitions; of those that cannot be folded again, check what is possible."""
         for chain, kept in group:
             provable = find_first_provable(chain.ranges, kept.first)
-            first = find_first_with_state(chain.ranges, provable, self._floor, inherited_up_to=self._inherited)
+            first = find_first_with_state(
+                chain.ranges, provable, self._head.rewind_floor, inherited_up_to=self._inherited
+            )
             self._check_start(chain, kept)
             if self._rules is None:
                 self._not_again(chain, self.work.blocked[0])
@@ -407,7 +419,7 @@ class _Proving:
                 erased=erased,
             ),
             erased=erased,
-            stored=StoredState(self._folders.state, self._declared, self._violations, rewind_floor=self._state_floor),
+            stored=StoredState(self._folders.state, self._declared, self._violations, self._head),
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Self, cast
 
 import pytest
 from deltalake import DeltaTable
 
+from lockstep import Every
 from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.run import compact_stream
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import Fenced
+from lockstep.operations import promote as promotion
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.promote import promote_shadow
-from lockstep.operations.rewind import rewind_stream
-from lockstep.operations.shadow import begin_shadow, drop_shadow
+from lockstep.operations.rewind import Obstacle, rewind_stream
+from lockstep.operations.shadow import ShadowRefused, begin_shadow, drop_shadow
 from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream
 from tests.correctness.rewind.rewinding import FOREVER, Rewinding
 from tests.support.adding_stream import Adding, adding
-from tests.support.feed import COLUMNS, folded
+from tests.support.feed import COLUMNS, folded, update
 from tests.support.plain_reader import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from lockstep import Record
     from tests.support.adding_stream import Panel, Reading, Snapshot, Update
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 NAME, STEPS, WRONG_BY, VALUE = "adding_shadow", 5, 1_000, COLUMNS.index("value")
+WAIT_SECONDS_MAX = 120.0
 
 
 class Old(Adding):
@@ -115,3 +124,86 @@ def test_after_a_promotion_each_row_is_of_the_fold_that_owned_its_offset(
     feed: Feed, runs: LocalRuns, seed: int
 ) -> None:
     go(feed, runs, seed)
+
+
+class LiveWriter:
+    """A run of the old code that never ends, and messages that never stop; both on threads of their own."""
+
+    def __init__(self, stream: Rewinding) -> None:
+        self._stream, self._over = stream, threading.Event()
+        self._threads = [threading.Thread(target=target) for target in (self._write, self._send)]
+        self.pause_seconds, self.outcome = 0.2, cast("RunOutcome | None", None)
+
+    def __enter__(self) -> Self:
+        before = self._stream.head.epoch
+        for each in self._threads:
+            each.start()
+        self.wait_until(lambda: self._stream.head.epoch > before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def wait_until(self, met: Callable[[], bool]) -> None:
+        """Wait for a condition, with a deadline."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not met():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _write(self) -> None:
+        try:
+            self.outcome = self._stream.runs.run(trigger=Every(seconds=0.05), stop=self._over)
+        except Fenced:
+            self.outcome = RunOutcome.FENCED
+
+    def _send(self) -> None:
+        """A message to each topic, again and again."""
+        while not self._over.wait(self._stream.choose.uniform(0, self.pause_seconds)):
+            for topic, sent in self._stream.sent.items():
+                message = update(len(sent) + 1, a=1)
+                self._stream.feed.send(topic, [message])
+                sent.append(message)
+
+
+@pytest.mark.slow
+def test_a_promotion_beside_a_live_writer_is_refused_or_fences_it_and_no_row_is_lost(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that begins after the look for one is not seen: there the commit alone decides."""
+    stream = Rewinding(feed, runs.of(adding(feed.pattern, transform=Old())), 1)
+    batch, base, refusals = stream.head.batch, stream.after[stream.head.batch].read, 0
+    begin_shadow(runs.handle, NAME, str(batch), code="", who="a test", why="a race")
+    with LiveWriter(stream) as writer:
+        with pytest.raises(ShadowRefused) as refused:
+            promote_shadow(runs.handle, NAME, who="a test", why="a race", accept_behind=True)
+        assert Obstacle.WRITER in {each.kind for each in refused.value.obstacles}
+
+        def look(_: Path, __: int) -> bool:
+            if not refusals:  # a batch comes between plan and commit
+                seen = stream.head.batch
+                writer.wait_until(lambda: stream.head.batch > seen)
+            return False
+
+        monkeypatch.setattr(promotion, "is_writer_alive", look)
+        while True:
+            try:
+                promoted = promote_shadow(runs.handle, NAME, who="a test", why="a race", accept_behind=True)
+                break
+            except NotRewindable:
+                refusals += 1
+                writer.pause_seconds *= 1.5  # so that one wins, however slow the machine is
+        writer.wait_until(lambda: writer.outcome is not None)
+    assert refusals >= 1
+    assert writer.outcome is RunOutcome.FENCED
+    assert (stream.head.batch, stream.head.generation) == (promoted.plan.batch, promoted.plan.generation)
+    runs.run()
+    check(runs, stream, base)
+    prove(runs, refusals)
+    stream.runs = runs
+    stream.compact()
+    run_housekeeping(runs.folders, retention_seconds=FOREVER)
+    check(runs, stream, base)
+    prove(runs, refusals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from lockstep import Limits, Ordered
+from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.errors import Fenced, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
 from lockstep.operations.diff import compare_streams
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
 from lockstep.operations.promote import plan_promotion, promote_shadow
+from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.rewind import Obstacle, rewind_stream
 from lockstep.operations.shadow import (
     NotAShadow,
@@ -35,7 +39,8 @@ from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
 from tests.integration.operations.killed_promotion import AFTER, BEGINNINGS, MOMENTS
 from tests.support.adding_stream import Adding, adding
-from tests.support.feed import folded, session
+from tests.support.feed import folded, session, update
+from tests.support.plain_reader import named_files, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,15 +95,22 @@ def read_in_batches(feed: Feed, runs: LocalRuns, topic: str, values: list[bytes]
         runs.run()
 
 
+def quarantined(runs: LocalRuns) -> list[str]:
+    """All rows of the quarantine, whether they count or were undone."""
+    return sorted(str(sorted(row.items())) for row in read_table(runs.folders.quarantine).to_pylist())
+
+
 def expected(values: list[bytes], since: int = 0) -> list[tuple[object, ...]]:
     """The rows of the right fold from an offset on."""
     whole = folded([(offset, "s", value) for offset, value in enumerate(values)])
     return [row for row in whole if int(str(row[0])) >= since]
 
 
-def prove(runs: LocalRuns) -> None:
+def prove(runs: LocalRuns) -> tuple[str, ...]:
+    """The notes of a proof."""
     report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
     assert report.status.value == "proven", (report.violations, report.notes)
+    return report.notes
 
 
 def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: Feed, runs: LocalRuns) -> None:
@@ -126,18 +138,19 @@ def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(f
     read_in_batches(feed, live, topic, values[:8])
     before = live.rows(topic)
     begin(runs, "2")
-    shadow = shadow_of(runs)
+    shadow = shadow_of(runs).with_limits(Limits(batch_messages=2))
     shadow.run()
+    assert head_of(shadow).batch == 3
     assert [each.kind for each in plan_promotion(live.handle, NAME).obstacles] == [Obstacle.CODE]
     done = promote(runs)
     assert (done.plan.to_batch, done.plan.last_batch, done.published) == (2, 4, True)
     head = head_of(runs)
     assert (head.batch, head.generation, head.desired.value) == (done.plan.batch, 2, "stopped")
     kept = [row for row in before if int(str(row[0])) < 4]
-    assert runs.rows(topic) == [*kept, *expected(values[:8], since=4)]
-    prove(runs)
+    assert sorted(runs.rows(topic)) == [*kept, *expected(values[:8], since=4)]
+    assert prove(runs) == (f"states of 2 ledger rows of batches 6 to 7 stayed with shadow {NAME}, promoted since",)
     read_in_batches(feed, runs, topic, values[8:])
-    assert runs.rows(topic) == [*kept, *expected(values, since=4)]
+    assert sorted(runs.rows(topic)) == [*kept, *expected(values, since=4)]
     prove(runs)
     drop_shadow("adding", NAME, runs.settings, who="ann")
     assert list_shadows("adding", runs.folders.root) == ()
@@ -145,6 +158,42 @@ def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(f
     prove(runs)
     rewind_stream(live.handle, "4", who="ann", why="back to the old code")
     assert sorted(live.rows(topic)) == before
+
+
+def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_back(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic, values = feed.create("values"), session(11)
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    live = runs.of(adding(feed.pattern, Ordered(), transform=Wrong()))
+
+    def read_with_ghosts(reader: LocalRuns, since: int, until: int) -> None:
+        """A batch for each two messages, with a message of a session that was never opened in each."""
+        for at in range(since, until, 2):
+            feed.send(topic, values[at : at + 2])
+            feed.send(topic, [update(1, a=1)], key=f"ghost{at}")
+            reader.run()
+
+    read_with_ghosts(live, 0, 8)
+    begin(runs, "2")
+    shadow_of(runs).with_limits(Limits(batch_messages=3)).run()
+    promote(runs)
+    read_with_ghosts(runs, 8, 12)
+    before, kept = quarantined(runs), list_quarantine(runs.folders, QuarantineFilter())
+    assert (len(before), kept.messages) == (8, 6)  # two were undone by the promotion, and came again with it
+    later = msgspec.structs.replace(head_of(runs), hour="2099-01-01T00")
+    for _ in range(2):
+        compact_side_tables(runs.folders, later)
+        assert plan_side_tables(runs.folders, later) == ()
+        assert quarantined(runs) == before
+        assert list_quarantine(runs.folders, QuarantineFilter()) == kept
+        prove(runs)
+        for path in runs.folders.quarantine.rglob("*.parquet"):  # so that the next deletes what it has replaced
+            os.utime(path, (0, 0))
+    files = {path.name for path in runs.folders.quarantine.rglob("*.parquet")}
+    assert files == set(named_files(runs.folders.quarantine))
+    rewind_stream(live.handle, "4", who="ann", why="back to the old code")
+    prove(live)
 
 
 def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: LocalRuns) -> None:
