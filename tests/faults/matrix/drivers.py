@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -100,6 +101,42 @@ class Driver:
         """Wait for its end; its exit code."""
         wait_until(lambda: not self.lives, f"the end of a driver, which says: {self.said[-2000:]}")
         return int(self.process.returncode)
+
+
+@dataclass(frozen=True)
+class WallClock:
+    """How far the clock of a process is off, in a file, so that a test moves it while the process runs."""
+
+    file: Path
+
+    def set(self, hours: float) -> Self:
+        """Set it ahead of the machine's, or back."""
+        new = self.file.with_suffix(".new")
+        new.write_text(str(hours))
+        new.replace(self.file)
+        return self
+
+    def read(self) -> float:
+        """By how many seconds it is ahead."""
+        return float(self.file.read_text()) * 3600
+
+    def follow(self, patch: Callable[[object, str, object], None] = setattr) -> None:
+        """Let the Python code of this process read it: `time`, and `datetime` where lockstep asks it for the time.
+
+        Files, Kafka and the Delta library keep the clock of the machine.
+        """
+        read, read_ns = time.time, time.time_ns
+        patch(time, "time", lambda: read() + self.read())
+        patch(time, "time_ns", lambda: read_ns() + int(self.read() * 1e9))
+        for module in [module for name, module in sys.modules.items() if name.startswith("lockstep.")]:
+            if module.__file__ is not None and "datetime.now(" in Path(module.__file__).read_text():
+                patch(module, "datetime", _MovedDatetime)
+
+
+class _MovedDatetime(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # as plain as everybody expects
+        return datetime.fromtimestamp(time.time(), tz)
 
 
 @dataclass
@@ -193,7 +230,10 @@ def main() -> None:
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--never-ending", action="store_true")
     parser.add_argument("--patience", type=float, default=30.0, help="of a handover, in seconds")
+    parser.add_argument("--clock", type=Path, help="file of a `WallClock`")
     given = parser.parse_args()
+    if given.clock is not None:
+        WallClock(given.clock).follow()
     limits = Limits(batch_messages=given.batch_messages, handover_timeout_seconds=given.patience)
     stream = faulty(given.pattern, limits, Every(seconds=SOON_SECONDS))
     run = _on_spark if given.spark else _in_this_process

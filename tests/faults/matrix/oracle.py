@@ -68,11 +68,11 @@ class Sent:
         self.held[topic, partition] += messages
 
 
-def assert_all_read(folders: StreamFolders, held: Held) -> None:
+def assert_all_read(folders: StreamFolders, held: Held, *, compacted: bool = False) -> None:
     """Whole, to the end of all partitions, and the side tables hold what the commits name."""
-    assert {key: len(messages) for key, messages in held.items()} == reached(folders)
-    assert_whole(folders, held)
-    assert named_ledger_files(folders.table) == named_files(folders.ledger)
+    assert {key: len(messages) for key, messages in held.items()} == reached(folders, compacted=compacted)
+    assert_whole(folders, held, compacted=compacted)
+    assert compacted or named_ledger_files(folders.table) == named_files(folders.ledger)
     kept = sorted((row["topic"], row["partition"], row["offset"]) for row in rows_of_files(folders.quarantine))
     assert kept == sorted(
         (topic, partition, offset)
@@ -82,16 +82,19 @@ def assert_all_read(folders: StreamFolders, held: Held) -> None:
     )
 
 
-def assert_whole(folders: StreamFolders, held: Held) -> None:
-    """The rows of the newest version are the fold of what its commits say was read; epochs only rise."""
-    stands = reached(folders)
+def assert_whole(folders: StreamFolders, held: Held, *, compacted: bool = False) -> None:
+    """The rows of the newest version are the fold of what its commits say was read; epochs only rise.
+
+    Where files were compacted, the order of the rows is that of their offsets; else that of the commits.
+    """
+    stands = reached(folders, compacted=compacted)
     table = read_table(folders.table) if named_files(folders.table) else None
     rows = 0
     for (topic, partition), messages in held.items():
         until = stands.get((topic, partition), 0)
         read = [(at, *message) for at, message in enumerate(messages[:until]) if not message[0].startswith(GHOST)]
         found = [] if table is None else rows_of(_of_partition(table, partition), topic, COLUMNS)
-        difference = first_difference(folded(read), found)
+        difference = first_difference(folded(read), sorted(found) if compacted else found)
         assert difference is None, f"{topic}/{partition}: {difference}"
         rows += len(found)
     assert rows == (0 if table is None else table.num_rows)
@@ -99,10 +102,15 @@ def assert_whole(folders: StreamFolders, held: Held) -> None:
     assert epochs == sorted(epochs)
 
 
-def reached(folders: StreamFolders) -> dict[tuple[str, int], int]:
-    """The end of what was read of each partition, without a gap or an overlap, by the files that commits name."""
+def reached(folders: StreamFolders, *, compacted: bool = False) -> dict[tuple[str, int], int]:
+    """The end of what was read of each partition, without a gap or an overlap, by the files that commits name.
+
+    Where files were compacted, by those of the ledger in the order of the batches.
+    """
     ends: dict[tuple[str, int], int] = defaultdict(int)
-    for row in (row for name in named_ledger_files(folders.table) for row in _read(folders.ledger / name)):
+    names = named_files(folders.ledger) if compacted else named_ledger_files(folders.table)
+    rows = [row for name in names for row in _read(folders.ledger / name)]
+    for row in sorted(rows, key=lambda row: int(row["batch"])) if compacted else rows:
         key = (row["topic"], row["partition"])
         assert row["start"] == ends[key], f"{key}: read from {row['start']}, stood at {ends[key]}"
         gone = sum(hole["until"] - hole["start"] for hole in row["holes"])

@@ -18,6 +18,9 @@ DISKS = "faults/matrix/test_disks.py::"
 BROKERS = "integration/engine/test_brokers.py::"
 NETWORK = "integration/engine/test_network.py::"
 ISOLATION = "integration/engine/test_poison_messages.py::"
+CLOCKS = "faults/matrix/test_clocks.py::"
+HOLES = "integration/engine/test_missing_offsets.py::"
+CORRUPT = "integration/engine/test_corrupt_batches.py::"
 WATCHED = "faults/crash/test_kills.py::test_no_kill_of_the_driver_loses_doubles_or_reorders_a_row"
 
 MACHINES: tuple[Fault, ...] = (
@@ -605,6 +608,75 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "F39",
+        "clocks of drivers and of maintenance are an hour or a day off, ahead and behind, or jump under a run",
+        "rows, order, epochs, handovers and what a rewind needs are unaffected; hours never go back",
+        T2,
+        (
+            f"{CLOCKS}test_runs_and_maintenance_with_clocks_that_are_off_lose_and_double_nothing",
+            f"{CLOCKS}test_a_clock_that_jumps_under_a_run_loses_and_doubles_nothing",
+            f"{CLOCKS}test_a_writer_hands_over_to_one_whose_clock_is_days_from_its_own",
+            f"{CLEAN}test_a_clock_that_is_days_ahead_ends_no_rewind",
+            "unit/orchestration/test_restart_policy.py::test_a_clock_that_jumps_costs_a_restart_for_each_jump_at_most",
+            "unit/operations/test_retain.py::test_the_open_hour_stays_whatever_the_clock_says",
+        ),
+        left="a clock that is ahead while `EventTime(idle_advance=...)` is declared moves the watermarks of idle "
+        "partitions too far: what comes then is late, counted and in the late table; until the clock reaches the "
+        "last hour of the table, no hour closes: neither compaction of closed hours, export nor retention go on; "
+        "maintenance whose clock is ahead deletes replaced files at once, and a reader of an older version reads again",
+    ),
+    Fault(
+        "F66",
+        "two first starts of a stream at once",
+        "one table, one writer; the other goes on with it",
+        T1,
+        (
+            "unit/table/test_create.py::test_of_first_starts_at_once_one_creates_and_all_go_on",
+            (
+                "integration/engine/test_group_offsets.py::"
+                "test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lost"
+            ),
+        ),
+    ),
+    Fault(
+        "F67",
+        "a topic is compacted while the stream is stopped, and only deletes again before the next start",
+        "what is missing is missing, not a marker: by class",
+        T1,
+        (
+            f"{HOLES}test_what_compaction_removed_is_no_marker_although_the_topic_only_deletes_again",
+            f"{HOLES}test_markers_beside_what_compaction_removed_are_told_apart",
+        ),
+    ),
+    Fault(
+        "F68",
+        "the broker is silent while missing offsets are explained",
+        "not known in this batch, asked again; never a finding",
+        T1,
+        (f"{HOLES}test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing",),
+    ),
+    Fault(
+        "F69",
+        "workers that fail by themselves, for a while or always",
+        "a problem of the environment: no message is blamed",
+        T1,
+        (
+            f"{ISOLATION}test_workers_that_fail_by_themselves_for_a_while_blame_no_message",
+            f"{ISOLATION}test_what_fails_without_the_message_too_is_raised_and_blames_none",
+        ),
+    ),
+    Fault(
+        "F72",
+        "a batch of records lies corrupt on the broker",
+        "named and judged like what cannot be decoded; what lies behind it never comes first",
+        T1,
+        (
+            f"{CORRUPT}test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed",
+            f"{CORRUPT}test_messages_behind_a_corrupt_batch_never_come_before_it",
+            f"{CORRUPT}test_a_batch_at_which_the_client_ends_its_process_is_named_once_batches_are_read_one_by_one",
+        ),
+    ),
+    Fault(
         "F71",
         "state is cleaned up beside a driver whose clock is off by days, or that slept for days before its commit",
         "what it may commit stays and is committed; what an epoch left that is fenced goes",
@@ -672,6 +744,7 @@ DAGSTER: tuple[Fault, ...] = (
                 "integration/orchestration/test_many_topics.py::"
                 "test_they_cost_two_restarts_at_most_and_nothing_of_them_is_missed"
             ),
+            ("integration/orchestration/test_flapping_topic.py::test_it_costs_a_few_runs_and_is_read_once_it_stays"),
             "integration/engine/test_new_topics.py::test_a_topic_that_is_gone_at_the_second_look_is_no_loss",
             "integration/engine/test_new_topics.py::test_a_topic_that_flaps_is_read_once_it_stays",
         ),
@@ -734,6 +807,17 @@ DAGSTER: tuple[Fault, ...] = (
             f"{SUPERVISION}test_a_start_whose_run_never_came_is_asked_for_again_under_another_key",
             f"{SUPERVISOR}test_each_start_of_a_stream_that_dies_young_has_a_key_of_its_own_though_epochs_pass",
             "unit/orchestration/test_restart_policy.py::test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later",
+        ),
+    ),
+    Fault(
+        "F74",
+        "the code server, the process of a run, or everything is killed, without an operator",
+        "what is to be running runs again",
+        T1,
+        (
+            f"{COMEBACK}test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed",
+            f"{COMEBACK}test_a_run_whose_code_server_is_killed_goes_on_and_hears_terminate",
+            f"{COMEBACK}test_everything_that_is_killed_at_once_is_back_with_the_next_daemon",
         ),
     ),
 )
