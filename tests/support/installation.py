@@ -165,6 +165,8 @@ class Installation:
     folder: Path
     bootstrap_servers: str
     runs: list[Run] = field(default_factory=list)
+    code: str = ""
+    """The module of another code location than the repository's."""
 
     @property
     def folders(self) -> StreamFolders:
@@ -204,7 +206,7 @@ class Installation:
         environment = {name: value for name, value in self.environment(home).items() if name != without}
         output = self.folder / f"run-{len(self.runs)}.log"
         with output.open("wb") as log_file:
-            command = [sys.executable, "-m", "dagster", *arguments, "-m", "definitions"]
+            command = [sys.executable, "-m", "dagster", *arguments, "-m", self.code or "definitions"]
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log_file, stderr=log_file)
         self.runs.append(Run(process, output))
         return self.runs[-1]
@@ -249,7 +251,8 @@ class Installation:
         (port,) = find_free_ports(1)
         where = {"host": "127.0.0.1", "port": port, "location_name": "lockstep"}
         self.workspace.write_text(json.dumps({"load_from": [{"grpc_server": where}]}))
-        arguments = ("api", "grpc", "--host", "127.0.0.1", "--port", str(port), "-m", "tests.support.one_stream")
+        code = self.code or "tests.support.one_stream"
+        arguments = ("api", "grpc", "--host", "127.0.0.1", "--port", str(port), "-m", code)
         output = self.folder / f"code-server-{time.monotonic_ns()}.log"
         server = self._start_dagster(environment, output, "dagster", *arguments, "--location-name", "lockstep")
         try:

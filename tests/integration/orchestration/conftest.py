@@ -14,12 +14,23 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation of its own for a module: the code location reads all topics `order_books.*`."""
-    folder = tmp_path_factory.mktemp("installation")
-    with Broker.start(folder / "kafka") as kafka:
-        made = Installation(folder, kafka.bootstrap_servers)
-        yield made
-        for run in made.runs:
-            run.process.kill()
-            run.process.wait()
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker of an installation."""
+    with Broker.start(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def installation(
+    tmp_path_factory: pytest.TempPathFactory, kafka: Broker, request: pytest.FixtureRequest
+) -> Iterator[Installation]:
+    """An installation of its own for a module: the code location reads all topics `order_books.*`.
+
+    A module names another code location by CODE_LOCATION.
+    """
+    code = getattr(request.module, "CODE_LOCATION", "")
+    made = Installation(tmp_path_factory.mktemp("installation"), kafka.bootstrap_servers, code=code)
+    yield made
+    for run in made.runs:
+        run.process.kill()
+        run.process.wait()

@@ -1,0 +1,30 @@
+"""The code location of one stream that tolerates topics which are deleted and re-created: the order books, `Ordered`.
+
+As declared they are `Strict`, and the deletion of a topic that was read halts a strict stream.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dagster import Definitions, in_process_executor
+
+from assets.order_books import order_books
+from jobs.streaming import streaming_job
+from lockstep import Ordered
+from lockstep.orchestration.definitions import make_stream_assets
+from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.settings import load_settings
+from sensors.supervisor import supervisor_sensor
+from sensors.topics import topics_sensor
+
+STREAM = dataclasses.replace(order_books, integrity=Ordered())
+SETTINGS = load_settings()
+
+defs = Definitions(
+    assets=make_stream_assets(STREAM, SETTINGS, owners=()),
+    jobs=[streaming_job(STREAM)],
+    sensors=[topics_sensor(STREAM, SETTINGS), supervisor_sensor(STREAM, SETTINGS)],
+    resources={"spark": make_spark_resource(SETTINGS)},
+    executor=in_process_executor,
+)
