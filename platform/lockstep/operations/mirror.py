@@ -167,7 +167,9 @@ def find_place(known: PositionEvidence, log: MirroredLog) -> int | NotProven:
     if not places or not log.is_whole:
         return NotProven(_explain_absence(known, log))
     (at,) = places
-    if _is_ambiguous(known, min(at, len(known.applied)), min(len(log.digests) - at, len(known.following))):
+    before, after = min(at, len(known.applied)), min(len(log.digests) - at, len(known.following))
+    is_beginning = known.log_start == log.first == 0 and at == len(known.applied) < SIDE_MAX
+    if _is_ambiguous(known, before, after, is_beginning=is_beginning):
         return NotProven("the messages around it are alike, and do not tell which one is the last that was applied")
     return _find_offset_at(log, at)
 
@@ -191,18 +193,18 @@ def _find_offset_at(log: MirroredLog, at: int) -> int:
     return log.offsets[at - 1] + 1 if at else log.start
 
 
-def _is_ambiguous(known: PositionEvidence, before: int, after: int) -> bool:
+def _is_ambiguous(known: PositionEvidence, before: int, after: int, *, is_beginning: bool) -> bool:
     """Whether the messages that were found could as well lie elsewhere among the known ones, as far as they go.
 
     Args:
         known: The messages on both sides of the position.
         before: How many of those before it were found.
         after: How many of those after it were found.
+        is_beginning: They were found where both logs begin: nothing was sent before.
     """
     known_all, at = (*known.applied, *known.following), len(known.applied)
     found = known_all[at - before : at + after]
-    is_from_beginning = known.log_start == 0 and before == len(known.applied) < SIDE_MAX
-    if not is_from_beginning and len(found) < SIDE_MAX and len({each.created_ms for each in found}) == 1:
+    if not is_beginning and len(found) < SIDE_MAX and len({each.created_ms for each in found}) == 1:
         return True  # the same may have been sent before, at the same time
     for other in range(1 - after, len(known_all) + before):
         first = other - before  # where the found ones would begin

@@ -60,7 +60,8 @@ def test_a_place_that_is_found_is_the_right_one(source: tuple[MessageDigest, ...
     start = data.draw(st.integers(0, len(source) if known.applied or known.following else log_start))
     # What has expired before it was copied is not copied any more.
     end = data.draw(st.integers(max(start, log_start), len(source)))
-    first = 0 if start == 0 else data.draw(st.integers(0, 3))
+    # What the copy lacks of what was there has expired in it; otherwise it begins where the log began.
+    first = data.draw(st.integers(1 if start > log_start else 0, 3))
     assume(start < end or start <= log_start)
     found = find_place(known, copy(source, start, end, first=first))
     if not isinstance(found, NotProven):
@@ -93,6 +94,12 @@ def test_messages_that_are_alike_prove_nothing_without_a_checkpoint() -> None:
         "the messages around it are alike at 2 offsets, such as 32 and 65"
     )
     assert find_place(known, copy(source, 0, 65, least=40)) == 65
+
+
+def test_one_message_proves_a_place_only_where_both_logs_begin() -> None:
+    source = digests(("a", 0), ("a", 0))
+    assert find_place(evidence(source[:1], 1), copy(source, 0, 1)) == 1
+    assert isinstance(find_place(evidence(source[:1], 1), copy(source, 1, 2, first=1)), NotProven)
 
 
 def test_messages_that_were_copied_twice_are_left_to_the_class_or_prove_nothing() -> None:
