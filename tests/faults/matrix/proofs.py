@@ -757,6 +757,7 @@ DAGSTER: tuple[Fault, ...] = (
         (
             "integration/orchestration/test_topics_sensor.py::test_a_failed_read_is_no_news_and_keeps_the_cursor",
             "integration/orchestration/test_topics_sensor.py::test_an_unreadable_cursor_is_reset_and_the_look_goes_on",
+            f"{PARTS}test_sensors_that_get_no_answer_of_kafka_keep_their_cursor_and_look_again",
         ),
     ),
     Fault(

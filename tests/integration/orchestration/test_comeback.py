@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from dagster import DagsterRun
+    from dagster._core.scheduler.instigation import InstigatorTick
 
     from tests.support.installation import Daemon, Installation, Run
 
@@ -64,11 +65,17 @@ class Site:
     def asked_for_by(self, sensor: str) -> list[DagsterRun]:
         return [run for run in self.runs() if run.tags.get(AUTOMATIC_TAG) == sensor]
 
+    def ticks(self, sensor: str) -> list[InstigatorTick]:
+        """What a sensor has looked at, the newest first."""
+        with self.installation.dagster(self.home) as instance:
+            states = [state for state in instance.all_instigator_state() if state.instigator_name == sensor]
+            return [
+                tick for state in states for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id)
+            ]
+
     def looks(self) -> int:
         """How often the supervisor has looked."""
-        with self.installation.dagster(self.home) as instance:
-            states = [state for state in instance.all_instigator_state() if state.instigator_name == SUPERVISOR]
-            return sum(len(instance.get_ticks(state.instigator_origin_id, state.selector_id)) for state in states)
+        return len(self.ticks(SUPERVISOR))
 
     def wait_for_looks(self) -> None:
         """Wait until the supervisor has looked often enough to start whatever it would start."""

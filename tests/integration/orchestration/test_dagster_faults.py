@@ -1,10 +1,12 @@
-"""Parts of Dagster die, hang or are locked while a stream writes: the stream goes on, and what died is not missed.
+"""Parts of Dagster die, hang, are locked or do not reach Kafka while a stream writes: it goes on, and misses nothing.
 
 The tests share one table and one Kafka, in this order.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -23,16 +25,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from dagster._core.scheduler.instigation import InstigatorTick
+
+    from lockstep.localdev.broker import Broker
     from tests.support.installation import Installation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LOCKED_SECONDS = 60.0
+TOPICS_SENSOR = "order_books_topics"
 
 
 @pytest.fixture
 def site(installation: Installation) -> Site:
     return Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
+
+
+def is_silent(tick: InstigatorTick) -> bool:
+    """Whether a tick got no answer of Kafka; Dagster itself ends one that waits for too long."""
+    return "Kafka did not answer" in (tick.skip_reason or "") or tick.is_failure
 
 
 @contextmanager
@@ -93,3 +104,24 @@ def test_a_stream_writes_on_while_the_databases_of_dagster_are_locked(site: Site
         site.wait_for_looks()
         assert run.process.poll() is None, run.said()
         assert (site.epoch(), site.desired(), site.asked_for_by("supervisor")) == (epoch, Desired.RUNNING, [])
+
+
+def test_sensors_that_get_no_answer_of_kafka_keep_their_cursor_and_look_again(site: Site, kafka: Broker) -> None:
+    """The broker is stopped and keeps its connections, for the run too."""
+    site.started_by_hand()
+    with site.daemon(served=True):
+        wait_until(lambda: [tick for tick in site.ticks(TOPICS_SENSOR) if tick.cursor] != [], "the topics sensor looks")
+        assert kafka.pid is not None
+        os.kill(kafka.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: [tick for tick in site.ticks(TOPICS_SENSOR) if is_silent(tick)] != [], "a tick says so")
+        finally:
+            os.kill(kafka.pid, signal.SIGCONT)
+        ticks = site.ticks(TOPICS_SENSOR)
+        silent = next(tick for tick in reversed(ticks) if is_silent(tick))
+        before = next(tick for tick in ticks if tick.timestamp < silent.timestamp and tick.cursor)
+        assert (silent.cursor or before.cursor, silent.run_ids) == (before.cursor, [])
+        site.installation.produce("afterwards", 0, 50)
+        wait_until(lambda: site.installation.position("afterwards") == 50, "the topics sensor asks for a handover")
+        site.read_on("the stream goes on")
+        assert site.desired() is Desired.RUNNING
