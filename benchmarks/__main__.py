@@ -23,6 +23,8 @@ from benchmarks.growth import Growth, measure_growth
 from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
+from benchmarks.peers.measure import measure_peers
+from benchmarks.peers.systems import PEERS
 from benchmarks.plots import draw
 from benchmarks.restart import measure_restart, plan_restarts
 from benchmarks.rounds import Plan, WrongRowsError, measure_all
@@ -71,6 +73,27 @@ def main(
     report.show(found, console)
     console.print(f"saved: {report.save(found, results)}")
     draw(goals.record_of(found), results)
+
+
+@app.command()
+def peers(
+    only: Annotated[
+        str, typer.Option(help=f"Of {', '.join(PEERS)}; what cannot be built here is left out.")
+    ] = ",".join(PEERS),
+    size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}, larger than {SMOKE.name}.")] = "main",
+    repeat: Repeat = 3,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """The same messages by other systems, each with its rows proven equal: CPU time, rate, memory, start-up."""
+    names = [_known(PEERS, name).system.name for name in only.split(",")]
+    asked = _known(SIZES, size)
+    console = Console()
+    with _prepared(keep, (SMOKE, asked), console) as (broker, output):
+        found = measure_peers(
+            names, asked, repeat, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console
+        )
+    _keep_record(found, results, console)
 
 
 @app.command()

@@ -27,16 +27,20 @@ class System:
     Attributes:
         name: Its name in the table of results.
         module: The module for `python -m`.
-        rows: Folder of the rows below the output folder.
+        rows: Folder of the rows below the output folder; None for rows in a topic (`benchmarks.peers.topic_rows`).
+        options: Arguments before the task's.
+        python: Its Python, if that is another than this one.
     """
 
     name: str
     module: str
-    rows: str = "."
+    rows: str | None = "."
+    options: tuple[str, ...] = ()
+    python: Path = Path(sys.executable)
 
     def command(self, task: Task) -> list[str]:
         """The command that does a task."""
-        return [sys.executable, "-m", self.module, *task.arguments()]
+        return [str(self.python), "-m", self.module, *self.options, *task.arguments()]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,72 @@
+"""The peers, and the promise that each keeps on the workload as it is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.peers.build import build_java
+from benchmarks.systems import System
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another system on the workload.
+
+    Attributes:
+        system: How it is run.
+        prepare: Builds it; raises EnvironmentProblem where it cannot be had.
+        order: What order of a session's messages it keeps.
+        exactly_once: What is exactly once.
+        gaps: What becomes of a message that is missing.
+        ratio_max: The most that lockstep's CPU time to this peer's may be.
+    """
+
+    system: System
+    prepare: Callable[[], object]
+    order: str
+    exactly_once: str
+    gaps: str
+    ratio_max: float = 1.0
+
+
+_KEYED = "of a partition, kept by the exchange by session"
+_NO_GAPS = "no check: a hole in the offsets and a gap in the sequence give wrong rows without a word"
+
+FLINK_RATIO_MAX = 0.65
+
+PEERS = {
+    peer.system.name: peer
+    for peer in (
+        Peer(
+            System("flink-heap", "benchmarks.peers.flink", "rows", ("hashmap",)),
+            build_java,
+            _KEYED,
+            "state, offsets and files, by a checkpoint every 5 s; plain Parquet files, no table",
+            _NO_GAPS,
+            FLINK_RATIO_MAX,
+        ),
+        Peer(
+            System("flink-rocksdb", "benchmarks.peers.flink", "rows", ("rocksdb",)),
+            build_java,
+            _KEYED,
+            "as flink-heap",
+            _NO_GAPS,
+        ),
+        Peer(
+            System("kafka-streams", "benchmarks.peers.kafka_streams", rows=None),
+            build_java,
+            "of a partition: no exchange is needed",
+            "state, offsets and rows, by a transaction every 5 s; rows end in a topic, not in files: "
+            "what brings them into a table comes on top, and so does the broker's work for changelogs",
+            _NO_GAPS,
+        ),
+    )
+}
+
+
+def make_promises() -> str:
+    """The promises as a table in Markdown."""
+    lines = ["| peer | order | exactly once | gaps |", "|---|---|---|---|"]
+    lines += [f"| {name} | {peer.order} | {peer.exactly_once} | {peer.gaps} |" for name, peer in PEERS.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,111 @@
+"""What is computed from the runs of the peers: ratios, verdicts, rows of a topic. No peer is built here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from benchmarks import bare
+from benchmarks.calibration import compute_spread, judge_calibration
+from benchmarks.goals import DOCUMENT
+from benchmarks.measure import Usage
+from benchmarks.peers.build import hash_content
+from benchmarks.peers.measure import make_record, prepare_peers
+from benchmarks.peers.systems import PEERS, make_promises
+from benchmarks.peers.topic_rows import digest_of_values
+from benchmarks.record import Conditions, Record
+from benchmarks.report import Report, Result
+from benchmarks.verify import COLUMNS, Digest, plain_hash
+from benchmarks.workload import SMOKE, Size
+from lockstep.errors import EnvironmentProblem
+
+SIZE = Size("x", 1_020_000)
+
+
+def usage(cpu_seconds: float) -> Usage:
+    return Usage(0, cpu_seconds, wall_seconds=cpu_seconds / 2, peak_memory_bytes=5_000_000, left_behind=0)
+
+
+def result(name: str, start_up: float, *runs: float) -> Result:
+    return Result(name, 1, "0", [usage(start_up)] * len(runs), [usage(start_up + run) for run in runs])
+
+
+def record(*doubts: str) -> Record:
+    conditions = Conditions.now()
+    results = [result("bare", 1, 4, 4), result("lockstep", 9, 5, 6), result("flink-heap", 12, 10, 10)]
+    report = Report("", SIZE, SMOKE, 200_000, {}, conditions.hardware, results)
+    return make_record(report, conditions, {"kafka-streams": "no Maven"}, doubts)
+
+
+def test_the_ratio_to_a_peer_is_that_of_the_rounds_without_start_up() -> None:
+    found = {(figure.name, figure.unit): figure for figure in record().figures}
+    ratio = found["lockstep to flink-heap, median of the pairs", ""]
+    assert ratio.value == pytest.approx(0.55)
+    assert (ratio.goal, ratio.is_met) == (0.65, True)
+    assert found["lockstep to flink-heap, quartiles of the pairs apart", ""].value == pytest.approx(0.1)
+    assert found["flink-heap, without start-up", "CPU s per million messages"].value == pytest.approx(10)
+    assert found["flink-heap, without start-up", "messages/s"].value == pytest.approx(200_000)
+    assert found["flink-heap: start-up", "CPU s"].value == 12
+
+
+def test_figures_of_a_machine_at_load_have_no_verdict_and_say_so() -> None:
+    figures = record("the load before was 9 on 2 cores").figures
+    assert {figure.is_met for figure in figures} == {None}
+    assert all(figure.name.endswith("(at load)") for figure in figures)
+
+
+def test_a_peer_that_was_left_out_is_named_in_the_record() -> None:
+    assert record().settings["left_out"] == {"kafka-streams": "no Maven"}
+
+
+def test_a_peer_that_cannot_be_built_is_left_out_with_the_reason() -> None:
+    def refuse() -> None:
+        raise EnvironmentProblem("no Maven", next_step="install it")
+
+    output = StringIO()
+    peers = [
+        replace(PEERS["flink-heap"], prepare=lambda: None),
+        replace(PEERS["kafka-streams"], prepare=refuse),
+    ]
+    found, missing = prepare_peers(peers, Console(file=output))
+    assert [peer.system.name for peer in found] == ["flink-heap"]
+    assert list(missing) == ["kafka-streams"]
+    assert "no Maven" in output.getvalue()
+
+
+def test_rows_of_a_topic_have_the_hash_of_the_plain_fold() -> None:
+    row = dict.fromkeys(bare.SCHEMA.names, 0) | {
+        **dict.fromkeys(("status", "name", "previous_status", "previous_name", "_session"), "é"),
+        **dict.fromkeys(("v0", "v1", "v2", "v3", "previous_v0", "previous_v1", "previous_v2", "previous_v3"), 1.5),
+        **dict.fromkeys(("flag", "previous_flag"), True),
+        "id": 7,
+    }
+    packed = msgspec.msgpack.encode(list(row.values()))
+    assert digest_of_values([packed]) == Digest(1, plain_hash([row[name] for name in COLUMNS]))
+
+
+def test_a_change_of_any_source_builds_again() -> None:
+    assert hash_content([b"a", b"b"]) == hash_content([b"a", b"b"])
+    assert len({hash_content([b"a", b"b"]), hash_content([b"ab", b""]), hash_content([b"b", b"a"])}) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "load", "doubts"), [(1.0, 1.05, 0.5, 0), (1.0, 1.2, 0.5, 1), (1.2, 1.0, 1.5, 2)]
+)
+def test_figures_are_doubted_when_the_calibration_moved_or_others_used_the_machine(
+    before: float, after: float, load: float, doubts: int
+) -> None:
+    assert len(judge_calibration(before, after, load, cores=2)) == doubts
+
+
+def test_the_spread_is_that_of_the_quartiles() -> None:
+    assert compute_spread([5.0, 1.0, 3.0, 2.0, 4.0]) == (3.0, 2.0, 4.0)
+    assert compute_spread([1.0, 2.0]) == (1.5, 1.0, 2.0)
+
+
+def test_the_document_says_what_each_peer_promises() -> None:
+    assert make_promises() in DOCUMENT.read_text()
