@@ -23,6 +23,7 @@ from benchmarks.growth import Growth, measure_growth
 from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
+from benchmarks.pairs import EndedEarlyError, Pairs, measure_pairs
 from benchmarks.peers.measure import measure_peers
 from benchmarks.peers.systems import PEERS
 from benchmarks.plots import draw
@@ -48,6 +49,7 @@ _EXPECTED_ERRORS = (
     CommandFailedError,
     WrongRowsError,
     LiveRunError,
+    EndedEarlyError,
     KafkaException,
 )
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -73,6 +75,22 @@ def main(
     report.show(found, console)
     console.print(f"saved: {report.save(found, results)}")
     draw(goals.record_of(found), results)
+
+
+@app.command()
+def pairs(
+    count: Annotated[int, typer.Option(help="Pairs that count, after 3 whose figures are apart.", min=2)] = 20,
+    size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "main",
+    batch_messages: BatchMessages = 200_000,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """Pairs of lockstep and as many bare loops as cores, at the same moment: the ratio and its spread."""
+    plan = Pairs(_known(SIZES, size), batch_messages, pairs=count)
+    console = Console()
+    with _prepared(keep, (plan.size,), console) as (broker, output):
+        found = measure_pairs(plan, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+    _keep_record(found, results, console)
 
 
 @app.command()

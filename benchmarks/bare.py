@@ -41,7 +41,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from benchmarks.messages import Change, Message, Snapshot
-from benchmarks.systems import Task, parse_task
+from benchmarks.systems import Task, parse_task, wait_for_turn
 
 Values = tuple[str, str, float, float, float, float, int, bool]
 State = dict[str, dict[int, Values]]
@@ -137,6 +137,8 @@ def run(task: Task) -> None:
         messages = min(left, task.batch_messages)
         _write(_fold_batch(consumer, messages, state), task.output / f"{number:06d}.parquet")
         left -= messages
+        if task.turns:
+            wait_for_turn(messages)
     consumer.close()
 
 

@@ -5,9 +5,12 @@ CPU time is not immune to neighbours: the same code took 1.75 times as long next
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
+
+import msgspec
+
+from benchmarks.record import Figure, Record
 
 SPINS, SPIN_STEPS = 15, 400_000
 
@@ -50,9 +53,13 @@ def compute_spread(ratios: Sequence[float]) -> tuple[float, float, float]:
     return middle, low, high
 
 
-def read_load() -> float:
-    """The load average over a minute."""
-    return os.getloadavg()[0]
+def mark_doubtful(record: Record, doubts: Sequence[str]) -> Record:
+    """The record of a machine that was not quiet: without verdicts, as its figures judge nothing."""
+    if not doubts:
+        return record
+    figures = [Figure(f"{figure.name} (at load)", figure.value, figure.unit) for figure in record.figures]
+    panels = [msgspec.structs.replace(panel, title=f"{panel.title}, at load") for panel in record.panels]
+    return msgspec.structs.replace(record, figures=figures, panels=panels)
 
 
 def _spin_once() -> float:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.sensors import sensors
-from benchmarks.systems import parse_task
+from benchmarks.systems import parse_task, wait_for_turn
 from lockstep import AvailableNow, Limits
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.run import run_stream
@@ -37,7 +37,7 @@ def main(make_stream: Callable[[str], AnyStream] = sensors) -> None:
         spark=lambda: start_context(settings.spark, "benchmark", import_roots=roots),
         stop=threading.Event(),
         trigger=AvailableNow(),
-        report=lambda _: None,
+        report=lambda batch: wait_for_turn(batch.messages) if task.turns else None,
     )
     # Everything is committed and the JVM ends with its parent; nothing is left to wait for.
     sys.stdout.flush()

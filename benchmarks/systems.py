@@ -52,18 +52,21 @@ class Task:
         topics: Regular expression that matches the topics' whole names.
         output: A folder of its own, not there yet.
         batch_messages: Messages of one batch, and of one output file.
+        turns: Whether each batch waits for its turn (`wait_for_turn`); only the bare loop and lockstep can.
     """
 
     bootstrap_servers: str
     topics: str
     output: Path
     batch_messages: int
+    turns: bool = False
 
     def arguments(self) -> list[str]:
         """The task as a command line; `parse_task` reads it."""
         return [
             *("--bootstrap-servers", self.bootstrap_servers, "--topics", self.topics),
             *("--output", str(self.output), "--batch-messages", str(self.batch_messages)),
+            *(["--turns"] if self.turns else []),
         ]
 
 
@@ -74,8 +77,20 @@ def parse_task(arguments: list[str] | None = None) -> Task:
     parser.add_argument("--topics", required=True)
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--batch-messages", type=int, default=200_000)
+    parser.add_argument("--turns", action="store_true")
     given = parser.parse_args(arguments)
-    return Task(given.bootstrap_servers, given.topics, given.output, given.batch_messages)
+    return Task(given.bootstrap_servers, given.topics, given.output, given.batch_messages, given.turns)
+
+
+def wait_for_turn(messages: int) -> None:
+    """Say on the standard output that a batch of so many messages is done, and wait for a line before the next.
+
+    Raises:
+        SystemExit: Who gives the turns has ended.
+    """
+    print(f"{DONE}{messages}", flush=True)
+    if not sys.stdin.readline():
+        raise SystemExit("no turn comes any more")
 
 
 def environment() -> dict[str, str]:
@@ -88,6 +103,9 @@ def environment() -> dict[str, str]:
     path = [str(_ROOT), str(_ROOT / "platform"), os.environ.get("PYTHONPATH", "")]
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
+
+DONE = "done "
+"""What a line about a finished batch begins with."""
 
 REFERENCE = System("bare", "benchmarks.bare")
 """The base of the ratios."""

@@ -9,7 +9,7 @@ from statistics import median
 import msgspec
 from rich.console import Console
 
-from benchmarks.calibration import compute_spread, judge_calibration, spin
+from benchmarks.calibration import compute_spread, judge_calibration, mark_doubtful, spin
 from benchmarks.peers.systems import PEERS, Peer
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.report import Report, Result
@@ -75,15 +75,6 @@ def make_record(report: Report, conditions: Conditions, missing: dict[str, str],
     }
     details: dict[str, object] = {"results": msgspec.to_builtins(report.results)}
     return mark_doubtful(conditions.record("peers", settings, figures, _panels(report), details), doubts)
-
-
-def mark_doubtful(record: Record, doubts: Sequence[str]) -> Record:
-    """The record of a machine that was not quiet: without verdicts, as its figures judge nothing."""
-    if not doubts:
-        return record
-    figures = [Figure(f"{figure.name} (at load)", figure.value, figure.unit) for figure in record.figures]
-    panels = [msgspec.structs.replace(panel, title=f"{panel.title}, at load") for panel in record.panels]
-    return msgspec.structs.replace(record, figures=figures, panels=panels)
 
 
 def compute_pair_ratios(one: Result, other: Result) -> list[float]:
