@@ -79,7 +79,7 @@ def main(
 
 @app.command()
 def pairs(
-    count: Annotated[int, typer.Option(help="Pairs that count, after 3 whose figures are apart.", min=2)] = 20,
+    count: Annotated[int, typer.Option(help="Pairs that count, after 3 whose figures are apart.", min=6)] = 20,
     size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "main",
     batch_messages: BatchMessages = 200_000,
     keep: Keep = None,
@@ -106,6 +106,8 @@ def peers(
     """The same messages by other systems, each with its rows proven equal: CPU time, rate, memory, start-up."""
     names = [_known(PEERS, name).system.name for name in only.split(",")]
     asked = _known(SIZES, size)
+    if asked == SMOKE:
+        raise typer.BadParameter(f"{SMOKE.name} measures start-up; name a larger size")
     console = Console()
     with _prepared(keep, (SMOKE, asked), console) as (broker, output):
         found = measure_peers(

@@ -259,24 +259,8 @@ def make_record(
     machine, (before, after) = conditions.hardware, calibration
     doubts = judge_calibration(before, after, machine.load_average, machine.cores)
     ratios = [ours.per_million / bare.per_million for bare, ours in slices]
-    warm, steady = ratios[: plan.warm], ratios[plan.warm :]
-    middle, low, high = compute_spread(steady)
-    sure_from, sure_to = compute_interval(steady)
-    bare, ours = ([pair[side].per_million for pair in slices[plan.warm :]] for side in (0, 1))
-    start_up = first[1].cpu_seconds - median(ours) * first[1].messages / 1e6
-    unit = "CPU s per million messages"
-    figures = [
-        Figure(f"lockstep to bare loops, median of {len(steady)} pairs", middle, "", RATIO_MAX),
-        Figure(f"the median lies from, with {CONFIDENCE:.0%}", sure_from, ""),
-        Figure(f"the median lies to, with {CONFIDENCE:.0%}", sure_to, ""),
-        Figure("quartiles of the pairs apart", high - low, ""),
-        Figure("cores swapped or not: ratio of the medians", _swapped(steady), ""),
-        Figure(f"the first {len(warm)} batches after the start: median", median(warm), ""),
-        Figure("lockstep", median(ours), unit, CPU_MAX),
-        Figure("bare loops", median(bare), unit),
-        Figure("lockstep: start-up", start_up, "CPU s"),
-        Figure("calibration, after to before", after / before, ""),
-    ]
+    steady = ratios[plan.warm :]
+    figures = [*_figures(plan, first[1], slices, ratios), Figure("calibration, after to before", after / before, "")]
     settings: dict[str, object] = {
         "messages": plan.size.messages,
         "batch_messages": plan.batch_messages,
@@ -290,8 +274,29 @@ def make_record(
         y_label="ratio of CPU time",
         series=[Series("ratio", steady, x=numbers)],
     )
+    bare, ours = ([pair[side].per_million for pair in slices] for side in (0, 1))
     details: dict[str, object] = {"bare": bare, "lockstep": ours, "ratios": ratios, "calibration": [before, after]}
     return mark_doubtful(conditions.record("pairs", settings, figures, [panel], details), doubts)
+
+
+def _figures(plan: Pairs, first: Slice, slices: Sequence[tuple[Slice, Slice]], ratios: Sequence[float]) -> list[Figure]:
+    warm, steady = ratios[: plan.warm], ratios[plan.warm :]
+    middle, low, high = compute_spread(steady)
+    sure_from, sure_to = compute_interval(steady)
+    bare, ours = ([pair[side].per_million for pair in slices[plan.warm :]] for side in (0, 1))
+    start_up = first.cpu_seconds - median(ours) * first.messages / 1e6
+    unit = "CPU s per million messages"
+    return [
+        Figure(f"lockstep to bare loops, median of {len(steady)} pairs", middle, "", RATIO_MAX),
+        Figure(f"the median lies from, with {CONFIDENCE:.0%}", sure_from, ""),
+        Figure(f"the median lies to, with {CONFIDENCE:.0%}", sure_to, ""),
+        Figure("quartiles of the pairs apart", high - low, ""),
+        Figure("cores swapped or not: ratio of the medians", _swapped(steady), ""),
+        Figure(f"the first {len(warm)} batches after the start: median", median(warm), ""),
+        Figure("lockstep", median(ours), unit, CPU_MAX),
+        Figure("bare loops", median(bare), unit),
+        Figure("lockstep: start-up", start_up, "CPU s"),
+    ]
 
 
 def _swapped(ratios: Sequence[float]) -> float:
