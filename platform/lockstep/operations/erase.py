@@ -40,7 +40,7 @@ from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion
 from lockstep.state.erase import ErasedState, StateKeys, count_entries, write_without
 from lockstep.storage import find_storage
-from lockstep.table import ledger, side_tables
+from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import Base, HourClosed
 from lockstep.table.delta_log import Head
@@ -251,8 +251,7 @@ def erase_session(
     2. Plan; refuse what cannot be done.
     3. Write the data files without its rows and the state without its entries, each read back and compared.
     4. Commit both, the positions and the raised rewind floor; from 2 again where a compaction replaced a file.
-    5. Rewrite quarantine and late table; record that it is finished.
-    6. Write log checkpoints, so that housekeeping can delete the log entries before it; forget the last check.
+    5. Finish it: see `finish_erasing`.
 
     Args:
         folders: Folders of the stream.
@@ -283,33 +282,39 @@ def erase_session(
     else:
         raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
     messages = finish_erasing(folders)  # 5
-    _forget_log(folders, landed)  # 6
     plan = msgspec.structs.replace(prepared.plan, refusals=())
     return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
 
 
 def finish_erasing(folders: StreamFolders) -> int:
-    """Finish an erasure whose process died after its commit; gives the messages taken out of the side tables.
+    """Finish an erasure that is committed; gives the messages taken out of the side tables.
 
-    By any process, and by housekeeping. Does nothing without one.
+    By any process, and by housekeeping, where its own process died. Does nothing without one.
+
+    1. Rewrite quarantine and late table.
+    2. Forget what the last check has stored for the next one: it names the newest sessions.
+    3. Write log checkpoints, so that housekeeping can delete the log entries before it.
+    4. Record that it is finished.
     """
     output = open_table(folders)
     head = output.base().head
     erasure = head.erasure
     if erasure is None or erasure.is_finished:
         return 0
-    messages = redact_side_tables(folders, head, erasure)
-    output.commit(finish_erasure(erasure.digest, erasure.batch))
+    messages = redact_side_tables(folders, head, erasure)  # 1
+    path = make_state_path(folders)  # 2
+    find_storage(path).delete(path)
+    _write_checkpoints(folders, erasure.version)  # 3
+    output.commit(finish_erasure(erasure.digest, erasure.batch))  # 4
     return messages
 
 
-def _forget_log(folders: StreamFolders, landed: Head) -> None:
+def _write_checkpoints(folders: StreamFolders, version: int) -> None:
     """Log entries have the least and the greatest session of each file: checkpoints let housekeeping delete them."""
-    write_checkpoint(folders.table, landed.batch_version)
+    if version in delta_log.list_versions(folders.table):  # later, housekeeping has deleted it
+        write_checkpoint(folders.table, version)
     for side in list_side_tables(folders):
         write_checkpoint(side)
-    path = make_state_path(folders)  # it names the newest sessions
-    find_storage(path).delete(path)
 
 
 class _FilesReplaced(LockstepError):

@@ -86,11 +86,7 @@ class CleanMeters:
 
     def make(self) -> Made:
         """Topics, then runs with messages between them."""
-        for number in range(self._rng.randrange(1, 3)):
-            partitions = self._rng.randrange(1, 3)
-            topic = self._feed.create(f"t{number}", partitions=partitions)
-            for partition in range(partitions):
-                self._metering[topic, partition] = self._of(partition)
+        self.create_topics()
         for _ in range(self._rng.choice((1, 2, 3))):
             self._send()
             with suppress(IntegrityLost):
@@ -101,6 +97,14 @@ class CleanMeters:
         if self._expires and self._rng.random() < 0.3:
             self._expire()
         return self._made
+
+    def create_topics(self) -> None:
+        """One or two topics with one or two partitions."""
+        for number in range(self._rng.randrange(1, 3)):
+            partitions = self._rng.randrange(1, 3)
+            topic = self._feed.create(f"t{number}", partitions=partitions)
+            for partition in range(partitions):
+                self._metering[topic, partition] = self._of(partition)
 
     def _of(self, partition: int) -> Metering:
         faults = BORNE.get(self._kind, FAULTS)

@@ -707,6 +707,20 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         T1,
         (f"{DAMAGE}test_two_roots_of_one_stream_each_hold_all_rows_and_the_one_behind_says_that_there_is_another",),
     ),
+    Fault(
+        "F77",
+        "kill -9 of an erasure at six phases; the session has late and buffered messages, timers, quarantined ones",
+        "done or not; whoever comes next finishes it; the other sessions go on as without it, which is proven",
+        T1,
+        (
+            "unit/operations/test_erase.py::test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated",
+            "unit/operations/test_erase.py::test_what_a_killed_erasure_left_is_finished_by_housekeeping",
+            (
+                "correctness/verify/test_erased_tables.py::"
+                "test_an_erased_session_leaves_the_others_as_they_would_be_without_it"
+            ),
+        ),
+    ),
 )
 
 

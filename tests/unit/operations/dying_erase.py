@@ -21,8 +21,8 @@ MOMENTS = (
     "before the commit",
     "before the side tables",
     "before a replaced side file is deleted",
-    "before it is finished",
     "before the log checkpoints",
+    "before it is finished",
 )
 
 
@@ -38,7 +38,7 @@ def arm(moment: str) -> None:
         "before the commit": (erase, "commit_erasure"),
         "before the side tables": (erase, "redact_side_tables"),
         "before it is finished": (erase, "finish_erasure"),
-        "before the log checkpoints": (erase, "_forget_log"),
+        "before the log checkpoints": (erase, "_write_checkpoints"),
     }
     if moment in places:
         setattr(*places[moment], die)

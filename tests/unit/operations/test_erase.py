@@ -33,6 +33,7 @@ from lockstep.operations.erase import (
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.savepoint import make_savepoint
+from lockstep.quality.increment import make_state_path
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch
 from lockstep.table.erasure import ErasureOvertaken, compute_session_digest
@@ -297,19 +298,31 @@ def test_messages_leave_the_quarantine_and_their_places_stay(tmp_path: Path) -> 
     assert count_violations(folders, tmp_path) == []
 
 
+@pytest.mark.fault("F77")
 def test_what_a_killed_erasure_left_is_finished_by_housekeeping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = write(tmp_path / "t", clean_batches(1))
     add_quarantine(folders, "s1", "s2")
+    last_check = put_last_check(folders)
     with monkeypatch.context() as patched:
         patched.setattr(erase, "redact_side_tables", _die)
         with pytest.raises(KeyboardInterrupt):
             erased(folders)
     run_housekeeping(folders, retention_seconds=3600.0)
+    assert not last_check.exists()
+    assert min(delta_log.list_versions(folders.table)) == OutputLog(folders.table).base().head.batch_version
     assert [row[2] for row in read_quarantine(folders)] == [None, "s2"]
     assert finish_erasing(folders) == 0
     assert count_violations(folders, tmp_path) == []
+
+
+def put_last_check(folders: StreamFolders) -> Path:
+    """What a check stores for the next one: it names the newest sessions."""
+    path = make_state_path(folders)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"s1")
+    return path
 
 
 def _die(*_: object) -> None:
@@ -317,11 +330,12 @@ def _die(*_: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F77")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated(tmp_path: Path, moment: str) -> None:
     folders = write(tmp_path / "t", clean_batches(2))
     add_quarantine(folders, "s1", "s2")
-    before = read_rows(folders)
+    before, last_check = read_rows(folders), put_last_check(folders)
     command = [sys.executable, "-m", "tests.unit.operations.dying_erase", str(folders.root), folders.stream, moment]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     landed = OutputLog(folders.table).base().head.erasure is not None
@@ -331,6 +345,7 @@ def test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated(tmp_path: 
         finish_erasing(folders)
     else:
         erased(folders)
+    assert not last_check.exists()
     assert read_rows(folders) == left
     assert [row[2] for row in read_quarantine(folders)] == [None, "s2"]
     assert count_violations(folders, tmp_path) == []

@@ -1,0 +1,57 @@
+"""Tables of meters of which one session is erased half way: windows, timers, snapshots in parts, buffered messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
+from tests.correctness.verify.clean_meters import CleanMeters
+from tests.support.feed import ProducerRecord
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.operations.erase import SessionErased
+
+SESSION = "a0"
+EXCUSED = {EraseObstacle.NOTHING, EraseObstacle.HALTED}
+
+
+class ErasedMeters(CleanMeters):
+    """One table from a seed, and a twin of it that reads the same messages and is not erased."""
+
+    def __init__(self, seed: int, bootstrap_servers: str, root: Path) -> None:
+        super().__init__(seed, bootstrap_servers, root)
+        self.runs, self.told = self._made.runs, self._made.told
+        twin = dataclasses.replace(self.runs.stream, name="twin")
+        self.twin = LocalRuns(twin, bootstrap_servers, root / "twin")
+        self.is_halted = False
+
+    def read_more(self, *, without: str | None = None) -> None:
+        """Messages, and a run of both; none of one session, whose producer was stopped."""
+        for (topic, partition), each in self._metering.items():
+            some = [sent for sent in each.some(self._rng.randrange(20, 60)) if sent.key != without or without is None]
+            self._feed.append(topic, [ProducerRecord(sent.key, sent.value) for sent in some], partition)
+        for runs in (self.runs, self.twin):
+            if not self.is_halted:
+                with suppress(IntegrityLost):
+                    runs.run()
+                    continue
+                self.told.append(f"{runs.stream.name} halted")
+        self.is_halted = len([each for each in self.told if each.endswith("halted")]) > 0
+
+    def erase(self) -> SessionErased | None:
+        """Erase the session, in all topics or in one; None where nothing of it is there, or it has halted the stream."""
+        topic = self._rng.choice(("", *sorted({topic for topic, _ in self._metering})))
+        self.told.append(f"erased in {topic or 'all'}")
+        request = EraseRequest(session=SESSION, topic=topic, drop_state=True)
+        try:
+            return erase_session(self.runs.folders, request, read_context(self.runs.handle), who="ann", why="test")
+        except EraseRefused as refused:
+            if {each.kind for each in refused.refusals} <= EXCUSED:
+                return None
+            raise

@@ -1,0 +1,76 @@
+"""An erasure amid windows, timers and buffered messages: the session is gone, all else is as without the erasure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.table.delta_log import has_log, open_delta_table
+from lockstep.verify.verify import verify_stream
+from tests.correctness.verify.erased_meters import SESSION, ErasedMeters
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.localdev.broker import Broker
+    from tests.support.local_runs import LocalRuns
+
+SEEDS = 60
+USUAL = 20
+"""Its session has 11 rows, 4 entries of state, 7 late messages and 9 in quarantine, among buffered ones and timers."""
+
+
+@pytest.mark.fault("F77")
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed == USUAL else pytest.mark.slow) for seed in range(SEEDS)]
+)
+def test_an_erased_session_leaves_the_others_as_they_would_be_without_it(
+    broker: Broker, tmp_path: Path, seed: int
+) -> None:
+    made = ErasedMeters(seed, broker.bootstrap_servers, tmp_path)
+    made.create_topics()
+    made.read_more()
+    done = made.erase()
+    if done is None:
+        pytest.skip("nothing of the session was read, or it has halted the stream")
+    check_proven(made, "after the erasure")
+    parts = done.plan.partitions
+    assert seed != USUAL or all(sum(getattr(part, name) for part in parts) for name in ("state_entries", "late"))
+    made.read_more(without=SESSION)
+    check_proven(made, "after more messages")
+    topic = done.plan.topic
+    assert rows_of_others(made.runs, topic) == rows_of_others(made.twin, topic), made.told
+    assert [row for row in side_rows(made.runs) if is_erased(row, topic)] == []
+    run_housekeeping(made.runs.folders, retention_seconds=3600.0)
+    check_proven(made, "after housekeeping")
+
+
+def check_proven(made: ErasedMeters, when: str) -> None:
+    found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
+    assert (found.violations, found.status.value, made.told, when) == ((), "proven", made.told, when)
+
+
+def rows_of_others(runs: LocalRuns, topic: str) -> list[dict[str, object]]:
+    """In the order of partitions and emit offsets; rows that follow those of the session at one offset move up."""
+    rows = [row for row in read_table(runs.folders.table).to_pylist() if not is_of_session(row, topic)]
+    rows.sort(key=lambda row: tuple(row[name] for name in ("_topic", "_partition", "_emit_offset", "_row")))
+    return [{name: value for name, value in row.items() if name not in {"commit_hour", "_row"}} for row in rows]
+
+
+def is_of_session(row: dict[str, object], topic: str) -> bool:
+    return row["_session"] == SESSION and topic in {"", row["_topic"]}
+
+
+def side_rows(runs: LocalRuns) -> list[dict[str, object]]:
+    """All quarantined and late messages."""
+    sides = [side for side in (runs.folders.quarantine, runs.folders.late) if has_log(side)]
+    return [row for side in sides for row in pa.table(open_delta_table(side).to_pyarrow_table()).to_pylist()]
+
+
+def is_erased(row: dict[str, object], topic: str) -> bool:
+    """Whether a message of quarantine or late table is one that an erasure should have emptied."""
+    return topic in {"", row["topic"]} and (row["session"] == SESSION or row["key"] == SESSION.encode())
