@@ -103,7 +103,13 @@ order_books = Stream(
     limits=Limits(batch_messages=1_500),
     rules=[
         InSet("side", ["bid", "ask"], severity=Severity.CRITICAL),
-        Matches("quantity", r"\d*[1-9]\d*(\.\d+)?|\d+\.\d*[1-9]\d*", nullable=True, id="quantity_is_positive"),
+        Matches(
+            "quantity",
+            r"\d*[1-9]\d*(\.\d+)?|\d+\.\d*[1-9]\d*",
+            nullable=True,
+            id="quantity_is_positive",
+            severity=Severity.CRITICAL,
+        ),
         Unique(("side", "price")),
     ],
     description="Every change of every price level, from the exchange's own snapshots and differences.",

@@ -20,12 +20,14 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lockstep.errors import LockstepError
 from lockstep.localdev.platform import LocalPlatform, format_exports
 from lockstep.localdev.producer import count_produced, produce
 from lockstep.localdev.recordings import read_recorded_days, to_sent
+from lockstep.localdev.seeded_bug import COPY, RULE, SOURCE, catch_bug, open_scratch, seed_bug
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.dataset import open_dataset
@@ -180,7 +182,8 @@ def play(repository: Path, folder: Path) -> None:
     2. The stream, materialized by Dagster's own command; its driver is killed once and restarted.
     3. A new topic; the daemon's sensor launches the stream again.
     4. The open hour is closed; compaction and checks run.
-    5. Summary.
+    5. A scratch copy of the stream with a bug in its fold; a declared rule catches it.
+    6. Summary.
     """
     began = time.monotonic()
     SAY.print("[bold]>[/bold] starting Kafka")
@@ -195,7 +198,8 @@ def play(repository: Path, folder: Path) -> None:
         new += _produce(platform, LATER, days=day + 1)
         _let_the_sensor_see_it(platform, folders)  # 3
         _close_compact_check(platform)  # 4
-        show_summary(SAY, platform, folders, seconds=time.monotonic() - began, nothing_new=not new)  # 5
+        _catch_a_seeded_bug(platform)  # 5
+        show_summary(SAY, platform, folders, seconds=time.monotonic() - began, nothing_new=not new)  # 6
 
 
 @contextmanager
@@ -275,6 +279,27 @@ def _close_compact_check(platform: LocalPlatform) -> None:
         SAY.print(f"  dagster job execute -j {STREAM}_{name}")
         with read_progress(StreamFolders(STREAM, platform.tables)):
             platform.run(name, ["dagster", "job", "execute", "-j", f"{STREAM}_{name}", "-m", "definitions"])
+
+
+def _catch_a_seeded_bug(platform: LocalPlatform) -> None:
+    """A bug in a copy of the fold, over one of the demo's topics; the demo fails if no rule catches it."""
+    scratch = open_scratch(platform.folder / "scratch", platform.servers().kafka)
+    bug = seed_bug(platform.repository, scratch, f"{STREAM}.{LATER}")
+    SAY.print(f"[bold]>[/bold] a bug in a scratch copy of the stream, {scratch.folder / SOURCE}, line {bug.line}:")
+    SAY.print(f"  [red]- {escape(bug.before.strip())}[/red]\n  [green]+ {escape(bug.after.strip())}[/green]")
+    SAY.print(f"  dagster asset materialize --select {COPY}/table -m definitions   (reads {STREAM}.{LATER}; checks)")
+    with read_progress(StreamFolders(COPY, scratch.tables)):
+        caught = catch_bug(scratch)
+    found = caught.result
+    SAY.print(
+        f"  [red]caught[/red] by rule {RULE} ({escape(found.sentence.rstrip('.'))}): {found.observed} of {found.rows} rows; "
+        f"{found.threshold} allowed"
+    )
+    for row in found.sample[:1]:
+        SAY.print(f"  for example: {escape(', '.join(f'{name} {value}' for name, value in row.items()))}")
+    SAY.print(f"  Dagster shows it as failed, {caught.severity}: run {caught.run_id}")
+    SAY.print(f"    cd {scratch.folder} && {format_exports(scratch.environment())} && dagster dev -m definitions")
+    SAY.print(f"  the report: {caught.report}")
 
 
 def read_batches(folders: StreamFolders) -> int:

@@ -11,7 +11,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
-from dagster import DagsterEventType, DagsterInstance, DagsterRunStatus
+from dagster import AssetCheckKey, AssetKey, DagsterEventType, DagsterInstance, DagsterRunStatus
 
 from lockstep.engine.driver.handover import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
@@ -142,6 +142,37 @@ def find_unhealthy_daemons(home: Path) -> list[str]:
     with DagsterInstance.from_config(str(home)) as instance:
         statuses = instance.get_daemon_statuses()
     return [name for name, status in statuses.items() if status.required and not status.healthy]
+
+
+class CheckRecord(msgspec.Struct, frozen=True):
+    """The newest evaluation of an asset check, as Dagster shows it.
+
+    Attributes:
+        passed: Whether it passed.
+        severity: "ERROR" or "WARN": how bad it would be not to pass.
+        run_id: The run that evaluated it.
+    """
+
+    passed: bool
+    severity: str
+    run_id: str
+
+
+def read_check_record(home: Path, stream: str, rule: str) -> CheckRecord | None:
+    """The newest evaluation of a rule of a stream's table; None where Dagster has none.
+
+    Args:
+        home: The folder of Dagster's instance.
+        stream: Name of the stream.
+        rule: Id of the rule.
+    """
+    with DagsterInstance.from_config(str(home)) as instance:
+        key = AssetCheckKey(AssetKey([stream, "table"]), rule)
+        found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    evaluation = found.evaluation if found is not None else None
+    if found is None or evaluation is None:
+        return None
+    return CheckRecord(evaluation.passed, evaluation.severity.value, found.run_id)
 
 
 def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:

@@ -78,6 +78,7 @@ ONE_IMPORTER = {
     "integrity.opening": "a gate around the gates of all classes",
     "kafka.leader_epochs": "one question to the brokers, which needs a consumer of its own",
     "localdev.log_rotation": "a program of its own, started by its path",
+    "localdev.seeded_bug": "a bug and the rule that catches it, apart from the course of the demo",
     "operations.doctor.kafka": "diagnoses of a cluster",
     "operations.doctor.machine": "diagnoses of a machine",
     "operations.mirror": "positions in a mirrored cluster, apart from the steps of an import",
