@@ -27,7 +27,7 @@ from lockstep.errors import LockstepError
 from lockstep.localdev.platform import LocalPlatform, format_exports
 from lockstep.localdev.producer import count_produced, produce
 from lockstep.localdev.recordings import read_recorded_days, to_sent
-from lockstep.localdev.seeded_bug import COPY, RULE, SOURCE, catch_bug, open_scratch, seed_bug
+from lockstep.localdev.seeded_bug import COPY, RULE, SOURCE, catch_bug, copy_with_bug, open_scratch
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.dataset import open_dataset
@@ -284,17 +284,15 @@ def _close_compact_check(platform: LocalPlatform) -> None:
 def _catch_a_seeded_bug(platform: LocalPlatform) -> None:
     """A bug in a copy of the fold, over one of the demo's topics; the demo fails if no rule catches it."""
     scratch = open_scratch(platform.folder / "scratch", platform.servers().kafka)
-    bug = seed_bug(platform.repository, scratch, f"{STREAM}.{LATER}")
+    bug = copy_with_bug(platform.repository, scratch, f"{STREAM}.{LATER}")
     SAY.print(f"[bold]>[/bold] a bug in a scratch copy of the stream, {scratch.folder / SOURCE}, line {bug.line}:")
     SAY.print(f"  [red]- {escape(bug.before.strip())}[/red]\n  [green]+ {escape(bug.after.strip())}[/green]")
     SAY.print(f"  dagster asset materialize --select {COPY}/table -m definitions   (reads {STREAM}.{LATER}; checks)")
     with read_progress(StreamFolders(COPY, scratch.tables)):
         caught = catch_bug(scratch)
     found = caught.result
-    SAY.print(
-        f"  [red]caught[/red] by rule {RULE} ({escape(found.sentence.rstrip('.'))}): {found.observed} of {found.rows} rows; "
-        f"{found.threshold} allowed"
-    )
+    SAY.print(f"  [red]caught[/red] by rule {RULE}: {escape(found.sentence)}")
+    SAY.print(f"  observed: {found.observed} of {found.rows} rows violate it; threshold: {found.threshold}")
     for row in found.sample[:1]:
         SAY.print(f"  for example: {escape(', '.join(f'{name} {value}' for name, value in row.items()))}")
     SAY.print(f"  Dagster shows it as failed, {caught.severity}: run {caught.run_id}")

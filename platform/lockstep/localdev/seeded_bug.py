@@ -72,7 +72,7 @@ def open_scratch(folder: Path, kafka: str) -> LocalPlatform:
     return LocalPlatform(folder, folder, settings=settings)
 
 
-def seed_bug(repository: Path, scratch: LocalPlatform, topic: str) -> SeededBug:
+def copy_with_bug(repository: Path, scratch: LocalPlatform, topic: str) -> SeededBug:
     """Copy the code location, give its stream another name and one topic, and put the bug into its fold.
 
     1. Copy the code and the settings of Dagster; tables and state of an earlier demo stay.

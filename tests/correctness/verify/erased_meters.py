@@ -45,7 +45,7 @@ class ErasedMeters(CleanMeters):
         self.is_halted = len([each for each in self.told if each.endswith("halted")]) > 0
 
     def erase(self) -> SessionErased | None:
-        """Erase the session, in all topics or in one; None where nothing of it is there, or it has halted the stream."""
+        """Erase the session, in all topics or in one; None where nothing of it is there, or it halted the stream."""
         topic = self._rng.choice(("", *sorted({topic for topic, _ in self._metering})))
         self.told.append(f"erased in {topic or 'all'}")
         request = EraseRequest(session=SESSION, topic=topic, drop_state=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.localdev.seeded_bug import CODE, COPY, SOURCE, open_scratch, seed_bug
+from lockstep.localdev.seeded_bug import CODE, COPY, SOURCE, copy_with_bug, open_scratch
 
 ROOT = Path(__file__).parents[3]
 TOPIC = "order_books.spot_ethusdt"
@@ -17,7 +17,7 @@ KAFKA = "127.0.0.1:1"
 
 def test_the_copy_differs_in_name_topic_and_one_line_of_the_fold(tmp_path: Path) -> None:
     scratch = open_scratch(tmp_path, KAFKA)
-    bug = seed_bug(ROOT, scratch, TOPIC)
+    bug = copy_with_bug(ROOT, scratch, TOPIC)
     before, after = ((folder / SOURCE).read_text().splitlines() for folder in (ROOT, tmp_path))
     changed = [(number, *pair) for number, pair in enumerate(zip(before, after, strict=True), 1) if len({*pair}) > 1]
     fold, *declared = changed
@@ -37,5 +37,5 @@ def test_a_stream_that_has_no_such_line_is_named(tmp_path: Path) -> None:
     source = tmp_path / SOURCE
     source.write_text(source.read_text().replace('strip("0.")', 'strip(".0")'))
     with pytest.raises(LockstepError, match=rf"{SOURCE} has 0 times quantity if quantity") as refused:
-        seed_bug(tmp_path, open_scratch(tmp_path / "scratch", KAFKA), TOPIC)
+        copy_with_bug(tmp_path, open_scratch(tmp_path / "scratch", KAFKA), TOPIC)
     assert refused.value.next_step == f"git diff {SOURCE}; take your change back for the demo"
