@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from lockstep.spark.worker_daemon import PRELOADED, drop_archives
+from lockstep.spark.worker_daemon import PRELOADED, drop_archives, put_working_folder_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,3 +58,30 @@ print("pandas" in sys.modules)
     of_arrow, of_python = "jemalloc_bg_thd", {"python", "python3", Path(sys.executable).resolve().name[:15]}
     assert set(found[0].split(",")) <= {of_arrow, *of_python}  # BLAS names its threads as the process
     assert found[1] == "False"
+
+
+def test_the_working_folder_is_looked_at_last() -> None:
+    assert put_working_folder_last(["/here", "/there", "/here"], "/here") == ["/there", "/here", "/here"]
+    assert put_working_folder_last(["/there", "/here"], "/here") == ["/there", "/here"]
+
+
+def test_a_stream_is_folded_by_its_own_code_though_the_working_folder_has_a_module_of_that_name(tmp_path: Path) -> None:
+    """As the code of a shadow, whose run is started in the folder of the deployed code."""
+    for place in ("deployed", "fixed"):
+        module = tmp_path / place / "streams" / "books.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(f"def read(_):\n    yield {place!r}\n")
+    script = """
+import sys
+from pathlib import Path
+from lockstep.settings import SparkSettings
+from lockstep.spark.session import start_context
+sys.path.insert(0, sys.argv[1])
+import streams.books
+settings = SparkSettings(master="local[1]", options={"spark.ui.enabled": "false"})
+context = start_context(settings, "a shadow", import_roots=(Path(sys.argv[1]),))
+print(streams.books.read(0).__next__(), *context.parallelize(range(1), 1).mapPartitions(streams.books.read).collect())
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "fixed")]
+    found = subprocess.run(command, cwd=tmp_path / "deployed", capture_output=True, text=True, check=False)
+    assert found.stdout.split() == ["fixed", "fixed"], found.stderr
