@@ -35,8 +35,8 @@ settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
 
 
-WORKERS_MIN, WORKERS_MAX = 3, 6
-"""Two workers more than cores, because tests wait for Kafka and Dagster as long as they compute: 3 kept 1.2 of 2
+WORKERS_MIN, WORKERS_MAX = 3, 8
+"""Four workers more than cores, because tests wait for Kafka and Dagster longer than they compute: 4 kept 1.3 of 2
 cores at work. Each takes up to 2 GB."""
 
 QUALITY_MODULES = (
@@ -100,8 +100,8 @@ MARKERS = {
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """How many workers `-n auto` means: 4 on 2 cores."""
-    return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 2))
+    """How many workers `-n auto` means: 6 on 2 cores."""
+    return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 4))
 
 
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same

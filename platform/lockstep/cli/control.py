@@ -366,7 +366,8 @@ def _resumed(found: Resumed) -> RenderableType:
     name = found.stream
     resumed = f"{name}: resumed with batch {found.batch}; its desired state is {found.desired} again"
     if found.desired == "running":
-        return style_text(f"{resumed}: the supervisor starts it where Dagster's daemon runs, else lockstep run {name}")
+        how = f"the supervisor starts it within a minute where Dagster's daemon runs, else lockstep run {name}"
+        return style_text(f"{resumed}: {how}")
     return style_text(f"{resumed}; start it: lockstep start {name}, or lockstep run {name}")
 
 

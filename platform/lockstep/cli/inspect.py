@@ -451,7 +451,7 @@ class Form(Enum):
 @register_command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.LOOK)
 def query(
     what: Annotated[
-        str, typer.Argument(metavar="STREAM|SQL", help="A stream, or SQL over <stream>, <stream>_ledger, _quarantine.")
+        str, typer.Argument(metavar="STREAM|SQL", help="A stream or shadow, or SQL over <stream>, <stream>_ledger, ...")
     ],
     version: Annotated[int | None, typer.Option(min=0, help="A version of the table; with STREAM.")] = None,
     at: Annotated[

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError
 from lockstep.operations.inspect.history import describe_retention
+from lockstep.operations.shadow import list_shadows
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
 from lockstep.table.delta_log import FIRST_GENERATION
@@ -113,6 +114,8 @@ class QueryResult(msgspec.Struct, frozen=True):
 def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
     """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
+    Those of their shadows likewise.
+
     Args:
         sql: A read-only query.
         streams: Names of the declared streams.
@@ -129,8 +132,8 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
             "a version belongs to one table, and SQL may name several",
             next_step="lockstep query STREAM --version N, or SQL with --at TIME",
         )
-    found = _Tables({}, {})
-    for stream in streams:
+    found, declared = _Tables({}, {}), list(streams)
+    for stream in [*declared, *(each.name for name in declared for each in list_shadows(name, root))]:
         of_stream = _tables(StreamFolders(stream, root), as_of)
         notes = of_stream.notes if stream in sql else ()
         found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))

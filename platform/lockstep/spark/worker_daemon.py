@@ -31,7 +31,7 @@ def drop_archives(path: list[str]) -> list[str]:
     return [entry for entry in path if entry not in archives or installed not in Path(entry).parents]
 
 
-def put_working_folder_last(path: list[str], folder: str) -> list[str]:
+def move_working_folder_last(path: list[str], folder: str) -> list[str]:
     """The import path with the working folder behind the folders that the stream names.
 
     `python -m` puts it first: the code of a shadow would lose to modules of the same name where the run was started.
@@ -45,7 +45,7 @@ def put_working_folder_last(path: list[str], folder: str) -> list[str]:
 
 def main() -> None:
     """Serve Spark until it closes the standard input."""
-    sys.path[:] = drop_archives(put_working_folder_last(sys.path, os.getcwd()))  # noqa: PTH109  # as `python -m` wrote it
+    sys.path[:] = drop_archives(move_working_folder_last(sys.path, os.getcwd()))  # noqa: PTH109  # as `python -m` wrote it
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()  # the collector of a worker does not touch, and so not copy, the pages that it shares

@@ -21,7 +21,9 @@ MESSAGES_A_CALL = 1_000
 POLL_SECONDS = 0.05
 """Timeout of one poll for its messages; a shorter one only adds polls."""
 SILENCE_SECONDS_MAX = 30.0
+RETRY_SECONDS = 0.25
 _UNKNOWN_TOPIC = 3
+_LEADER_MOVES = {ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION}
 _NEXT_STEP = "lockstep doctor looks at Kafka; then verify again"
 
 
@@ -87,8 +89,7 @@ class KafkaTopicLog:
         consumer, found = self._consumer(committed=True), {}
         try:
             for topic, partition in partitions:
-                asked = TopicPartition(topic, partition)
-                first, end = consumer.get_watermark_offsets(asked, timeout=self._settings.timeout_seconds)
+                first, end = self._read_ends(consumer, TopicPartition(topic, partition))
                 found[topic, partition] = BufferedRange(first, end)
         except KafkaException as error:
             raise self._unread("offsets", _error(error)) from error
@@ -97,6 +98,21 @@ class KafkaTopicLog:
         finally:
             consumer.close()
         return found
+
+    def _read_ends(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+        """First offset and high watermark; asked again while the leader moves, which a broker may learn late."""
+        seconds = self._settings.timeout_seconds
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                first, end = consumer.get_watermark_offsets(place, timeout=seconds)
+            except KafkaException as error:
+                if _error(error).code() not in _LEADER_MOVES or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+                consumer.list_topics(place.topic, timeout=seconds)
+            else:
+                return first, end
 
     def read(self, wanted: Sequence[WantedRange], *, committed: bool = True) -> Iterator[Piece]:
         """Read all ranges; the pieces of a partition arrive in order, and its last one reaches `until`.

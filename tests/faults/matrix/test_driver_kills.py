@@ -81,7 +81,8 @@ def test_while_tasks_read_and_fold(killed_thrice: Callable[[Fault], None]) -> No
         files = rows_files(drivers)
         lock = next((drivers.root / "local").rglob("*.lock"))
         stopped_worker_then_kill(driver, Injection("openat", "signal=SIGSTOP", lock), log)
-        assert rows_files(drivers) - files <= set(named_files(drivers.folders.table))
+        uncommitted = rows_files(drivers) - files - set(named_files(drivers.folders.table))
+        assert len(uncommitted) < PARTITIONS  # a task of the other partition may have written its file
 
     killed_thrice(while_folding)
 

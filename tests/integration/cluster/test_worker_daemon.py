@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from lockstep.spark.worker_daemon import PRELOADED, drop_archives, put_working_folder_last
+from lockstep.spark.worker_daemon import PRELOADED, drop_archives, move_working_folder_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,8 +61,8 @@ print("pandas" in sys.modules)
 
 
 def test_the_working_folder_is_looked_at_last() -> None:
-    assert put_working_folder_last(["/here", "/there", "/here"], "/here") == ["/there", "/here", "/here"]
-    assert put_working_folder_last(["/there", "/here"], "/here") == ["/there", "/here"]
+    assert move_working_folder_last(["/here", "/there", "/here"], "/here") == ["/there", "/here", "/here"]
+    assert move_working_folder_last(["/there", "/here"], "/here") == ["/there", "/here"]
 
 
 def test_a_stream_is_folded_by_its_own_code_though_the_working_folder_has_a_module_of_that_name(tmp_path: Path) -> None:

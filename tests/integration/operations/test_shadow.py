@@ -21,6 +21,7 @@ from lockstep.operations.diff import compare_streams
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
+from lockstep.operations.query import AsOf, query_sql
 from lockstep.operations.rewind import Obstacle, rewind_stream
 from lockstep.operations.shadow import (
     NotAShadow,
@@ -130,6 +131,8 @@ def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: F
     assert [each.column for each in found.columns] == ["value"]
     assert sorted(live.rows(topic)) == before
     assert [each.name for each in list_shadows("adding", runs.folders.root)] == [NAME]
+    asked = query_sql(f"SELECT count(*) FROM {NAME}", ["adding"], runs.folders.root, AsOf(), limit=None)  # noqa: S608  # its own name
+    assert asked.rows == [[len(shadow.rows(topic))]]
 
 
 def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(feed: Feed, runs: LocalRuns) -> None:
