@@ -19,7 +19,7 @@ from benchmarks.amplification import OpenHours, measure_amplification
 from benchmarks.compaction import SmallFiles, measure_compaction
 from benchmarks.driver import Driver, measure_driver
 from benchmarks.feed import FeedIncompleteError, feed
-from benchmarks.growth import Growth, measure_growth
+from benchmarks.growth import Growth, OtherSettingsError, measure_growth
 from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
@@ -184,13 +184,17 @@ def growth(
     days: Annotated[int, typer.Option(help="Simulated days.", min=2)] = 30,
     seconds: Annotated[float, typer.Option(help="Simulated seconds from batch to batch.")] = 5.0,
     partitions: Annotated[int, typer.Option(help="Partitions that every batch reads.", min=1)] = 2,
+    keep: Annotated[Path | None, typer.Option(help="Keep the table here; a later run continues it.")] = None,
     results: Results = record.RESULTS,
 ) -> None:
     """Disk space and cost of a month of batches: the real committer under a moved clock; hours at 5 s, day by day."""
     console = Console()
-    with _folder(None) as folder:
-        for found in measure_growth(Growth(days, seconds, partitions), folder=folder, console=console):
-            record.save(found, results)
+    try:
+        with _folder(keep) as folder:
+            for found in measure_growth(Growth(days, seconds, partitions), folder=folder, console=console):
+                record.save(found, results)
+    except OtherSettingsError as error:
+        raise typer.BadParameter(str(error), param_hint="--keep") from None
     _keep_record(found, results, console)
 
 

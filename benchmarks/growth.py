@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.model.position import Position
 from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.table import delta_log
 from lockstep.table.commit import BatchCommit, OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
@@ -124,32 +125,79 @@ class _Clock:
                 os.utime(path, (self.now, self.now))
 
 
-def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Iterator[Record]:
+def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Generator[Record]:
     """Commit the batches of some days, hour by hour, with compaction and housekeeping as scheduled.
 
-    Gives the record of all days so far after each of them: a measurement of hours that is stopped loses no day.
+    Gives the record of all days so far after each of them: a measurement of hours that is stopped loses no day, and a
+    folder that is given again is continued after its last whole hour.
 
     The clock is moved backwards first, so newly written files seem to come from the future until they are stamped at
     the end of their hour: only clean-up reads the age of files, and it runs after that.
     """
-    conditions, clock, days = Conditions.now(), _Clock(), list[Day]()
+    conditions, kept = Conditions.now(), _Kept.load(folder, growth)
+    clock, days = _Clock(BEGAN + kept.hours * HOUR), kept.days
     soak = _Soak(growth, StreamFolders(STREAM.name, folder), clock)
+    if kept.hours >= growth.days * 24:
+        yield _record(growth, conditions, days)
     with clock.in_force(), console.status("") as status:
-        for day in range(1, growth.days + 1):
-            for hour in range(24):
-                soak.hour()
-                status.update(f"day {day}, hour {hour + 1}")
-            days.append(soak.measured(day))
+        for hour in range(kept.hours, growth.days * 24):
+            soak.hour()
+            status.update(f"day {hour // 24 + 1}, hour {hour % 24 + 1}")
+            if (hour + 1) % 24:
+                _Kept(growth, hour + 1, days).save(folder)
+                continue
+            days.append(soak.measured(hour // 24 + 1))
+            _Kept(growth, hour + 1, days).save(folder)
             console.print(
-                f"day {day}: {days[-1].metadata_bytes / 1e6:.1f} MB of metadata, {sum(days[-1].files.values())} files"
+                f"day {len(days)}: {days[-1].metadata_bytes / 1e6:.1f} MB of metadata, "
+                f"{sum(days[-1].files.values())} files"
             )
             yield _record(growth, conditions, days)
+
+
+class OtherSettingsError(Exception):
+    """A kept folder's batches were made with other settings."""
+
+
+class _Kept(msgspec.Struct):
+    """What a later run continues with.
+
+    Attributes:
+        growth: The settings of the folder's batches.
+        hours: Whole simulated hours.
+        days: Measurements so far.
+    """
+
+    growth: Growth
+    hours: int
+    days: list[Day]
+
+    @staticmethod
+    def load(folder: Path, growth: Growth) -> _Kept:
+        """What the folder holds; the settings of its batches must be the same, except for the number of days.
+
+        Raises:
+            OtherSettingsError: It was made with other settings.
+        """
+        path = folder / "soak.json"
+        if not path.exists():
+            return _Kept(growth, 0, [])
+        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        if replace(kept.growth, days=growth.days) != growth:
+            raise OtherSettingsError(f"{folder} was made with {kept.growth}, not {growth}: name another folder")
+        return kept
+
+    def save(self, folder: Path) -> None:
+        """Replace the file in one step."""
+        pending = folder / "soak.json.new"
+        pending.write_bytes(msgspec.json.encode(self))
+        pending.replace(folder / "soak.json")
 
 
 class _Soak:
     def __init__(self, growth: Growth, folders: StreamFolders, clock: _Clock) -> None:
         self._growth, self._folders, self._clock = growth, folders, clock
-        self._offset = 0
+        self._offset = _next_offset(folders)
         self._batch_cpu = 0.0
 
     def hour(self) -> None:
@@ -227,6 +275,11 @@ class _Soak:
                 "a batch": self._batch_cpu,
             },
         )
+
+
+def _next_offset(folders: StreamFolders) -> int:
+    """One message of each partition is read by a batch; an hour that was cut short counts as far as it came."""
+    return OutputLog(folders.table).base().head.batch if delta_log.has_log(folders.table) else 0
 
 
 def _kind(path: Path, folders: StreamFolders) -> str:
