@@ -103,14 +103,15 @@ with placed as (
            kind = 1 and not coalesce(lag(kind) over in_order = 1 and lag(at) over in_order = at
                and lag(row_number) over in_order = row_number, false) as is_new_row,
            kind = 1 and not coalesce(lag(kind) over in_order = 1
-               and lag(offset) over in_order = offset, false) as is_new_message
+               and lag(offset) over in_order = offset, false) as is_new_message,
+           coalesce(known_own, offset = at) as is_own
     from {events}
     window in_order as (partition by topic_id, partition order by at, kind, row_number),
            so_far as (partition by topic_id, partition order by at, kind, row_number
                       rows between unbounded preceding and current row)
 ), counted as (
     select *, kind = 1 as is_row, coalesce(kind = 1 and at < cover.until, false) as inside,
-           coalesce(known_number, count_if(is_new_message) over (
+           coalesce(known_number, count_if(is_new_message and is_own) over (
                partition by topic_id, partition order by at, kind, row_number
                rows between unbounded preceding and current row)) as message_number
     from placed
@@ -118,7 +119,7 @@ with placed as (
     select *,
            is_row and row_number() over in_session = 1 as is_new_session,
            is_row and lead(at) over in_session is null as ends_session,
-           last(if(sequence is null, null, struct(sequence, at, message_number))) ignore nulls over (
+           last(if(sequence is null, null, struct(sequence, at, message_number, is_own))) ignore nulls over (
                partition by topic_id, partition, session order by at, row_number
                rows between unbounded preceding and 1 preceding) as previous
     from counted
@@ -134,14 +135,16 @@ with placed as (
            count_if(sequence = previous.sequence and at > previous.at and not may_restart) as sequence_repeats,
            count_if(sequence <= previous.sequence and may_restart) as sequence_restarts,
            max(ledger.with_rows) as with_rows, max(ledger.until) as reached,
-           count_if(is_new_message) as new_messages,
+           count_if(is_new_message and is_own) as new_messages,
            collect_list(if(ends_session and newest.sequence is not null,
-                           struct(newest.at, session, newest.sequence, newest.message_number), null)) as session_ends,
+                           struct(newest.at, session, newest.sequence, newest.message_number, newest.is_own), null))
+               as session_ends,
            {sums},
            unix_micros(min(event_time)) as first_event_time_us,
            unix_micros(max(event_time)) as last_event_time_us
-    from (select *, at - previous.at > message_number - previous.message_number as may_restart,
-                 if(sequence is null, previous, struct(sequence, at, message_number)) as newest
+    from (select *, not previous.is_own
+                    or at - previous.at > message_number - previous.message_number as may_restart,
+                 if(sequence is null, previous, struct(sequence, at, message_number, is_own)) as newest
           from compared)
     group by topic_id, partition, if(is_row, if(inside, cover.batch, null), ledger.batch)
 )
@@ -167,8 +170,10 @@ group by topic_id, partition
 """Rows that timers emitted while a partition was idle belong to an empty range; a later range covers their
 offset. So where there are any, rows are compared by partition, not by batch. Likewise where a session was erased.
 
-A sequence may fall where a session ends and restarts, but its END emits no row: a restart is excluded
-only where every offset between the two rows has rows of its own."""
+A sequence may fall where a session ends and restarts, but the snapshot of the restart emits no row: a restart is
+excluded only where every offset between the two rows has rows of its own. Those of timers and of released messages are
+not: they belong to earlier offsets. Where the first of the two rows was released, its own emit offset may be the
+snapshot's."""
 
 _LEDGER_SUMS: Final = (
     "offsets_read",
@@ -310,7 +315,8 @@ def _read_partition(row: dict[str, Any], rules: Sequence[str]) -> PartitionSumma
 
 def _read_session_end(row: dict[str, Any], end: dict[str, Any]) -> SessionEnd:
     number = end["message_number"] - row["new_messages"]
-    return SessionEnd(row["topic_id"], row["partition"], end["session"], end["sequence"], end["at"], number)
+    place = row["topic_id"], row["partition"]
+    return SessionEnd(*place, end["session"], end["sequence"], end["at"], number, end["is_own"])
 
 
 def _load_events(events: _Events, rows: DataFrame, flags: Sequence[str]) -> DataFrame:
@@ -392,6 +398,7 @@ def _make_ends(ends: Sequence[SessionEnd]) -> pa.Table:
             "session": pa.array([end.session for end in ends], pa.string()),
             "sequence": pa.array([end.sequence for end in ends], pa.int64()),
             "known_number": pa.array([end.number for end in ends], pa.int64()),
+            "known_own": pa.array([end.is_own for end in ends], pa.bool_()),
         }
     )
 

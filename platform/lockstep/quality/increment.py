@@ -93,7 +93,9 @@ class SessionEnd(msgspec.Struct, frozen=True, array_like=True):
         session: The session.
         sequence: The producer's number.
         at: Emit offset of the row.
-        number: Number of its message among those with rows of the partition, 0 for the last one, else negative.
+        number: Number of its message among those of the partition that emitted rows at their own offset, 0 for the
+            last one, else negative.
+        is_own: Whether its emit offset is that of its message, which was not buffered.
     """
 
     topic_id: str
@@ -102,6 +104,7 @@ class SessionEnd(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     at: int
     number: int
+    is_own: bool = True
 
 
 class CheckState(msgspec.Struct, frozen=True):

@@ -68,7 +68,7 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         last_event_time_us: Largest event time, microseconds since 1970 (UTC).
         reached: Offset after the last ledger range; None without one.
         violations: Rows that violate each of the user's rules, by its id.
-        new_messages: Messages of the increment that have rows, by their emit offsets.
+        new_messages: Messages of the increment that emitted rows at their own offsets.
     """
 
     topic_id: str

@@ -144,3 +144,33 @@ def test_rows_of_an_erased_session_are_not_missed_and_others_are(spark: SparkSes
     checked = check_stream(spark, folders, snapshots_emit=False)
     assert checked.coverage.reason == "there is no earlier result to go on from"
     assert (outcomes(checked), checked.rows) == (ALL_PASSED, before.rows - erased.plan.rows)
+
+
+@pytest.mark.parametrize(("hidden", "outcome"), [({113, 114}, RuleOutcome.PASSED), (set(), RuleOutcome.FAILED)])
+def test_rows_of_timers_hide_no_fall_and_no_restart_by_an_end_and_a_snapshot(
+    spark: SparkSession, tmp_path: Path, hidden: set[int], outcome: RuleOutcome
+) -> None:
+    (batch,) = clean_batches(1)
+    part = batch[CLEAN[0]]
+    (rows,), fires = part.files, 115
+    firing = [row for row in rows if row["_emit_offset"] == fires]
+    for row in firing:
+        row["_row"] += 2
+        row["_sequence"] = 1
+    after = [row for row in rows if row["_session"] == "s1" and fires < row["_emit_offset"] < fires + 3]
+    for row in after:
+        row["_sequence"] = row["_emit_offset"] - fires + 1
+    timers = [
+        part.row(offset) | {"_emit_offset": fires, "_row": at, "_sequence": None} for at, offset in [(0, 101), (1, 102)]
+    ]
+    at = rows.index(firing[0])
+    part.files[0] = [row for row in (*rows[:at], *timers, *rows[at:]) if row["_offset"] not in hidden]
+    own = {row["_offset"] for row in part.files[0]}
+    part.change_ledger(
+        rows=len(part.files[0]),
+        timer_rows=2,
+        with_rows=len(own),
+        accepted_without_row=part.ledger[0].accepted_without_row + len(hidden),
+    )
+    folders = write(tmp_path, [batch])
+    assert outcomes(check_stream(spark, folders)) == ALL_PASSED | {"sequence": outcome}

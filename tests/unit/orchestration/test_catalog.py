@@ -15,7 +15,7 @@ from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep import AvailableNow, EventTime, Objectives
+from lockstep import AvailableNow, EventTime, Objectives, Stream, Topics
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.table_asset import (
     LEDGER_FAIL,
@@ -28,6 +28,7 @@ from lockstep.orchestration.table_asset import (
     read_field_descriptions,
 )
 from lockstep.quality.check import may_begin_unseen
+from tests.integration.quality.stream_tables import Whole
 from tests.support.golden_streams import STREAMS as STARTS
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
@@ -93,11 +94,15 @@ def test_integrity_and_trigger_are_shown_as_they_are_declared(
 
 
 def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_rows_after_an_end() -> None:
-    first, by_snapshot = STARTS["first_strict"], STARTS["strict"]
+    whole, integrity = Topics(pattern="whole"), STARTS["strict"].integrity
+    by_snapshot = Stream(name="whole", topics=whole, transform=Whole(), integrity=integrity)
+    first = replace(by_snapshot, integrity=STARTS["first_strict"].integrity)
     idle = EventTime(session_idle=timedelta(minutes=5))
     assert not may_begin_unseen(first)  # an END without rows lies between
     assert may_begin_unseen(replace(first, event_time=idle))
     assert not may_begin_unseen(replace(by_snapshot, event_time=idle))
+    assert may_begin_unseen(STARTS["strict"])  # its snapshots emit rows, and may restart the numbers
+    assert not may_begin_unseen(order_books)
 
 
 @pytest.mark.parametrize(
