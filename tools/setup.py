@@ -211,9 +211,14 @@ def check_java() -> None:
         raise ProblemError(f"{problem.what}; {problem.next_step}")
 
 
+def find_existing(folder: Path) -> Path:
+    """The folder, or where it will be made."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
 def check_space() -> None:
     """Stop before a download that cannot fit."""
-    for folder in (ROOT, Path.home()):
+    for folder in (ROOT, find_existing(Path.home())):
         free = shutil.disk_usage(folder).free
         if free < FREE_BYTES_MIN:
             found, needed = f"{free / 1e9:.1f} GB", f"{FREE_BYTES_MIN / 1e9:.1f} GB"
