@@ -376,7 +376,7 @@ def is_same_state(gate: object, known: SessionMemory, before: int) -> bool:
     """
     waits = known.waits or known.opened_at < before
     if not is_wrapped(gate):
-        return not waits and _same(gate, known.memory)
+        return not known.waits and _same(gate, known.memory)  # stored before the suspension: suspended when next read
     opened_at, memory = gate["o"], gate["g"]
     began_alike = opened_at in {0, known.opened_at}  # 0: stored before the policy recorded it
     if waits:
