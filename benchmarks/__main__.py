@@ -27,6 +27,7 @@ from benchmarks.pairs import EndedEarlyError, Pairs, measure_pairs
 from benchmarks.peers.measure import measure_peers
 from benchmarks.peers.systems import PEERS
 from benchmarks.plots import draw
+from benchmarks.quality import Checks, measure_quality
 from benchmarks.restart import measure_restart, plan_restarts
 from benchmarks.rounds import Plan, WrongRowsError, measure_all
 from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
@@ -216,6 +217,25 @@ def amplification(results: Results = record.RESULTS) -> None:
     console = Console()
     with _folder(None) as folder:
         found = measure_amplification(OpenHours(), folder=folder, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def quality(
+    rows: Annotated[int, typer.Option(help="Rows of the table.", min=200_000)] = 1_000_000,
+    results: Results = record.RESULTS,
+) -> None:
+    """Checks of a table and of what was added to it, by lockstep and by the stock suite of Great Expectations."""
+    from pyspark.sql import SparkSession
+
+    from lockstep.settings import SparkSettings
+    from lockstep.spark.session import start_context
+
+    console = Console()
+    spark = SparkSession(start_context(SparkSettings(master="local[2]"), "quality benchmark"))
+    with _folder(None) as folder:
+        found = measure_quality(Checks(rows), spark, folder=folder, console=console)
+    spark.stop()
     _keep_record(found, results, console)
 
 

@@ -94,10 +94,12 @@ def write_table(small: SmallFiles, root: Path) -> MadeTable:
     return MadeTable(folders.table, size)
 
 
-def write_small_file(table: Path, number: int, rows: int, random: np.random.Generator, *, hour: str = HOUR) -> DataFile:
-    """A file with rows of all partitions; file by file the offsets of each go on."""
+def write_small_file(
+    table: Path, number: int, rows: int, random: np.random.Generator, *, hour: str = HOUR, first: int = 0
+) -> DataFile:
+    """A file with rows of all partitions; file by file the offsets of each go on, from the first one."""
     each = rows // PARTITIONS
-    offsets = [number * each + at for _ in range(PARTITIONS) for at in range(each)]
+    offsets = [first + number * each + at for _ in range(PARTITIONS) for at in range(each)]
     runs = [PartitionRun(f"growth.{partition}", f"id-of-{partition}", 0, each) for partition in range(PARTITIONS)]
     times = [1_767_225_600_000_000 + offset * 1_000 for offset in offsets]
     proof = Provenance(runs, offsets, [0] * len(offsets), [f"s{at % 97}" for at in offsets], offsets, times)

@@ -211,6 +211,14 @@ class Installation:
         self.runs.append(Run(process, output))
         return self.runs[-1]
 
+    def run_command(self, module: str, *arguments: str, home: str = "home") -> None:
+        """Run a command to its end, which is to be a good one."""
+        command = [sys.executable, "-m", module, *arguments]
+        said = subprocess.run(
+            command, cwd=ROOT, env=self.environment(home), capture_output=True, text=True, check=False
+        )
+        assert said.returncode == 0, said.stdout + said.stderr
+
     def materialize(self, *, available_now: bool, home: str = "home", without: str = "") -> Run:
         """Start `dagster asset materialize` of the stream."""
         config = {"ops": {"order_books__table": {"config": {"available_now": available_now}}}}

@@ -782,6 +782,13 @@ DAGSTER: tuple[Fault, ...] = (
         (f"{PARTS}test_a_stream_writes_on_while_the_databases_of_dagster_are_locked",),
     ),
     Fault(
+        "F65",
+        "50 handovers in a row under load, each launched in Dagster",
+        "each run follows the one before; nothing is lost or repeated, and the supervisor starts none",
+        T2,
+        (f"{PARTS}test_many_handovers_in_a_row_lose_nothing_and_repeat_nothing",),
+    ),
+    Fault(
         "F48",
         "the code server is killed",
         "the run goes on and hears Terminate; a new code server supervises it",

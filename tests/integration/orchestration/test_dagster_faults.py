@@ -5,19 +5,26 @@ The tests share one table and one Kafka, in this order.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sqlite3
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from dagster_graphql import DagsterGraphQLClient
 
 from lockstep.localdev.processes import find_free_ports
+from lockstep.orchestration.names import OUTCOME_TAG
 from lockstep.table.delta_log import Desired
+from lockstep.table.ledger import read_ledger
 from tests.integration.orchestration.test_comeback import Site
 from tests.support.installation import ROOT, is_listening, wait_until
 
@@ -32,6 +39,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+LOG = logging.getLogger(__name__)
+HANDOVERS = 50
 LOCKED_SECONDS = 60.0
 TOPICS_SENSOR = "order_books_topics"
 
@@ -47,9 +56,9 @@ def is_silent(tick: InstigatorTick) -> bool:
 
 
 @contextmanager
-def webserver(site: Site) -> Iterator[subprocess.Popen[bytes]]:
+def webserver(site: Site, port: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Dagster's web server on the workspace of the daemon."""
-    (port,) = find_free_ports(1)
+    port = port or find_free_ports(1)[0]
     command = [sys.executable, "-m", "dagster_webserver", "-h", "127.0.0.1", "-p", str(port)]
     command += ["-w", str(site.installation.workspace)]
     environment = site.installation.environment(site.home)
@@ -72,6 +81,34 @@ def locked(storage: Path) -> Iterator[int]:
             stack.callback(connection.close)
             connection.execute("BEGIN EXCLUSIVE")
         yield len(files)
+
+
+@contextmanager
+def fed(site: Site) -> Iterator[list[int]]:
+    """A producer of some messages a second while the block lasts; the end offsets that it has sent so far."""
+    sent, over = [site.installation.position("first")], threading.Event()
+
+    def send() -> None:
+        while not over.wait(0.5):
+            site.installation.produce("first", sent[-1], sent[-1] + 3)
+            sent.append(sent[-1] + 3)
+
+    thread = threading.Thread(target=send, name="producer")
+    thread.start()
+    try:
+        yield sent
+    finally:
+        over.set()
+        thread.join()
+
+
+def find_gaps(site: Site, epochs: range) -> list[float]:
+    """Seconds from the last commit of each epoch to the first one of the next."""
+    commits = {epoch: list[float]() for epoch in epochs}
+    for row in read_ledger(site.folders.ledger):
+        if row.epoch in commits:
+            commits[row.epoch].append(row.committed_at.timestamp())
+    return [min(commits[new]) - max(commits[old]) for old, new in pairwise(epochs)]
 
 
 def test_a_stream_does_not_miss_a_web_server_nor_a_daemon_that_are_killed(site: Site) -> None:
@@ -125,3 +162,26 @@ def test_sensors_that_get_no_answer_of_kafka_keep_their_cursor_and_look_again(si
         wait_until(lambda: site.installation.position("afterwards") == 50, "the topics sensor asks for a handover")
         site.read_on("the stream goes on")
         assert site.desired() is Desired.RUNNING
+
+
+@pytest.mark.timeout(3_600)
+def test_many_handovers_in_a_row_lose_nothing_and_repeat_nothing(site: Site) -> None:
+    """Under load, each launched in the web UI: by its queue, its daemon and its code server."""
+    (port,) = find_free_ports(1)
+    site.started_by_hand()
+    began = site.epoch()
+    with site.daemon(served=True), webserver(site, port):
+        console = DagsterGraphQLClient("127.0.0.1", port)
+        with fed(site) as sent:
+            for epoch in range(began + 1, began + HANDOVERS + 1):
+                console.submit_job_execution("order_books_stream", "lockstep")
+                wait_until(lambda: site.installation.writes(epoch), f"epoch {epoch} writes")  # noqa: B023
+                committed = site.installation.position("first")
+                wait_until(lambda: site.installation.position("first") > committed, "it commits")  # noqa: B023
+        wait_until(lambda: site.installation.position("first") == sent[-1], "all is read")
+        gaps = sorted(find_gaps(site, range(began, began + HANDOVERS + 1)))
+        LOG.warning("gaps of %d handovers: median %.2f s, longest %.2f s", len(gaps), statistics.median(gaps), gaps[-1])
+        replaced = [run for run in site.runs() if run.tags.get(OUTCOME_TAG) == "handed over"]
+        assert (len(gaps), len(replaced)) == (HANDOVERS, HANDOVERS)
+        assert (site.epoch(), site.asked_for_by("supervisor")) == (began + HANDOVERS, [])
+        site.installation.run_command("lockstep.cli", "verify", "order_books", home=site.home)

@@ -81,19 +81,6 @@ class WebServer:
         assert run.status is DagsterRunStatus.SUCCESS
 
 
-def command(installation: Installation, module: str, *arguments: str) -> None:
-    """Run a command to its end, which is to be a good one."""
-    said = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env=installation.environment("home"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert said.returncode == 0, said.stdout + said.stderr
-
-
 def ended(installation: Installation, run_id: str) -> DagsterRun:
     """A run once it is over; one that does not end in time fails with what Dagster knows of it."""
     with installation.dagster() as instance:  # once: to open it costs as much as many looks
@@ -186,7 +173,7 @@ def test_the_jobs_of_compaction_and_housekeeping_run_through_the_daemon(
 
 
 def test_a_result_stays_visible_while_windows_go_by(installation: Installation, web: WebServer) -> None:
-    command(installation, "lockstep.cli", "start", "order_books")
+    installation.run_command("lockstep.cli", "start", "order_books")
     writing_run(installation)
     assert installation.head().desired is Desired.RUNNING
 
@@ -276,7 +263,7 @@ def test_terminate_stops_the_stream_and_verify_proves_what_it_wrote(installation
     last = read_heartbeat(installation.folders.control, epoch)
     assert last is not None
     assert last.phase is Phase.ENDED
-    command(installation, "lockstep.cli", "verify", "order_books")
+    installation.run_command("lockstep.cli", "verify", "order_books")
 
 
 def test_a_stream_that_lost_its_integrity_fails_and_nobody_starts_it_again(

@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_positions
-from tests.integration.orchestration.test_daily_operation import command, writing_run
+from tests.integration.orchestration.test_daily_operation import writing_run
 from tests.support.feed import ProducerRecord, append
 from tests.support.installation import Installation, messages, wait_until
 
@@ -47,7 +47,7 @@ def positions(installation: Installation) -> Mapping[str, int]:
 def test_they_cost_two_restarts_at_most_and_nothing_of_them_is_missed(installation: Installation) -> None:
     installation.produce("first", 0, 50)
     with installation.daemon():
-        command(installation, "lockstep.cli", "start", "order_books")
+        installation.run_command("lockstep.cli", "start", "order_books")
         writing_run(installation)
         epoch = installation.epoch()
         names = create_topics(installation)
@@ -58,5 +58,5 @@ def test_they_cost_two_restarts_at_most_and_nothing_of_them_is_missed(installati
         writing_run(installation)
         time.sleep(90)  # longer than the sensor's pause: it asks for no other run
         assert installation.epoch() - epoch <= RESTARTS_MAX
-        command(installation, "lockstep.cli", "stop", "order_books")
-        command(installation, "lockstep.cli", "verify", "order_books")
+        installation.run_command("lockstep.cli", "stop", "order_books")
+        installation.run_command("lockstep.cli", "verify", "order_books")
