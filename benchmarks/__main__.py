@@ -143,16 +143,17 @@ def sessions(
 
 @app.command()
 def latency(
-    seconds: Annotated[int, typer.Option(help="Measured time of each trigger.", min=1)] = 120,
+    seconds: Annotated[int, typer.Option(help="Measured time of each run.", min=1)] = 60,
+    rounds: Annotated[int, typer.Option(help="Turns of the bare loop and lockstep.", min=1)] = 2,
+    triggers: Annotated[str, typer.Option(help="Seconds from batch to batch, comma-separated.")] = "0.25,1",
     keep: Keep = None,
     results: Results = record.RESULTS,
 ) -> None:
-    """From event to visible in Delta at 10,000 messages/s, and the load, with triggers of 0.25 and 1 s."""
+    """From event to visible in Delta at 10,000 messages/s, and the load, in turns with a bare loop that commits too."""
     console = Console()
+    asked = Live(seconds=seconds, rounds=rounds, triggers_seconds=[float(each) for each in triggers.split(",")])
     with _prepared(keep, (), console) as (broker, output):
-        found = measure_latency(
-            Live(seconds=seconds), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console
-        )
+        found = measure_latency(asked, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
     _keep_record(found, results, console)
 
 

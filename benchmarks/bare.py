@@ -51,7 +51,7 @@ CHUNK_MESSAGES = 500
 CONSUME_MESSAGES = 1_000
 STALL_SECONDS_MAX = 60.0
 
-_CONSUMER = {
+CONSUMER = {
     "group.id": "bare",  # required by the client, never joined
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
@@ -98,7 +98,7 @@ _CHANGE = tuple(
     _Column(field.name, _ARROW[field.type], {int: "q", float: "d"}.get(field.type))
     for field in msgspec.structs.fields(Change)
 )
-# What `_fold` appends for a row, in its order; the other columns follow from these.
+# What `fold` appends for a row, in its order; the other columns follow from these.
 _FOLDED = (_TOPIC, _PARTITION, _OFFSET, _SESSION, _SEQUENCE, _EVENT_TIME, *_CHANGE)
 _WRITTEN = (
     *_CHANGE,
@@ -125,8 +125,8 @@ class StalledError(Exception):
 
 def run(task: Task) -> None:
     """Run the task: one file for each `task.batch_messages` messages."""
-    consumer = Consumer({**_CONSUMER, "bootstrap.servers": task.bootstrap_servers})
-    left = _assign_all(consumer, re.compile(task.topics))
+    consumer = Consumer({**CONSUMER, "bootstrap.servers": task.bootstrap_servers})
+    left = assign_all(consumer, re.compile(task.topics))
     task.output.mkdir(parents=True)
     state: State = {}
     # Nothing here is part of a cycle: collecting would only walk over the growing state.
@@ -135,14 +135,14 @@ def run(task: Task) -> None:
         if not left:
             break
         messages = min(left, task.batch_messages)
-        _write(_fold_batch(consumer, messages, state), task.output / f"{number:06d}.parquet")
+        write(_fold_batch(consumer, messages, state), task.output / f"{number:06d}.parquet")
         left -= messages
         if task.turns:
             wait_for_turn(messages)
     consumer.close()
 
 
-def _assign_all(consumer: Consumer, topics: re.Pattern[str]) -> int:
+def assign_all(consumer: Consumer, topics: re.Pattern[str]) -> int:
     """Assign all matching partitions at once; returns their number of messages."""
     found = consumer.list_topics(timeout=STALL_SECONDS_MAX).topics
     partitions = [
@@ -166,12 +166,12 @@ def _fold_batch(consumer: Consumer, messages: int, state: State) -> list[pa.Reco
             raise KafkaException(error)
         messages -= len(records)
         for first in range(0, len(records), CHUNK_MESSAGES):
-            rows = _fold(records[first : first + CHUNK_MESSAGES], state)
-            batches.append(_record_batch(rows))
+            rows = fold(records[first : first + CHUNK_MESSAGES], state)
+            batches.append(make_record_batch(rows))
     return batches
 
 
-def _fold(records: Sequence[Record], state: State) -> list[object]:
+def fold(records: Sequence[Record], state: State) -> list[object]:
     """Fold records in order; returns the values of `_FOLDED` of each row, one row after the other."""
     rows: list[object] = []
     places = map(Record.topic, records), map(Record.partition, records), map(Record.offset, records)
@@ -199,7 +199,7 @@ def _fold(records: Sequence[Record], state: State) -> list[object]:
     return rows
 
 
-def _record_batch(rows: list[object]) -> pa.RecordBatch:
+def make_record_batch(rows: list[object]) -> pa.RecordBatch:
     """Rows as Arrow: unknown columns are constant, equal ones are shared."""
     width = len(_FOLDED)
     arrays = {column.name: column.array(rows[n::width]) for n, column in enumerate(_FOLDED)}
@@ -209,7 +209,8 @@ def _record_batch(rows: list[object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _write(batches: list[pa.RecordBatch], path: Path) -> None:
+def write(batches: list[pa.RecordBatch], path: Path) -> None:
+    """One Parquet file."""
     pq.write_table(
         pa.Table.from_batches(batches, schema=SCHEMA),
         path,

@@ -85,7 +85,7 @@ def _run(driver: Driver, stage: Stage) -> DriverResult:
         usage = meter.finish()
         stream.stop()
     rows = stage.prove()
-    seconds = stage.seen().batch_seconds(began)
+    seconds = stage.batch_seconds(began)
     return DriverResult(usage, len(seconds), float(np.median(seconds)), rows)
 
 

@@ -1,27 +1,33 @@
-"""Live latency: from a message's creation to its row being visible in the Delta table, at a steady rate."""
+"""Live latency: from a message's creation to its row being visible in the Delta table, at a steady rate.
+
+lockstep and the bare loop with one Parquet file and one Delta commit a trigger take turns, on the same messages, seen
+by the same observer.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from benchmarks.live import LiveStream, Pacer, Stage
+from benchmarks.live import BARE, LOCKSTEP, LiveProgram, LiveStream, Pacer, Stage
 from benchmarks.pacer import Paced
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
-from benchmarks.seen import created_ms
 from benchmarks.workload import Size
 from lockstep.rehearsal.process_usage import TreeMeter, TreeUsage
 
 TOPICS, SESSIONS, ROWS = 8, 200, 200
 P50_MAX_SECONDS, P99_MAX_SECONDS, IDLE_CORES_MAX = 0.3, 0.6, 0.1
 CORES_MAX = {0.25: 0.6, 1.0: 0.3}
+RATIO_MAX = 1.5
 FAST_SECONDS = 0.25
 """The trigger that has goals for its latency."""
 
@@ -35,14 +41,16 @@ class Live:
         warm_seconds: Sent before the measured time.
         seconds: Measured.
         idle_seconds: Watched afterwards, without messages.
-        triggers_seconds: One run each.
+        triggers_seconds: One run of either program in each round.
+        rounds: Turns; a figure is the median of its rounds.
     """
 
     rate: int = 10_000
     warm_seconds: int = 10
-    seconds: int = 120
+    seconds: int = 60
     idle_seconds: int = 15
     triggers_seconds: Sequence[float] = (FAST_SECONDS, 1.0)
+    rounds: int = 2
 
     def size(self, trigger_seconds: float) -> Size:
         """The messages of a run."""
@@ -55,6 +63,7 @@ class LiveResult(msgspec.Struct, frozen=True):
     """Results of one run.
 
     Attributes:
+        program: Name of what ran.
         trigger_seconds: Its trigger.
         percentiles: Delay in seconds at each percent from 0 to 100, over all measured messages.
         delay_max_seconds: The largest.
@@ -62,11 +71,12 @@ class LiveResult(msgspec.Struct, frozen=True):
         busy: CPU time while messages came.
         idle: CPU time afterwards.
         batches: Batches seen since then.
-        batch_seconds_median: Of those, from plan to commit.
+        batch_seconds_median: Of those, from plan to commit; 0 for the bare loop, which notes none.
         paced: The pacer's report.
         rows: Rows in the table at the end, equal to those of the bare loop.
     """
 
+    program: str
     trigger_seconds: float
     percentiles: Sequence[float]
     delay_max_seconds: float
@@ -80,7 +90,7 @@ class LiveResult(msgspec.Struct, frozen=True):
 
 
 def measure_latency(live: Live, *, bootstrap_servers: str, folder: Path, console: Console) -> Record:
-    """One run for each trigger.
+    """In each round one run of either program for each trigger.
 
     Raises:
         LiveRunError: A part of a run failed.
@@ -88,9 +98,10 @@ def measure_latency(live: Live, *, bootstrap_servers: str, folder: Path, console
     """
     conditions = Conditions.now()
     results = []
-    for trigger in live.triggers_seconds:
-        stage = Stage(bootstrap_servers, live.size(trigger), folder / f"live-{trigger:g}", trigger)
-        with console.status(f"{live.rate:,} messages/s for {live.seconds} s, a batch every {trigger:g} s ..."):
+    for number, trigger, program in product(range(live.rounds), live.triggers_seconds, (BARE, LOCKSTEP)):
+        output = folder / f"live-{number}-{trigger:g}-{program.module}"
+        stage = Stage(bootstrap_servers, live.size(trigger), output, trigger, program)
+        with console.status(f"{program.name}, {live.rate:,} messages/s, {live.seconds} s, a batch every {trigger:g} s"):
             results.append(_run(live, stage))
         console.print(_line(results[-1]))
     settings = msgspec.to_builtins(live) | {"topics": TOPICS, "sessions": SESSIONS, "rows": ROWS}
@@ -101,10 +112,10 @@ def measure_latency(live: Live, *, bootstrap_servers: str, folder: Path, console
 def _run(live: Live, stage: Stage) -> LiveResult:
     """One run.
 
-    1. Snapshots are sent and committed, the stream is up, the pacer has made its messages.
+    1. Snapshots are sent and committed, the program is up, the pacer has made its messages.
     2. Messages are sent; the first seconds are not measured.
-    3. All messages are committed; then the idle stream is measured.
-    4. The stream is stopped, and its rows are proven.
+    3. All messages are committed; then the idle program is measured.
+    4. The program is stopped, and its rows are proven.
     """
     first, until = stage.size.sessions_per_topic, stage.size.messages_per_topic
     stage.open()
@@ -120,10 +131,10 @@ def _run(live: Live, stage: Stage) -> LiveResult:
         time.sleep(live.idle_seconds)
         idle = meter.finish()
         stream.stop()  # 4
-    rows, seen = stage.prove(), stage.seen()
-    delays = seen.delays_seconds(created_ms(stage.bootstrap_servers, stage.size), began, ended)
-    batch_seconds = seen.batch_seconds(began)
+    rows, delays = stage.prove(), stage.delays().between(began, ended)
+    batch_seconds = stage.batch_seconds(began) if stage.program is LOCKSTEP else []
     return LiveResult(
+        program=stage.program.name,
         trigger_seconds=stage.trigger_seconds,
         percentiles=_percentiles(delays),
         delay_max_seconds=float(delays.max()),
@@ -131,7 +142,7 @@ def _run(live: Live, stage: Stage) -> LiveResult:
         busy=busy,
         idle=idle,
         batches=len(batch_seconds),
-        batch_seconds_median=float(np.median(batch_seconds)),
+        batch_seconds_median=median(batch_seconds or [0.0]),
         paced=paced,
         rows=rows,
     )
@@ -144,31 +155,48 @@ def _percentiles(delays: npt.NDArray[np.float64]) -> list[float]:
 def figures(results: Sequence[LiveResult]) -> list[Figure]:
     """The promised figures, and further ones."""
     found: list[Figure] = []
-    for result in results:
-        is_fast, name = result.trigger_seconds == FAST_SECONDS, f"trigger {result.trigger_seconds:g} s: "
-        found += [
-            Figure(f"{name}event to visible, p50", result.percentiles[50], "s", P50_MAX_SECONDS if is_fast else None),
-            Figure(f"{name}event to visible, p99", result.percentiles[99], "s", P99_MAX_SECONDS if is_fast else None),
-            Figure(f"{name}load", result.busy.cores, "cores", CORES_MAX.get(result.trigger_seconds)),
-            Figure(f"{name}load while idle", result.idle.cores, "cores"),
-            Figure(f"{name}batch, median", result.batch_seconds_median, "s"),
-        ]
+    for trigger in dict.fromkeys(result.trigger_seconds for result in results):
+        bare, ours = (_of(results, trigger, program) for program in (BARE, LOCKSTEP))
+        found += _figures(trigger, bare, ours)
     return found
+
+
+def _of(results: Sequence[LiveResult], trigger_seconds: float, program: LiveProgram) -> list[LiveResult]:
+    """The runs of a program at a trigger, in order of the rounds."""
+    return [each for each in results if each.trigger_seconds == trigger_seconds and each.program == program.name]
+
+
+def _figures(trigger_seconds: float, bare: Sequence[LiveResult], ours: Sequence[LiveResult]) -> list[Figure]:
+    name, is_fast = f"trigger {trigger_seconds:g} s: ", trigger_seconds == FAST_SECONDS
+    found = []
+    for percent, seconds_max in ((50, P50_MAX_SECONDS), (99, P99_MAX_SECONDS)):
+        delay = f"event to visible, p{percent}"
+        pairs = [(one.percentiles[percent], other.percentiles[percent]) for one, other in zip(bare, ours, strict=True)]
+        ratio = median(other / one for one, other in pairs)
+        found += [
+            Figure(f"{name}{delay}", median(other for _, other in pairs), "s", seconds_max if is_fast else None),
+            Figure(f"{name}{BARE.name}: {delay}", median(one for one, _ in pairs), "s"),
+            Figure(f"{name}{delay}, to the {BARE.name}", ratio, "", RATIO_MAX if is_fast else None),
+        ]
+    return [
+        *found,
+        Figure(f"{name}load", median(each.busy.cores for each in ours), "cores", CORES_MAX.get(trigger_seconds)),
+        Figure(f"{name}{BARE.name}: load", median(each.busy.cores for each in bare), "cores"),
+        Figure(f"{name}load while idle", median(each.idle.cores for each in ours), "cores"),
+        Figure(f"{name}batch, median", median(each.batch_seconds_median for each in ours), "s"),
+    ]
 
 
 def panels(live: Live, results: Sequence[LiveResult]) -> list[Panel]:
     """The delays as a cumulative curve, and the load by kind of process."""
-    curves = [
-        Series(f"trigger {result.trigger_seconds:g} s", [float(percent) for percent in range(101)], result.percentiles)
-        for result in results
-    ]
+    curves = [Series(_label(each), [float(percent) for percent in range(101)], each.percentiles) for each in results]
     roles = list(results[0].busy.cpu_seconds)
-    labels = [f"{result.trigger_seconds:g} s" for result in results]
+    labels = [_label(each) for each in results]
     loads = [
         Series(role, [each.busy.cpu_seconds[role] / each.busy.wall_seconds for each in results], labels=labels)
         for role in roles
     ]
-    goals = [CORES_MAX[each.trigger_seconds] for each in results if each.trigger_seconds in CORES_MAX]
+    goals = {CORES_MAX[each.trigger_seconds] for each in results if each.trigger_seconds in CORES_MAX}
     return [
         Panel(
             kind="curve",
@@ -184,17 +212,21 @@ def panels(live: Live, results: Sequence[LiveResult]) -> list[Panel]:
         Panel(
             kind="bars",
             title="Load of the whole process tree",
-            x_label="trigger",
+            x_label="program, trigger",
             y_label="CPU s per s (cores)",
             series=loads,
-            goals=[GoalLine(f"goal {goal:g}", "y", goal) for goal in sorted(set(goals))],
+            goals=[GoalLine(f"goal {goal:g}", "y", goal) for goal in sorted(goals)],
         ),
     ]
+
+
+def _label(result: LiveResult) -> str:
+    return f"{result.program}, {result.trigger_seconds:g} s"
 
 
 def _line(result: LiveResult) -> str:
     p50, p99 = result.percentiles[50], result.percentiles[99]
     return (
-        f"trigger {result.trigger_seconds:g} s: p50 {p50:.3f} s, p99 {p99:.3f} s, {result.busy.cores:.2f} cores, "
+        f"{_label(result)}: p50 {p50:.3f} s, p99 {p99:.3f} s, {result.busy.cores:.2f} cores, "
         f"{result.idle.cores:.2f} idle, pacer behind {result.paced.behind_seconds_max:.3f} s at most"
     )

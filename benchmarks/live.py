@@ -15,13 +15,14 @@ from typing import Self
 
 import msgspec
 
+from benchmarks import live_bare
 from benchmarks.feed import empty_topics, forget_positions, produce
 from benchmarks.live_side import LOCAL, LiveTask
 from benchmarks.measure import run_measured
 from benchmarks.pacer import READY_SUFFIX, Paced
 from benchmarks.reaper import descendants
 from benchmarks.rounds import WrongRowsError
-from benchmarks.seen import Commit, Seen, commits, reached
+from benchmarks.seen import Commit, Delays, commits, created_ms, reached, read_batch_seconds, read_delays
 from benchmarks.systems import REFERENCE, STREAM, Task, environment
 from benchmarks.verify import digest_of
 from benchmarks.workload import Size, interleaved
@@ -48,6 +49,30 @@ class LiveRunError(Exception):
 
 
 @dataclass(frozen=True)
+class LiveProgram:
+    """A program that folds the messages as they come, and is observed.
+
+    Attributes:
+        name: Its name in the results.
+        module: The module for `python -m`; it takes the arguments of `LiveTask`.
+        table: Its Delta table below the output folder.
+        count_reached: Messages read up to the newest commit, given the output folder.
+    """
+
+    name: str
+    module: str
+    table: str
+    count_reached: Callable[[Path], int]
+
+
+LOCKSTEP = LiveProgram(
+    "lockstep", "benchmarks.live_side", f"{STREAM}/table", lambda output: reached(StreamFolders(STREAM, output).ledger)
+)
+BARE = LiveProgram("bare loop", "benchmarks.live_bare", live_bare.TABLE, live_bare.count_reached)
+"""The reference: one Parquet file and one Delta commit every so many seconds, without any promise."""
+
+
+@dataclass(frozen=True)
 class Stage:
     """The environment of a live run.
 
@@ -56,12 +81,19 @@ class Stage:
         size: The messages; its topics are emptied at the start.
         folder: A folder of its own.
         trigger_seconds: A batch every so many seconds.
+        program: What folds the messages.
     """
 
     bootstrap_servers: str
     size: Size
     folder: Path
     trigger_seconds: float
+    program: LiveProgram = LOCKSTEP
+
+    @property
+    def table(self) -> Path:
+        """The observed table."""
+        return self.folder / self.program.table
 
     @property
     def folders(self) -> StreamFolders:
@@ -87,11 +119,15 @@ class Stage:
 
     def commits(self) -> list[Commit]:
         """The versions of the table that the observer has seen."""
-        return commits(self.folders.table, self._seen)
+        return commits(self.table, self._seen)
 
-    def seen(self) -> Seen:
-        """The measurements of each batch."""
-        return Seen(self.folders, self.commits())
+    def delays(self) -> Delays:
+        """From creation to visibility, for each row of the table."""
+        return read_delays(self.table, self._seen, created_ms(self.bootstrap_servers, self.size))
+
+    def batch_seconds(self, since_ns: int) -> list[float]:
+        """Wall seconds of each of lockstep's batches that was seen since then."""
+        return read_batch_seconds(self.folders.ledger, self.commits(), since_ns)
 
     @property
     def _seen(self) -> Path:
@@ -100,7 +136,7 @@ class Stage:
     @contextmanager
     def observed(self) -> Iterator[None]:
         """Run the observer in this context."""
-        program = [sys.executable, "-I", observer.__file__, str(self.folders.table), str(self._seen)]
+        program = [sys.executable, "-I", observer.__file__, str(self.table), str(self._seen)]
         process = start_child(program, folder=self.folder, log=self.log)
         try:
             yield
@@ -122,8 +158,9 @@ class Stage:
             time.sleep(_POLL_SECONDS)
 
     def wait_until_committed(self, messages: int, running: subprocess.Popen[bytes]) -> None:
-        """Wait until that many messages are read, according to the ledger."""
-        self.wait(f"{messages:,} messages are committed", lambda: reached(self.folders.ledger) >= messages, running)
+        """Wait until that many messages are read, according to the program's commits."""
+        count = self.program.count_reached
+        self.wait(f"{messages:,} messages are committed", lambda: count(self.folder) >= messages, running)
 
     def prove(self) -> int:
         """Compare the table with the rows of the bare loop over the same topics; returns their number.
@@ -134,20 +171,21 @@ class Stage:
         output = self.folder / "bare"
         task = Task(self.bootstrap_servers, self.size.pattern, output, 200_000)
         run_measured(REFERENCE.command(task), environment())
-        right, found = digest_of(output), digest_of(self.folders.table)
+        right, found = digest_of(output), digest_of(self.table)
         if found != right:
-            raise WrongRowsError("lockstep", right, found)
+            raise WrongRowsError(self.program.name, right, found)
         return found.rows
 
 
 class LiveStream:
-    """The stream as a process."""
+    """The program as a process."""
 
     def __init__(self, stage: Stage) -> None:
         task = LiveTask(stage.bootstrap_servers, stage.size.pattern, stage.folder, stage.trigger_seconds)
+        command = task.command(stage.program.module)
         self._stage = stage
         self.started_ns = time.time_ns()
-        self.process = start_child(task.command(), folder=stage.folder, log=stage.log, environment=environment())
+        self.process = start_child(command, folder=stage.folder, log=stage.log, environment=environment())
 
     @property
     def pid(self) -> int:

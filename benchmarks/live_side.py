@@ -35,23 +35,29 @@ class LiveTask:
     output: Path
     trigger_seconds: float
 
-    def command(self) -> list[str]:
-        """The command of the task; `main` reads it."""
+    def command(self, module: str) -> list[str]:
+        """The command by which a module does the task; `parse_live_task` reads it."""
         return [
-            *(sys.executable, "-m", "benchmarks.live_side"),
+            *(sys.executable, "-m", module),
             *("--bootstrap-servers", self.bootstrap_servers, "--topics", self.topics),
             *("--output", str(self.output), "--trigger-seconds", str(self.trigger_seconds)),
         ]
 
 
-def main() -> None:
-    """Run the stream of the command line."""
+def parse_live_task() -> LiveTask:
+    """The task on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--topics", required=True)
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--trigger-seconds", required=True, type=float)
     given = parser.parse_args()
+    return LiveTask(given.bootstrap_servers, given.topics, given.output, given.trigger_seconds)
+
+
+def main() -> None:
+    """Run the stream of the command line."""
+    given = parse_live_task()
     stream = replace(sensors(given.topics), trigger=Every(seconds=given.trigger_seconds))
     settings = Settings(
         kafka=KafkaSettings(bootstrap_servers=given.bootstrap_servers),

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benchmarks.live import LiveRunError, LiveStream, Pacer, Stage
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
-from benchmarks.seen import Commit, created_ms
+from benchmarks.seen import Commit
 from benchmarks.sensors import sensors
 from benchmarks.workload import Size
 from lockstep.rehearsal.process_usage import TreeMeter, TreeUsage
@@ -180,8 +180,8 @@ class _Restarting:
 
     def _delays_across(self, handed_over: Sequence[_HandedOver]) -> list[npt.NDArray[np.float64]]:
         """Seconds from creation to visibility of the messages of each handover."""
-        created, seen = created_ms(self._stage.bootstrap_servers, self._restarts.size), self._stage.seen()
-        return [seen.delays_seconds(created, each.began_ns, each.ended_ns) for each in handed_over]
+        delays = self._stage.delays()
+        return [delays.between(each.began_ns, each.ended_ns) for each in handed_over]
 
     def _verify(self) -> str:
         """The result of `lockstep verify`.

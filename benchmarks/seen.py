@@ -1,22 +1,24 @@
-"""Computes when each message became visible, from the observer's records, the table's log and the ledger."""
+"""Computes when each message became visible, from the observer's records and the rows of the table's files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.workload import Size
 from lockstep.table.commit import CommitKind
 from lockstep.table.delta_log import read_entry
-from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, read_columns, read_ledger
+from lockstep.table.ledger import read_columns, read_ledger
 
 Times = npt.NDArray[np.int64]
 _TIMEOUT_SECONDS = 60.0
@@ -40,11 +42,16 @@ class Commit:
 def commits(table: Path, notes: Path) -> list[Commit]:
     """The batches among the recorded versions, in order."""
     found: list[Commit] = []
-    for line in notes.read_text().splitlines() if notes.exists() else []:
-        version, seen_ns = map(int, line.split())
+    for version, seen_ns in read_notes(notes):
         if (batch := _read_batch(table, version)) is not None:
             found.append(Commit(*batch, seen_ns))
     return found
+
+
+def read_notes(notes: Path) -> list[tuple[int, int]]:
+    """The observer's records: each version, and when it was seen."""
+    lines = notes.read_text().splitlines() if notes.exists() else []
+    return [(int(version), int(seen_ns)) for version, seen_ns in map(str.split, lines)]
 
 
 @cache
@@ -64,36 +71,56 @@ def reached(ledger: Path) -> int:
     return int(pc.sum(columns["messages"]).as_py() or 0)
 
 
-class Seen:
-    """The observed commits of a run, with its ledger."""
+@dataclass(frozen=True)
+class Delays:
+    """When each row's message was created, and when the row could first be read.
 
-    def __init__(self, folders: StreamFolders, seen: Sequence[Commit]) -> None:
-        self.commits = seen
-        self._ledger = read_ledger(folders.ledger)
+    Attributes:
+        created_ms: Kafka's timestamp of each message.
+        seen_ns: When the version with its row was seen, in nanoseconds since 1970.
+    """
 
-    def delays_seconds(self, created_ms: Mapping[str, Times], since_ns: int, until_ns: int) -> npt.NDArray[np.float64]:
+    created_ms: Times
+    seen_ns: Times
+
+    def between(self, since_ns: int, until_ns: int) -> npt.NDArray[np.float64]:
         """Seconds from creation to visibility of each message created in [since, until)."""
-        visible = {commit.batch: commit.seen_ns for commit in self.commits}
-        parts = [self._delays(row, created_ms[row.topic], visible[row.batch], since_ns, until_ns) for row in self._read]
-        return np.concatenate(parts)
-
-    def batch_seconds(self, since_ns: int) -> list[float]:
-        """Wall seconds of each batch that was seen since then, from plan to commit."""
-        wall = {row.batch: row.batch_seconds for row in self._ledger}
-        return [wall[commit.batch] for commit in self.commits if commit.seen_ns >= since_ns]
-
-    @property
-    def _read(self) -> list[LedgerRow]:
-        return [row for row in self._ledger if row.until > row.start]
-
-    @staticmethod
-    def _delays(
-        row: LedgerRow, created_ms: Times, seen_ns: int, since_ns: int, until_ns: int
-    ) -> npt.NDArray[np.float64]:
-        created = created_ms[row.start : row.until]
-        chosen = created[(created >= since_ns // 1_000_000) & (created < until_ns // 1_000_000)]
-        delays: npt.NDArray[np.float64] = seen_ns / 1e9 - chosen / 1e3
+        chosen = (self.created_ms >= since_ns // 1_000_000) & (self.created_ms < until_ns // 1_000_000)
+        delays: npt.NDArray[np.float64] = self.seen_ns[chosen] / 1e9 - self.created_ms[chosen] / 1e3
         return delays
+
+
+def read_delays(table: Path, notes: Path, created_ms: Mapping[str, Times]) -> Delays:
+    """The delays of all rows in the recorded versions: the files that each added are read, whoever wrote them."""
+    parts = [(created_ms[topic][offsets], seen_ns) for topic, offsets, seen_ns in _rows_seen(table, notes)]
+    return Delays(
+        np.concatenate([created for created, _ in parts]),
+        np.concatenate([np.full(len(created), seen_ns, dtype=np.int64) for created, seen_ns in parts]),
+    )
+
+
+def _rows_seen(table: Path, notes: Path) -> Iterator[tuple[str, Times, int]]:
+    """Topic, offsets and time of the rows that appeared together."""
+    for version, seen_ns in read_notes(notes):
+        for path in _added_files(table, version):
+            rows = pq.ParquetFile(table / path).read(columns=["_topic", "_offset"])
+            topics = rows["_topic"].to_numpy(zero_copy_only=False)
+            offsets = rows["_offset"].to_numpy()
+            for topic in np.unique(topics):
+                yield str(topic), offsets[topics == topic], seen_ns
+
+
+def _added_files(table: Path, version: int) -> list[str]:
+    """Paths of the data files that a version added."""
+    entry = table / "_delta_log" / f"{version:020d}.json"
+    adds = [action["add"] for action in map(msgspec.json.decode, entry.read_bytes().splitlines()) if "add" in action]
+    return [unquote(add["path"]) for add in adds if add["dataChange"]]
+
+
+def read_batch_seconds(ledger: Path, seen: Sequence[Commit], since_ns: int) -> list[float]:
+    """Wall seconds of each batch that was seen since then, from plan to commit."""
+    wall = {row.batch: row.batch_seconds for row in read_ledger(ledger)}
+    return [wall[commit.batch] for commit in seen if commit.seen_ns >= since_ns]
 
 
 def created_ms(bootstrap_servers: str, size: Size) -> dict[str, Times]:

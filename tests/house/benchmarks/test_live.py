@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks.driver import Driver, measure_driver
 from benchmarks.goals import load
-from benchmarks.latency import Live, measure_latency
+from benchmarks.latency import Live, LiveResult, measure_latency
 from benchmarks.plots import draw
 from benchmarks.record import Record, save
 from benchmarks.restart import Restarts, measure_restart
@@ -33,13 +33,16 @@ def kept(record: Record, folder: Path) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_a_short_live_run_gives_delays_of_all_measured_messages(broker: Broker, tmp_path: Path) -> None:
-    live = Live(rate=400, warm_seconds=1, seconds=2, idle_seconds=1, triggers_seconds=(0.25,))
+    live = Live(rate=400, warm_seconds=1, seconds=2, idle_seconds=1, triggers_seconds=(0.25,), rounds=1)
     record = measure_latency(live, bootstrap_servers=broker.bootstrap_servers, folder=tmp_path, console=QUIET)
     found = kept(record, tmp_path / "results")
     assert 0 < found["trigger 0.25 s: event to visible, p50"] <= found["trigger 0.25 s: event to visible, p99"]
     assert found["trigger 0.25 s: load"] > 0
-    run = record.details["runs"][0]  # type: ignore[index]  # as written
-    assert 0 < run["messages"] <= 1_200 == run["rows"] == run["paced"]["messages"]
+    assert found["trigger 0.25 s: event to visible, p50, to the bare loop"] > 0
+    runs = msgspec.convert(record.details["runs"], list[LiveResult])
+    assert [run.program for run in runs] == ["bare loop", "lockstep"]
+    for run in runs:
+        assert 0 < run.messages <= 1_200 == run.rows == run.paced.messages
 
 
 @pytest.mark.slow

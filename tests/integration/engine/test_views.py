@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,6 +67,26 @@ def test_a_topic_re_created_after_its_description_is_found_before_the_commit(fee
     assert read[0] == (len(VALUES), len(VALUES))
     assert len(read) > 1  # a batch of the new log was worked, and discarded
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(VALUES)])
+
+
+def test_messages_that_come_during_a_commit_are_in_the_next_plan(feed: Feed, runs: LocalRuns) -> None:
+    """The view of before that commit is recent enough for a plan, but shows nothing more."""
+    topic, stop = feed.create("values"), threading.Event()
+    runs = runs.tuned(fresh_seconds=3600.0)
+    feed.send(topic, VALUES)
+
+    def send_more() -> None:
+        if len(reports) == 1:
+            feed.send(topic, [update(6, a=1)])
+        else:
+            stop.set()
+
+    reports = Reports(send_more)
+    too_late = threading.Timer(30, stop.set)
+    too_late.start()
+    dataclasses.replace(runs, reports=reports).run(trigger=Every(seconds=0.3), stop=stop)
+    too_late.cancel()
+    assert [report.messages for report in reports] == [len(VALUES), 1]
 
 
 def test_a_view_of_many_partitions_is_asked_for_in_parts(

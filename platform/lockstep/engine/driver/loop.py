@@ -85,6 +85,7 @@ class MicroBatchLoop:
         self._publish_start(claimed.head)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
+        self._has_more = True
         self._idle, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
@@ -111,6 +112,7 @@ class MicroBatchLoop:
         self._take_up()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
+        self._has_more = plan.backlog > 0
         # Commit new partitions even while empty, so that they count as subscribed; also commit what was accepted
         # of the log, or the next run would not know of it once the log has grown past it.
         silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
@@ -251,7 +253,7 @@ class MicroBatchLoop:
         self._publisher.publish(self._partitions.positions.values())
 
     def _audit(self) -> None:
-        if not self._watch.is_fresh:
+        if not (self._has_more and self._watch.is_fresh):  # else what came during the last commit would wait
             self._watch.refresh_for_plan()
         known = self._partitions.known
         self._watch.check_leader_epochs(known)

@@ -473,23 +473,26 @@ def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: 
     gc.freeze()  # nothing that lives now is garbage soon, and a batch makes no cycles: the collector
     gc.disable()  # would scan all state again and again
     try:
-        with ExitStack() as stack:
-            latest_us = task.batch.planned_at_us + to_microseconds(program.event_time.max_skew)
-            opener = RangeOpener(
-                job, log, task.batch.generation, program, LocalStorePool(job.hot, job.state), stack, latest_us
-            )
-            works = [opener.open(planned) for planned in task.ranges]
-            read_and_fold(opener, works)
-            works = [finalize_range(work, opener) for work in works]
-            files = _write_rows(job, task, works, program)
-            quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
-            late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
-            facts = _save_states(job, task, works)
+        result = _process_bin(job, task, program, log)
     finally:
-        gc.enable()
+        gc.enable()  # only now: the states are released, and there is next to nothing left to scan
         gc.unfreeze()
-    cpu_seconds = time.process_time() - started
-    return TaskResult(ranges=facts, files=files, cpu_seconds=cpu_seconds, quarantine=quarantine, late=late)
+    return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
+
+
+def _process_bin(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
+    with ExitStack() as stack:
+        latest_us = task.batch.planned_at_us + to_microseconds(program.event_time.max_skew)
+        hot = LocalStorePool(job.hot, job.state)
+        opener = RangeOpener(job, log, task.batch.generation, program, hot, stack, latest_us)
+        works = [opener.open(planned) for planned in task.ranges]
+        read_and_fold(opener, works)
+        works = [finalize_range(work, opener) for work in works]
+        files = _write_rows(job, task, works, program)
+        quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
+        late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
+        facts = _save_states(job, task, works)
+    return TaskResult(ranges=facts, files=files, cpu_seconds=0.0, quarantine=quarantine, late=late)
 
 
 def _write_rows(
