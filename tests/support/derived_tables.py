@@ -53,6 +53,16 @@ def join_sessions(rows: DataFrame, others: DataFrame) -> DataFrame:
     return left.join(right, (left["_session"] == right["s"]) & (left["_event_time"] == right["t"])).drop("s", "t")
 
 
+def give_rows(rows: DataFrame) -> list[int]:
+    """No DataFrame."""
+    return [len(rows.columns)]
+
+
+def fail_at_runs(rows: DataFrame) -> DataFrame:
+    """A fault of the function."""
+    return rows.limit(1 // 0)
+
+
 def activity(stream: AnyStream | None = None, name: str = "activity", **changed: Any) -> Derived:
     """The windows of a stream."""
     made: dict[str, Any] = {

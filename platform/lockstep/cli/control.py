@@ -666,6 +666,7 @@ def _promoted(found: Promoted) -> RenderableType:
         style_text(f"next: lockstep start {plan.stream}"),
         style_text(f"to delete the shadow: lockstep shadow {plan.stream} --name {plan.shadow} --drop"),
         style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
+        _derived_note(plan.derived),
     )
 
 
@@ -683,7 +684,6 @@ def _shadow_plan(found: ShadowPlan) -> RenderableType:
         make_grid(columns, rows) if found.partitions else None,
         _more(len(found.partitions) - SHOWN_SCOPES),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
-        _derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
     )
@@ -841,7 +841,6 @@ def _import_plan(found: ImportPlan) -> RenderableType:
         _more(len(found.partitions) - SHOWN_SCOPES),
         *(style_text(f"left out: {each} is retired, and not in this cluster") for each in found.left_out[:SHOWN_MAX]),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
-        _derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
     )

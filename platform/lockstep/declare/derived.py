@@ -109,16 +109,21 @@ class Derived:
             for each in fields(self)
             if each.name in {"name", "watermark", "output_mode", "partition_by"}
         }
-        told = (ast.dump(_without_docstrings(tree)), code.__qualname__, repr(options), *(s.name for s in self.sources))
-        return hashlib.sha256("\n".join(told).encode()).hexdigest()
+        decides = (
+            ast.dump(_without_docstrings(tree)),
+            code.__qualname__,
+            repr(options),
+            *(s.name for s in self.sources),
+        )
+        return hashlib.sha256("\n".join(decides).encode()).hexdigest()
 
 
 def _check_sources(derived: Derived) -> None:
-    sources, right = cast("object", derived.sources), "for example (order_books,)"
-    if isinstance(sources, str) or not isinstance(sources, Sequence) or not sources:
-        raise DeclarationError("Derived.sources", sources, "is not a sequence of streams", right)
+    sources, right = _as_sequence(derived.sources), "for example (order_books,)"
+    if not sources:
+        raise DeclarationError("Derived.sources", derived.sources, "is not a sequence of streams", right)
     names = list[str]()
-    for source in cast("Sequence[object]", sources):
+    for source in sources:
         if not isinstance(source, Stream):
             raise DeclarationError("Derived.sources", source, "is not a Stream", right)
         names.append(source.name)
@@ -157,9 +162,14 @@ def _check_options(derived: Derived) -> None:
     if len(derived.schedule.split()) != CRON_FIELDS:
         problem = "is no cron expression of five fields"
         raise DeclarationError("Derived.schedule", derived.schedule, problem, kinds["schedule"][1])
-    columns = cast("object", derived.partition_by)
-    if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
-        raise DeclarationError("Derived.partition_by", columns, "is not a sequence of names", "for example ('_topic',)")
+    columns, right = _as_sequence(derived.partition_by), "for example ('_topic',)"
+    if columns is None or not all(isinstance(each, str) for each in columns):
+        raise DeclarationError("Derived.partition_by", derived.partition_by, "is not a sequence of names", right)
+
+
+def _as_sequence(value: object) -> Sequence[object] | None:
+    """The value where it is a sequence; a text is none."""
+    return None if isinstance(value, str) or not isinstance(value, Sequence) else cast("Sequence[object]", value)
 
 
 def _check_watermark(derived: Derived) -> None:
@@ -173,7 +183,7 @@ def _check_watermark(derived: Derived) -> None:
 
     for source in derived.sources:
         schema = make_table_schema(source.types.row)
-        times = [name for name in schema.names if schema.field(name).type == TIMESTAMP]
+        times = [name for name, kind in zip(schema.names, schema.types, strict=True) if kind == TIMESTAMP]
         if watermark.column not in times:
             problem, right = f"is no time column of {source.name}", f"one of {', '.join(times)}"
             raise DeclarationError("Watermark.column", watermark.column, problem, right)

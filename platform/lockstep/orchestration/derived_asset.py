@@ -1,6 +1,7 @@
 """The asset of a derived table: a run brings it up to the tables that it reads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from dagster import (
     AssetExecutionContext,
@@ -66,7 +67,7 @@ def _run(derived: Derived, settings: Settings, spark: SparkResource) -> DerivedR
         raise DagsterExecutionInterruptedError(f"stopped ({abandoned}); the next run goes on") from None
 
 
-def _describe(done: DerivedRun) -> dict[str, object]:
+def _describe(done: DerivedRun) -> dict[str, Any]:
     sources = [
         TableRecord({"stream": each.stream, "version": each.version, "next version": each.next_version})
         for each in done.sources

@@ -67,8 +67,8 @@ class DerivedFolders(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> Path:
-        """The table."""
-        return self.root / self.name / "table"
+        """The table; where a stream has its own, there is none."""
+        return self.root / self.name / "derived"
 
     @property
     def checkpoints(self) -> Path:
