@@ -1,4 +1,4 @@
-"""The code location: every stream, with its assets, checks, jobs, schedules and sensors. Add a stream here."""
+"""The code location: every stream, with its assets, checks, jobs, schedules and sensors. Add yours here."""
 
 from dagster import Definitions, in_process_executor
 
@@ -6,14 +6,16 @@ from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedules
+from jobs.derived import derived_schedules
 from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedule
 from jobs.pruning import pruning_schedule
 from jobs.quality import checks_schedule
 from jobs.rotation import rotation_schedule
 from jobs.streaming import streaming_job
+from lockstep import Derived
 from lockstep.declare.stream import AnyStream
-from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
+from lockstep.orchestration.definitions import make_derived_assets, make_stream_assets, make_stream_checks
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import load_settings
 from sensors.health import health_sensor
@@ -21,6 +23,7 @@ from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
+DERIVED: tuple[Derived, ...] = ()
 SCHEDULES = (housekeeping_schedule, checks_schedule)
 SENSORS = (topics_sensor, supervisor_sensor, health_sensor)
 OWNERS = ("team:data-platform",)
@@ -28,7 +31,10 @@ OWNERS = ("team:data-platform",)
 settings = load_settings()
 
 defs = Definitions(
-    assets=[asset for stream in STREAMS for asset in make_stream_assets(stream, settings, owners=OWNERS)],
+    assets=[
+        *(asset for stream in STREAMS for asset in make_stream_assets(stream, settings, owners=OWNERS)),
+        *make_derived_assets(DERIVED, settings, owners=OWNERS),
+    ],
     asset_checks=[check for stream in STREAMS for check in make_stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
     schedules=[
@@ -36,6 +42,7 @@ defs = Definitions(
         *(schedule for stream in STREAMS for schedule in compaction_schedules(stream, settings)),
         *(rotation_schedule(stream, settings) for stream in STREAMS),
         *export_schedules(STREAMS, settings),
+        *derived_schedules(DERIVED),
         pruning_schedule(STREAMS, settings),
     ],
     sensors=[sensor(stream, settings) for stream in STREAMS for sensor in SENSORS],

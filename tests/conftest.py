@@ -57,6 +57,7 @@ SPARK_MODULES = (
     "tests/integration/table/test_statistics.py",
     "tests/integration/table/test_row_encoder.py",
     "tests/integration/compaction/test_spark.py",
+    "tests/integration/operations/test_derive.py",
     "tests/faults/matrix/test_damage.py",
     "tests/faults/matrix/test_workers.py",
     "tests/integration/cluster/test_deadline.py",

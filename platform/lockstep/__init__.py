@@ -7,6 +7,7 @@ from lockstep.declare.decoders.avro import Avro
 from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, SchemaReference
 from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
+from lockstep.declare.derived import Derived, OutputMode, Watermark
 from lockstep.declare.options import (
     AvailableNow,
     Codec,
@@ -65,6 +66,7 @@ __all__ = [
     "ColumnFold",
     "DecimalType",
     "Decoder",
+    "Derived",
     "Earliest",
     "Envelope",
     "EventTime",
@@ -101,6 +103,7 @@ __all__ = [
     "OnViolation",
     "Once",
     "Ordered",
+    "OutputMode",
     "Predicate",
     "Protobuf",
     "Record",
@@ -126,5 +129,6 @@ __all__ = [
     "Trigger",
     "Unique",
     "Violation",
+    "Watermark",
     "__version__",
 ]

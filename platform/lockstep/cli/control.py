@@ -6,6 +6,7 @@ import getpass
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lockstep.integrity.resume_options import Acceptance
     from lockstep.operations.backup import CopyReport
     from lockstep.operations.compact import Compacted, StreamCompactionPlan
+    from lockstep.operations.derive import DerivedPlan, DerivedRun
     from lockstep.operations.erase import ErasePlan, SessionErased
     from lockstep.operations.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.operations.housekeeping import HousekeepingResult
@@ -647,6 +649,7 @@ def _promotion_plan(found: PromotionPlan) -> RenderableType:
         make_grid(columns, rows) if found.partitions else None,
         _more(len(found.partitions) - SHOWN_SCOPES),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
+        _derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
     )
@@ -663,6 +666,7 @@ def _promoted(found: Promoted) -> RenderableType:
         style_text(f"next: lockstep start {plan.stream}"),
         style_text(f"to delete the shadow: lockstep shadow {plan.stream} --name {plan.shadow} --drop"),
         style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
+        _derived_note(plan.derived),
     )
 
 
@@ -734,6 +738,7 @@ def _rewind_plan(found: RewindPlan) -> RenderableType:
         *(style_text(f"accepted since, to be accepted again: {each}") for each in found.decisions[:SHOWN_MAX]),
         _more(len(found.decisions) - SHOWN_MAX),
         *(style_text(f"taken up since, kept from its first position: {each}") for each in found.topics[:SHOWN_MAX]),
+        _derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
     )
@@ -751,7 +756,14 @@ def _rewound(found: Rewound) -> RenderableType:
             f"next: deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}"
         ),
         style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
+        _derived_note(plan.derived),
     )
+
+
+def _derived_note(names: Sequence[str]) -> RenderableType | None:
+    """The derived tables that follow."""
+    shown = f"derived tables, each rebuilt by its next run: {', '.join(names)}; at once: lockstep derive"
+    return style_text(shown) if names else None
 
 
 def _erase_plan(found: ErasePlan) -> RenderableType:
@@ -769,6 +781,7 @@ def _erase_plan(found: ErasePlan) -> RenderableType:
         make_grid(columns, rows) if found.partitions else None,
         _more(len(found.partitions) - SHOWN_SCOPES),
         *(style_text(f"note: {each}") for each in found.notes),
+        _derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.refusals),
         None if found.refusals else style_text("nothing refuses it; say it again without --plan", "green"),
     )
@@ -782,6 +795,7 @@ def _erased(found: SessionErased) -> RenderableType:
             f"messages of the session with digest {plan.digest}"
         ),
         *(style_text(f"note: {each}") for each in plan.notes),
+        _derived_note(plan.derived),
         style_text(f"next: lockstep housekeeping {plan.stream} deletes the old files; lockstep verify {plan.stream}"),
     )
 
@@ -923,6 +937,56 @@ def _compact_dataset(dataset: Path, *, plan: bool, remove_old: bool, as_json: bo
     else:
         done = compact_dataset(dataset, target_bytes=size, remove_old=remove_old)
         print_answer(done, _dataset_compacted, as_json=as_json)
+
+
+@register_command("derive book_activity --plan", Panel.OPERATE)
+def derive(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a derived table; all by default.")] = None,
+    *,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Compute all rows again, whatever is there.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what is unread, and what would be rebuilt.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring derived tables up to the tables of their streams. Dagster does so by the schedule of each.
+
+    A table whose source was rewound, promoted or erased from, or whose checkpoint is lost, is rebuilt: readers see the
+    old rows until the new ones replace them, all at once.
+    """
+    from lockstep.declare.discovery import find_derived
+    from lockstep.operations.derive import choose_derived, plan_derived, run_derived, start_session
+
+    chosen, settings = choose_derived(name, find_derived(Path.cwd())), load_settings_or_exit()
+    if plan:
+        print_answer([plan_derived(each, settings.table_root) for each in chosen], _derived_plans, as_json=as_json)
+        return
+    root = settings.table_root
+    done = [run_derived(each, root, partial(start_session, each, settings), rebuild=rebuild) for each in chosen]
+    print_answer(done, _derived_runs, as_json=as_json)
+
+
+def _derived_plans(found: list[DerivedPlan]) -> RenderableType:
+    columns = ("derived table", "source", "version", "read from", "watermark (UTC)", "the next run")
+    rows = (
+        (each.name, source.stream, source.version, source.next_version, each.watermark, _next_run(each))
+        for each in found
+        for source in each.sources
+    )
+    return make_grid(columns, rows)
+
+
+def _next_run(found: DerivedPlan) -> str:
+    if found.rebuild is not None:
+        return f"rebuilds it: {found.rebuild.value}"
+    return "goes on" if found.is_due else "has nothing to do"
+
+
+def _derived_runs(found: list[DerivedRun]) -> RenderableType:
+    columns = ("derived table", "rows", "before", "version", "watermark (UTC)", "rebuilt because")
+    rows = (
+        (each.name, each.rows, each.rows_before, each.version, each.watermark, "; ".join(c.value for c in each.rebuilt))
+        for each in found
+    )
+    return make_grid(columns, rows)
 
 
 @register_command("housekeeping order_books --plan", Panel.OPERATE)

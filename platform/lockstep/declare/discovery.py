@@ -1,4 +1,4 @@
-"""Finds the streams of a platform: every `Stream` at the top level of a module of its package."""
+"""Finds what a platform declares: every `Stream` and `Derived` at the top level of a module of its package."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import cast
 
 import msgspec
 
+from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError, SettingsError
 
@@ -31,14 +32,40 @@ def find_streams(root: Path, package: str = PACKAGE) -> dict[str, Stream[object,
         SettingsError: The folder has no such package.
         DeclarationError: Two streams have the same name.
     """
+    return _collect(_import_modules(root, package))
+
+
+def find_derived(root: Path, package: str = PACKAGE) -> dict[str, Derived]:
+    """The derived tables of a platform by name.
+
+    Args:
+        root: Folder with `definitions.py` and the package.
+        package: The package of streams.
+
+    Raises:
+        SettingsError: The folder has no such package.
+        DeclarationError: Two of them, or one and a stream, have the same name.
+    """
+    modules = list(_import_modules(root, package))
+    streams, found = _collect(iter(modules)), dict[str, Derived]()
+    for value in (value for module in modules for value in vars(module).values()):
+        if not isinstance(value, Derived):
+            continue
+        if value.name in streams or found.setdefault(value.name, value) is not value:
+            other = "a stream" if value.name in streams else "another derived table"
+            raise DeclarationError("Derived.name", value.name, f"is the name of {other}, too", "rename one of them")
+    return found
+
+
+def _import_modules(root: Path, package: str) -> Iterator[ModuleType]:
     if not (root / package).is_dir():
         raise SettingsError(
             f"no folder {package}/ in {root}", next_step="run lockstep from the folder that holds definitions.py"
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    modules = pkgutil.iter_modules([str(root / package)])
-    return _collect(importlib.import_module(f"{package}.{module.name}") for module in modules)
+    for module in pkgutil.iter_modules([str(root / package)]):
+        yield importlib.import_module(f"{package}.{module.name}")
 
 
 def _collect(modules: Iterator[ModuleType]) -> dict[str, Stream[object, object, msgspec.Struct]]:

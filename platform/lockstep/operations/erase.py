@@ -33,6 +33,7 @@ from lockstep.errors import CommitUnknown, KafkaError, LockstepError
 from lockstep.export.dataset import find_folder, list_exported_hours
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
+from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.shadow import PIN, list_shadows
 from lockstep.operations.tables import StreamHandle, open_table
@@ -127,6 +128,7 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Where the session is.
         savepoints: Savepoints, which an erasure deletes.
         exported_hours: Exported hours that hold its rows.
+        derived: Derived tables that have read the stream: the next run of each rebuilds it.
         notes: What else has to be known.
         refusals: Why it is refused; empty where nothing refuses it.
     """
@@ -142,6 +144,7 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ErasedPartition, ...]
     savepoints: tuple[str, ...]
     exported_hours: tuple[str, ...]
+    derived: tuple[str, ...]
     notes: tuple[str, ...]
     refusals: tuple[EraseRefusal, ...]
 
@@ -345,6 +348,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
         partitions=partitions,
         savepoints=tuple(each.name for each in head.savepoints),
         exported_hours=tuple(sorted(exported)),
+        derived=list_derived_from(folders.stream, folders.root),
         notes=tuple(_list_notes(context, head, partitions)),
         refusals=(),
     )

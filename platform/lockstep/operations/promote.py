@@ -23,6 +23,7 @@ from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import StateError, TableError
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.derive import list_derived_from
 from lockstep.operations.rewind import (
     Obstacle,
     RewindObstacle,
@@ -87,6 +88,7 @@ class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
         bytes: Their bytes.
         partitions: Partitions of which both have read another offset.
         migrated: Differences of the state types that `migrate` of the deployed code handles.
+        derived: Derived tables that have read the stream: the next run of each rebuilds it.
         obstacles: Why it is refused; empty where nothing refuses it.
     """
 
@@ -103,6 +105,7 @@ class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     partitions: tuple[PromotedPartition, ...]
     migrated: tuple[str, ...]
+    derived: tuple[str, ...]
     obstacles: tuple[RewindObstacle, ...]
 
 
@@ -259,6 +262,7 @@ def _make_plan(
         bytes=sum(size for _, size in files),
         partitions=partitions,
         migrated=migrated,
+        derived=list_derived_from(folders.stream, folders.root),
         obstacles=(*obstacles, *_find_behind(partitions, own.stream), *unfit),
     )
 

@@ -22,6 +22,7 @@ from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key, Position
+from lockstep.operations.derive import list_derived_from
 from lockstep.operations.quarantine import Place
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.state.changelog import StateDamaged, read_header
@@ -114,6 +115,7 @@ class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
         topics: Topics that were taken up since; they are read again from their first position.
         partitions: Partitions whose position changes.
         read_again: Offsets that the next run reads again.
+        derived: Derived tables that have read the stream: the next run of each rebuilds it.
         obstacles: Why it is refused; empty where nothing refuses it.
     """
 
@@ -130,6 +132,7 @@ class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     partitions: tuple[RewoundPartition, ...]
     read_again: int
+    derived: tuple[str, ...]
     obstacles: tuple[RewindObstacle, ...]
 
 
@@ -337,6 +340,7 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
         topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in held.values()})),
         partitions=partitions,
         read_again=sum(each.read_again for each in partitions),
+        derived=list_derived_from(folders.stream, folders.root),
         obstacles=obstacles,
     )
     needs = {**state, **{path: size for path, size in then.items() if path not in now}}

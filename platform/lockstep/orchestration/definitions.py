@@ -1,10 +1,11 @@
-"""All Dagster definitions of one stream."""
+"""All Dagster definitions of one stream, and of derived tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lockstep.orchestration.compaction_asset import make_compaction_asset
+from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.export_asset import make_export_asset
 from lockstep.orchestration.health_check import make_health_check
 from lockstep.orchestration.housekeeping_asset import make_housekeeping_asset
@@ -13,10 +14,11 @@ from lockstep.orchestration.table_asset import make_table_asset
 from lockstep.orchestration.table_check import make_table_check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec
 
+    from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
 
@@ -38,3 +40,10 @@ def make_stream_assets(
 def make_stream_checks(stream: AnyStream, settings: Settings) -> list[AssetChecksDefinition]:
     """The checks of the table: of its contents, and of the stream's health."""
     return [make_table_check(stream, settings), make_health_check(stream, settings)]
+
+
+def make_derived_assets(
+    tables: Iterable[Derived], settings: Settings, *, owners: Sequence[str]
+) -> list[AssetsDefinition]:
+    """The derived tables."""
+    return [make_derived_asset(derived, settings, owners=owners) for derived in tables]

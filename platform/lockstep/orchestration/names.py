@@ -9,6 +9,7 @@ from dagster import AssetKey
 from lockstep.declare.rules import BUILT_IN
 
 if TYPE_CHECKING:
+    from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
 
 
@@ -59,6 +60,11 @@ def make_export_key(stream: AnyStream) -> AssetKey:
     return AssetKey([stream.name, "export"])
 
 
+def make_derived_key(derived: Derived) -> AssetKey:
+    """The asset of a derived table."""
+    return AssetKey([derived.name, "table"])
+
+
 def make_topics_key(stream: AnyStream) -> AssetKey:
     """The observed asset of the stream's topics."""
     return AssetKey([stream.name, "topics"])
@@ -92,6 +98,11 @@ def name_housekeeping_job(stream: AnyStream) -> str:
 def name_export_job(stream: AnyStream) -> str:
     """The job that exports old hours, of streams that declare an export."""
     return f"{stream.name}_export"
+
+
+def name_derived_job(derived: Derived) -> str:
+    """The job that brings a derived table up to its sources."""
+    return f"{derived.name}_derive"
 
 
 def name_checks_job(stream: AnyStream) -> str:

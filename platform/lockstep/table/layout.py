@@ -52,3 +52,30 @@ class StreamFolders(msgspec.Struct, frozen=True):
     def control(self) -> Path:
         """Liveness counters and request files between runs."""
         return self.root / self.stream / "control"
+
+
+class DerivedFolders(msgspec.Struct, frozen=True):
+    """The folders of one derived table.
+
+    Attributes:
+        name: Name of the derived table.
+        root: The table root that holds all streams and derived tables.
+    """
+
+    name: str
+    root: Path
+
+    @property
+    def table(self) -> Path:
+        """The table; where a stream has its own, there is none."""
+        return self.root / self.name / "derived"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints of Structured Streaming, a folder each; the newest commit of the table names the one in use."""
+        return self.root / self.name / "checkpoints"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the run that writes."""
+        return self.root / self.name / "lock"

@@ -84,6 +84,7 @@ ONE_IMPORTER = {
     "operations.mirror": "positions in a mirrored cluster, apart from the steps of an import",
     "operations.state_gc": "which state files are reachable: pure, apart from the other steps of housekeeping",
     "orchestration.compaction_asset": "one asset a module",
+    "orchestration.derived_asset": "one asset a module",
     "orchestration.export_asset": "one asset a module",
     "orchestration.health_policy": "pure decision of the health sensor",
     "orchestration.housekeeping_asset": "one asset a module",

@@ -15,6 +15,7 @@ LIBRARY = Path(__file__).resolve().parents[3] / "platform" / "lockstep"
 OTHER_FILES = {
     "storage": "the door itself",
     "declare.decoders.schema_registry": "a password file",
+    "declare.derived": "the source file of a function",
     "declare.discovery": "the source files of assets/",
     "kafka.secrets": "a password file",
     "localdev": "brokers, recordings and processes of a local platform",

@@ -26,6 +26,7 @@ from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.operations.backup import BackupOvertaken, RestoreRefused
 from lockstep.operations.copies import CopyDamaged, CopyInProgress
+from lockstep.operations.derive import DeriveFailed, DeriveInProgress, UnknownDerived
 from lockstep.operations.erase import EraseObstacle, EraseRefusal, EraseRefused
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.operations.inspect.message import NoMessage
@@ -133,6 +134,9 @@ EVERY: tuple[LockstepError, ...] = (
     NoMessage("books", Place("books.eth", 0, 120)),
     WriterLives("books", 4),
     NotHalted("books", "running"),
+    DeriveFailed("book_activity", "integer division or modulo by zero"),
+    DeriveInProgress("book_activity"),
+    UnknownDerived("book_activty", ["trades", "book_activity"]),
     EraseRefused("books", (EraseRefusal(EraseObstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     ErasureOvertaken(
         "batch 7 or a savepoint was committed since the erasure was planned after batch 6",

@@ -160,7 +160,12 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuni
 
 def find_import_roots(stream: AnyStream) -> tuple[Path, ...]:
     """Folders that executors need on their import path to load the stream's module."""
-    module = sys.modules[type(stream.transform).__module__]
+    return find_module_root(type(stream.transform).__module__)
+
+
+def find_module_root(name: str) -> tuple[Path, ...]:
+    """The folder that executors need on their import path to load a module; none where it has no file."""
+    module = sys.modules[name]
     if module.__file__ is None:
         return ()
     levels = len(module.__name__.split("."))

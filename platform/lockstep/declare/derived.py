@@ -1,0 +1,197 @@
+"""Derived: a table that Structured Streaming makes from the committed rows of streams; validated at import."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from lockstep.declare.stream import NAME, AnyStream, Stream, format_source
+from lockstep.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EXAMPLE = "put the function at the top level of a module, for example assets/activity.py"
+CRON_FIELDS = 5
+
+
+class OutputMode(Enum):
+    """Output modes of Structured Streaming.
+
+    `APPEND` writes rows that never change again: rows without an aggregate, and windows that the watermark has closed.
+    `COMPLETE` writes all rows of an aggregate in each run; its state keeps them all.
+    """
+
+    APPEND = "append"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """The event-time watermark of the source rows, as `DataFrame.withWatermark` takes it.
+
+    Attributes:
+        column: The column with the event time, of every source.
+        delay: How much later than the newest event time a row may arrive. Later rows are dropped from windows that are
+            closed.
+    """
+
+    column: str = "_event_time"
+    delay: timedelta = timedelta(minutes=10)
+
+    def __post_init__(self) -> None:
+        """Refuse a delay that Spark would not take."""
+        given = cast("object", self.delay)  # users need no checker
+        if not isinstance(given, timedelta) or given < timedelta(0):
+            raise DeclarationError(
+                "Watermark.delay", self.delay, "is not a duration of at least 0", "timedelta(minutes=10)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """A table derived from the committed rows of streams: event-time windows, joins, aggregates across sessions.
+
+    Structured Streaming reads the rows and writes the table, with promises weaker than a stream's (docs/derived.md).
+
+    Attributes:
+        name: Lower-case name; folder of the table and asset key.
+        sources: The streams whose tables are read.
+        derive: The function of one DataFrame per source, in their order, that gives the DataFrame of the table. They
+            are streaming DataFrames, which have the watermark already.
+        watermark: The watermark of the sources; None where the function needs none, or sets its own.
+        output_mode: When rows are written.
+        partition_by: Columns by which the files of the table are divided; with few values.
+        schedule: When Dagster runs it: a cron expression, in UTC.
+        description: A sentence for people, shown in the asset catalog.
+
+    Raises:
+        DeclarationError: Names the field, the value and a valid alternative.
+    """
+
+    name: str
+    sources: Sequence[AnyStream]
+    derive: Callable[..., DataFrame]
+    watermark: Watermark | None = None
+    output_mode: OutputMode = OutputMode.APPEND
+    partition_by: Sequence[str] = ()
+    schedule: str = "*/15 * * * *"
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        """Check everything that needs neither Spark nor the tables."""
+        given = cast("object", self.name)
+        if not isinstance(given, str) or not NAME.fullmatch(given):
+            problem, instead = "is not a lower-case name", "for example 'book_activity'"
+            raise DeclarationError("Derived.name", self.name, problem, instead)
+        _check_sources(self)
+        _check_function(self.derive, len(self.sources))
+        _check_options(self)
+        _check_watermark(self)
+
+    def compute_digest(self) -> str:
+        """SHA-256 of what decides the rows: the module of the function, without comments and docstrings, and options.
+
+        Modules that this one imports are not looked at.
+        """
+        code = self.derive
+        tree = ast.parse(Path(cast("str", sys.modules[code.__module__].__file__)).read_text(encoding="utf-8"))
+        options = {
+            each.name: format_source(getattr(self, each.name), with_defaults=True)
+            for each in fields(self)
+            if each.name in {"name", "watermark", "output_mode", "partition_by"}
+        }
+        decides = (
+            ast.dump(_without_docstrings(tree)),
+            code.__qualname__,
+            repr(options),
+            *(s.name for s in self.sources),
+        )
+        return hashlib.sha256("\n".join(decides).encode()).hexdigest()
+
+
+def _check_sources(derived: Derived) -> None:
+    sources, right = _as_sequence(derived.sources), "for example (order_books,)"
+    if not sources:
+        raise DeclarationError("Derived.sources", derived.sources, "is not a sequence of streams", right)
+    names = list[str]()
+    for source in sources:
+        if not isinstance(source, Stream):
+            raise DeclarationError("Derived.sources", source, "is not a Stream", right)
+        names.append(source.name)
+    if len(set(names)) < len(names):
+        problem, step = "names a stream twice", "name it once; the function may use its DataFrame several times"
+        raise DeclarationError("Derived.sources", names, problem, step)
+    if derived.name in names:
+        raise DeclarationError("Derived.name", derived.name, "is the name of its source", "another name")
+
+
+def _check_function(derive: object, sources: int) -> None:
+    if not inspect.isfunction(derive):
+        raise DeclarationError("Derived.derive", derive, "is not a function", EXAMPLE)
+    module = sys.modules.get(derive.__module__)
+    if derive.__module__ == "__main__" or getattr(module, "__file__", None) is None:
+        raise DeclarationError("Derived.derive", derive.__qualname__, "is not in a module with a file", EXAMPLE)
+    try:
+        inspect.signature(derive).bind(*range(sources))
+    except TypeError as error:
+        problem = f"cannot be called with {sources} DataFrames, one a source: {error}"
+        raise DeclarationError(
+            "Derived.derive", derive.__qualname__, problem, "one parameter for each source"
+        ) from None
+
+
+def _check_options(derived: Derived) -> None:
+    kinds: dict[str, tuple[type, str]] = {
+        "output_mode": (OutputMode, "OutputMode.APPEND or OutputMode.COMPLETE"),
+        "schedule": (str, "for example '*/15 * * * *'"),
+        "description": (str, "a sentence"),
+    }
+    for name, (kind, right) in kinds.items():
+        value = getattr(derived, name)
+        if not isinstance(value, kind):
+            raise DeclarationError(f"Derived.{name}", value, f"is not of type {kind.__name__}", right)
+    if len(derived.schedule.split()) != CRON_FIELDS:
+        problem = "is no cron expression of five fields"
+        raise DeclarationError("Derived.schedule", derived.schedule, problem, kinds["schedule"][1])
+    columns, right = _as_sequence(derived.partition_by), "for example ('_topic',)"
+    if columns is None or not all(isinstance(each, str) for each in columns):
+        raise DeclarationError("Derived.partition_by", derived.partition_by, "is not a sequence of names", right)
+
+
+def _as_sequence(value: object) -> Sequence[object] | None:
+    """The value where it is a sequence; a text is none."""
+    return None if isinstance(value, str) or not isinstance(value, Sequence) else cast("Sequence[object]", value)
+
+
+def _check_watermark(derived: Derived) -> None:
+    watermark = cast("object", derived.watermark)
+    if watermark is None:
+        return
+    if not isinstance(watermark, Watermark):
+        right = "Watermark('_event_time', delay=timedelta(minutes=10)), or None"
+        raise DeclarationError("Derived.watermark", watermark, "is not a Watermark", right)
+    from lockstep.model.table_schema import TIMESTAMP, make_table_schema
+
+    for source in derived.sources:
+        schema = make_table_schema(source.types.row)
+        times = [name for name, kind in zip(schema.names, schema.types, strict=True) if kind == TIMESTAMP]
+        if watermark.column not in times:
+            problem, right = f"is no time column of {source.name}", f"one of {', '.join(times)}"
+            raise DeclarationError("Watermark.column", watermark.column, problem, right)
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            is_text = node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
+            node.body = node.body[1:] if is_text else node.body
+    return tree

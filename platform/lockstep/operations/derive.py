@@ -1,0 +1,681 @@
+"""Runs derived tables: Structured Streaming from the tables of streams, rebuilt where its checkpoint no longer fits.
+
+docs/decisions/0033 has the reasons, docs/derived.md the use. A checkpoint of Structured Streaming belongs to one
+history of each source, which a note in its folder names; a rewind, a promotion or an erasure begins another one. Then,
+as where the checkpoint is lost, a new checkpoint computes all rows into a table of its own, and they replace those of
+the derived table in one commit, which names that checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from lockstep.declare.derived import Derived
+from lockstep.engine.driver.run import find_module_root
+from lockstep.errors import LockstepError, TableError
+from lockstep.operations.tables import open_table
+from lockstep.settings import Settings
+from lockstep.spark.session import start_context
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.commit import Base
+from lockstep.table.delta_log import Head
+from lockstep.table.layout import DerivedFolders, StreamFolders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPTS_MAX = 3
+"""A source that is rewound, or erased from, under a run makes another one necessary."""
+ENTRIES_LOOKED_AT = 100
+"""Entries of the table that may follow the newest of ours: an OPTIMIZE or a VACUUM of somebody."""
+VACUUM_EVERY = 100
+"""Commits of a derived table between two deletions of replaced files; about a day of quarters of an hour."""
+SESSION = {
+    # Each run leaves a small file or some; fifty of them become one.
+    "spark.databricks.delta.autoCompact.enabled": "true",
+    # Spark's own default, INT96, has no time zone and no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+NOTE = "sources.json"
+SPARK_FOLDER, BUILD_FOLDER = "spark", "build"
+USER_METADATA = "lockstep.derived:"
+"""Before the name of the checkpoint, in the user metadata of each commit to a derived table."""
+_VERSION_LINE = re.compile(rb"v\d+\n")
+_DAMAGED = re.compile(r"\[(CANNOT_LOAD_STATE_STORE|STATE_STORE_|STREAMING_CHECKPOINT_|STREAMING_STATEFUL_OPERATOR_)")
+"""Error classes of Spark for a checkpoint whose state is lost or damaged, or does not fit the query any more."""
+
+
+class RebuildCause(Enum):
+    """Why a derived table is computed again from all rows of its sources."""
+
+    NEW = "it has no table yet"
+    CODE = "its declaration has changed"
+    LOST = "its checkpoint is lost"
+    DAMAGED = "its checkpoint is damaged"
+    REPLACED = "a source is another table, or was restored from a copy"
+    REWOUND = "a source was rewound, or a shadow promoted"
+    ERASED = "a session was erased from a source"
+    EXPIRED = "the log of a source no longer goes back to where it was read"
+    ASKED = "it was asked for"
+
+
+class DerivedSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A source of a derived table.
+
+    Attributes:
+        stream: Name of the stream.
+        version: The newest version of its table; None where it has none yet.
+        next_version: The version that the derived table reads next; None before the first run.
+    """
+
+    stream: str
+    version: int | None
+    next_version: int | None
+
+
+class DerivedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of a derived table would do.
+
+    Attributes:
+        name: Name of the derived table.
+        folder: Its table.
+        sources: Its sources.
+        rebuild: Why it would be rebuilt; None where it goes on from its checkpoint.
+        is_due: Whether there is anything to do.
+        watermark: The watermark after the last run (UTC); None without one.
+    """
+
+    name: str
+    folder: str
+    sources: tuple[DerivedSource, ...]
+    rebuild: RebuildCause | None
+    is_due: bool
+    watermark: datetime | None
+
+
+class DerivedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a run of a derived table.
+
+    Attributes:
+        name: Name of the derived table.
+        folder: Its table.
+        version: Version of its table; None where a source has no table yet.
+        rows: Rows of its table.
+        rows_before: Rows before the run.
+        sources: Its sources, as read.
+        rebuilt: Why it was rebuilt; empty where it went on from its checkpoint.
+        watermark: The watermark (UTC); None without one.
+    """
+
+    name: str
+    folder: str
+    version: int | None
+    rows: int
+    rows_before: int
+    sources: tuple[DerivedSource, ...]
+    rebuilt: tuple[RebuildCause, ...]
+    watermark: datetime | None
+
+
+class UnknownDerived(LockstepError):
+    """No derived table of this name is declared.
+
+    Attributes:
+        name: The name.
+    """
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        found = ", ".join(sorted(known)) or "none"
+        super().__init__(f"no derived table {name!r} is declared in assets/", next_step=f"derived tables: {found}")
+        self.name = name
+
+
+class DeriveInProgress(LockstepError):
+    """Another run writes the derived table.
+
+    Attributes:
+        name: Name of the derived table.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another run writes derived table {name}", next_step="wait for its end; nothing was changed")
+        self.name = name
+
+
+class DeriveFailed(LockstepError):
+    """Spark could not run the query of a derived table; its rows are as they were, or as its last batch left them.
+
+    Attributes:
+        name: Name of the derived table.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        step = f"correct the function; after another cause, again: lockstep derive {name}; or with --rebuild"
+        super().__init__(f"derived table {name}: {problem}", next_step=step)
+        self.name = name
+
+
+class SourceHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The history of a source that a checkpoint belongs to, and where it was when the last run began.
+
+    Attributes:
+        stream: Name of the stream.
+        table_id: Delta's id of its table.
+        generation: Its generation: rewinds and promotions begin another one.
+        erasure: The batch of its newest erasure; 0 for none.
+        version: Version of its table.
+        token: The token of that version's entry.
+    """
+
+    stream: str
+    table_id: str
+    generation: int
+    erasure: int
+    version: int
+    token: str
+
+
+class CheckpointNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What is noted next to a checkpoint.
+
+    Attributes:
+        digest: Digest of the declaration.
+        sources: The history of each source.
+        deletes_replaced: Files with the rows that it replaced are to be deleted: a session was erased from a source.
+    """
+
+    digest: str
+    sources: tuple[SourceHistory, ...]
+    deletes_replaced: bool = False
+
+
+class _Offset(msgspec.Struct):
+    """Delta's offset of a source: the next version to read, or the snapshot that is read first."""
+
+    reservoirId: str  # noqa: N815  # Delta's own names
+    reservoirVersion: int  # noqa: N815
+
+
+class _BatchLine(msgspec.Struct):
+    batchWatermarkMs: int = 0  # noqa: N815  # Spark's own name
+
+
+class _QueryId(msgspec.Struct):
+    id: str
+
+
+class _Checkpoint:
+    """A checkpoint of Structured Streaming, as it lies in its folder. Its files are read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def spark(self) -> Path:
+        return self.folder / SPARK_FOLDER
+
+    @cached_property
+    def note(self) -> CheckpointNote | None:
+        return _read(self.folder / NOTE, CheckpointNote)
+
+    @cached_property
+    def query_id(self) -> str | None:
+        found = _read(self.spark / "metadata", _QueryId)
+        return None if found is None else found.id
+
+    @cached_property
+    def planned(self) -> int:
+        """The newest batch whose offsets are written; -1 for none."""
+        return self._find_newest("offsets")
+
+    @cached_property
+    def done(self) -> int:
+        """The newest batch that is known to be in the table; -1 for none."""
+        return self._find_newest("commits")
+
+    def _find_newest(self, kind: str) -> int:
+        names = find_storage(self.spark).list_names(self.spark / kind)
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        """The lines of the newest offsets, without the first; none where there are none, or they are torn."""
+        return _read_log(self.spark / "offsets" / str(self.planned))
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """The next version of each source, by its table id."""
+        found = dict[str, int]()
+        for line in self._lines[1:]:
+            offset = msgspec.json.decode(line, type=_Offset)
+            found[offset.reservoirId] = min(
+                offset.reservoirVersion, found.get(offset.reservoirId, offset.reservoirVersion)
+            )
+        return found
+
+    @cached_property
+    def watermark(self) -> datetime | None:
+        line = msgspec.json.decode(self._lines[0], type=_BatchLine) if self._lines else _BatchLine()
+        return datetime.fromtimestamp(line.batchWatermarkMs / 1000, UTC) if line.batchWatermarkMs > 0 else None
+
+    def is_usable(self, table: Path) -> bool:
+        """Whether its own files are whole, and it is as old as the table: what Spark would not notice.
+
+        A checkpoint that was set back writes batches of numbers that the table has already, which Delta leaves out.
+        """
+        if self.query_id is None or (self.planned >= 0 and not self._lines):
+            return False
+        if self.done >= 0 and not _read_log(self.spark / "commits" / str(self.done)):
+            return False
+        written = delta_log.open_delta_table(table).transaction_version(self.query_id)
+        return self.done <= (-1 if written is None else written) <= self.planned
+
+
+def _read_log(path: Path) -> list[bytes]:
+    """The lines of an entry of Spark's logs after its version; none where it is missing or torn."""
+    try:
+        content = find_storage(path).read(path)
+    except FileNotFoundError:
+        return []
+    return content.splitlines()[1:] if _VERSION_LINE.match(content) and content.rstrip().endswith(b"}") else []
+
+
+class _Found(NamedTuple):
+    """What a run begins with: heads and versions of the sources, checkpoint in use, cause of a rebuild."""
+
+    histories: tuple[SourceHistory, ...]
+    checkpoint: _Checkpoint | None
+    cause: RebuildCause | None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a run would do anything: rows may be unread, or a batch is not finished."""
+        at = self.checkpoint
+        if self.cause is not None or at is None:
+            return True
+        return at.planned > at.done or any(at.offsets.get(each.table_id, 0) <= each.version for each in self.histories)
+
+
+def choose_derived(name: str | None, known: Mapping[str, Derived]) -> tuple[Derived, ...]:
+    """A declared derived table, or all. Raises UnknownDerived."""
+    if name is None:
+        return tuple(known.values())
+    if name not in known:
+        raise UnknownDerived(name, known)
+    return (known[name],)
+
+
+def start_session(derived: Derived, settings: Settings) -> SparkSession:
+    """The session of this process, started where there is none yet. Raises EnvironmentProblem as Spark's start does."""
+    from pyspark.sql import SparkSession  # heavy; only runs pay for it
+
+    roots = find_module_root(derived.derive.__module__)
+    return SparkSession(start_context(settings.spark, "derived tables", import_roots=roots))
+
+
+def list_derived_from(stream: str, root: Path) -> tuple[str, ...]:
+    """Names of the derived tables under a table root that have read a stream: its rewind makes them be rebuilt."""
+    notes = find_storage(root).find_files(root, f"*/checkpoints/*/{NOTE}")
+    found = ((path.parents[2].name, _read(path, CheckpointNote)) for path in notes)
+    return tuple(sorted({name for name, note in found if note and any(s.stream == stream for s in note.sources)}))
+
+
+def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
+    """Show what a run would do; without Spark, and without changing anything.
+
+    Args:
+        derived: The declaration.
+        root: The table root.
+
+    Raises:
+        TableError: The table of a source does not match its head.
+    """
+    folders, found = DerivedFolders(derived.name, root), _look(derived, root)
+    return DerivedPlan(
+        name=derived.name,
+        folder=str(folders.table),
+        sources=_list_sources(derived, found),
+        rebuild=None if found is None else found.cause,
+        is_due=found is not None and found.is_due,
+        watermark=found.checkpoint.watermark if found is not None and found.checkpoint is not None else None,
+    )
+
+
+def run_derived(
+    derived: Derived, root: Path, make_session: Callable[[], SparkSession], *, rebuild: bool = False
+) -> DerivedRun:
+    """Bring a derived table up to its sources.
+
+    1. Lock the table; of two runs the second is refused.
+    2. Look whether its checkpoint fits the history of the sources, the declaration and the table.
+    3. If so, go on from it; else compute all rows by a new checkpoint, and replace those of the table in one commit.
+    4. Look again: a source that was rewound meanwhile makes a rebuild necessary.
+    5. Delete checkpoints that are not in use, and files that were replaced long ago.
+
+    Args:
+        derived: The declaration.
+        root: The table root.
+        make_session: Starts Spark; called where there is anything to do.
+        rebuild: Rebuild it, whatever its checkpoint is.
+
+    Raises:
+        DeriveInProgress: Another run writes it.
+        DeriveFailed: The query failed.
+        TableError: The table of a source does not match its head; or sources changed under each attempt.
+    """
+    folders, causes = DerivedFolders(derived.name, root), list[RebuildCause]()
+    with _lock(folders):  # 1
+        rows_before, cause = _count_rows(folders.table), RebuildCause.ASKED if rebuild else None
+        for _ in range(ATTEMPTS_MAX):
+            found = _look(derived, root)  # 2
+            if found is None or not (cause or found.is_due):
+                break
+            cause = cause or found.cause
+            causes += [cause] if cause else []
+            try:
+                _Attempt(derived, folders, make_session()).work(found, cause)  # 3
+            except DeriveFailed as failed:
+                cause = _find_remedy(derived, root, found, cause, failed)
+            else:
+                cause = None
+                if not _has_changed(derived, root, found.histories):  # 4
+                    break
+        else:
+            problem = f"the sources of {derived.name} changed under {ATTEMPTS_MAX} runs in a row"
+            raise TableError(problem, next_step=f"lockstep derive {derived.name}")
+        return _finish(derived, folders, rows_before, causes)  # 5
+
+
+def _find_remedy(
+    derived: Derived, root: Path, found: _Found, cause: RebuildCause | None, failed: DeriveFailed
+) -> RebuildCause:
+    """Why a rebuild may succeed where a run failed. Raises the failure where nothing says so."""
+    if cause is None:
+        now = _look(derived, root)
+        remedy = None if now is None else now.cause
+        if remedy is None and _DAMAGED.search(str(failed)):
+            remedy = RebuildCause.DAMAGED
+    else:
+        remedy = cause if _has_changed(derived, root, found.histories) else None
+    if remedy is None:
+        raise failed
+    return remedy
+
+
+class _Attempt:
+    """One attempt to bring a derived table up to its sources."""
+
+    def __init__(self, derived: Derived, folders: DerivedFolders, session: SparkSession) -> None:
+        for key, value in SESSION.items():
+            session.conf.set(key, value)
+        self._derived, self._folders, self._session = derived, folders, session
+
+    def work(self, found: _Found, cause: RebuildCause | None) -> None:
+        """Rebuild the table where there is a cause; else add the rows since the last run. Raises DeriveFailed."""
+        at = found.checkpoint
+        if cause is not None or at is None or at.note is None:
+            self._rebuild(found, cause)
+            return
+        self._run_query(at, self._folders.table)
+        _write_note(at, msgspec.structs.replace(at.note, sources=found.histories))
+
+    def _rebuild(self, found: _Found, cause: RebuildCause | None) -> None:
+        """Compute all rows by a new checkpoint, and let them replace those of the table in one commit.
+
+        1. Delete what a rebuild left that was killed.
+        2. Note the history of the sources; compute the rows into a table in the folder of the checkpoint.
+        3. Rows of a history that has ended meanwhile replace nothing.
+        4. Replace the rows of the derived table, naming the last batch of the query: when it goes on in the derived
+           table, Delta leaves out the batches up to that one.
+        """
+        _delete_others(self._folders)  # 1
+        folder = self._folders.checkpoints / uuid.uuid4().hex
+        has_erased = any(each.erasure for each in found.histories)
+        note = CheckpointNote(
+            digest=self._derived.compute_digest(),
+            sources=found.histories,
+            deletes_replaced=cause is RebuildCause.ERASED or (cause is RebuildCause.LOST and has_erased),
+        )
+        _write_note(_Checkpoint(folder), note)  # 2
+        result = self._run_query(_Checkpoint(folder), folder / BUILD_FOLDER)
+        if not _has_changed(self._derived, self._folders.root, found.histories):  # 3
+            self._replace_rows(_Checkpoint(folder), result)  # 4
+
+    def _replace_rows(self, done: _Checkpoint, result: DataFrame) -> None:
+        built, table = done.folder / BUILD_FOLDER, self._folders.table
+        with _raise_as_failed(self._derived.name):
+            if delta_log.has_log(built):
+                rows = self._session.read.format("delta").load(find_storage(built).uri(built))
+            else:  # the sources have no rows
+                rows = self._session.createDataFrame([], result.schema)
+            writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            if done.query_id is not None and done.done >= 0:
+                writer = writer.option("txnAppId", done.query_id).option("txnVersion", str(done.done))
+            if self._derived.partition_by:
+                writer = writer.partitionBy(*self._derived.partition_by)
+            writer.option("userMetadata", USER_METADATA + done.folder.name).save(find_storage(table).uri(table))
+
+    def _run_query(self, checkpoint: _Checkpoint, target: Path) -> DataFrame:
+        """Run the query up to the newest rows; gives the DataFrame of the function. Raises DeriveFailed."""
+        with _raise_as_failed(self._derived.name):
+            result = self._make_result()
+            options = {
+                "checkpointLocation": find_storage(checkpoint.spark).uri(checkpoint.spark),
+                "mergeSchema": "true",
+                "userMetadata": USER_METADATA + checkpoint.folder.name,
+            }
+            writer = result.writeStream.format("delta").queryName(self._derived.name).options(**options)
+            if self._derived.partition_by:
+                writer = writer.partitionBy(*self._derived.partition_by)
+            writer = writer.outputMode(self._derived.output_mode.value).trigger(availableNow=True)
+            writer.start(find_storage(target).uri(target)).awaitTermination()
+            return result
+
+    def _make_result(self) -> DataFrame:
+        result = self._derived.derive(*(self._read_source(each.name) for each in self._derived.sources))
+        if not getattr(result, "isStreaming", False):
+            raise TypeError(f"{self._derived.derive.__qualname__} gave no streaming DataFrame: {result!r}")
+        return result
+
+    def _read_source(self, stream: str) -> DataFrame:
+        """The rows of a stream. A rewind ends the query, as its removals change data; those of compaction do not."""
+        table, watermark = StreamFolders(stream, self._folders.root).table, self._derived.watermark
+        reader, address = self._session.readStream.format("delta"), find_storage(table).uri(table)
+        if watermark is None:
+            return reader.load(address)
+        # Of the first version that is read, files come in no order: rows of old ones would be late.
+        rows = reader.option("withEventTimeOrder", "true").load(address)
+        return rows.withWatermark(watermark.column, f"{watermark.delay // timedelta(microseconds=1)} microseconds")
+
+
+@contextmanager
+def _raise_as_failed(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the function is the user's, and Spark raises errors of Python, of Java and its own
+        raise DeriveFailed(name, str(error).partition("\n\n")[0]) from error
+
+
+@contextmanager
+def _lock(folders: DerivedFolders) -> Iterator[None]:
+    storage = find_storage(folders.lock)
+    storage.make_folder(folders.lock.parent)
+    try:
+        with storage.lock(folders.lock):
+            yield
+    except BlockingIOError:
+        raise DeriveInProgress(folders.name) from None
+
+
+def _look(derived: Derived, root: Path) -> _Found | None:
+    """What there is; None while a source has no table."""
+    histories, heads = list[SourceHistory](), list[Head]()
+    for source in derived.sources:
+        folders = StreamFolders(source.name, root)
+        if not delta_log.has_log(folders.table):
+            return None
+        base = open_table(folders).base()
+        heads.append(base.head)
+        histories.append(_make_history(folders, base))
+    at = DerivedFolders(derived.name, root)
+    if not delta_log.has_log(at.table):
+        return _Found(tuple(histories), None, RebuildCause.NEW)
+    current = _find_current(at.table)
+    checkpoint = None if current is None else _Checkpoint(at.checkpoints / current)
+    if checkpoint is None or checkpoint.note is None:
+        return _Found(tuple(histories), None, RebuildCause.LOST)
+    cause = _find_other_history(root, checkpoint.note.sources, histories)
+    if cause is None and checkpoint.note.digest != derived.compute_digest():
+        cause = RebuildCause.CODE
+    if cause is None and not checkpoint.is_usable(at.table):
+        cause = RebuildCause.DAMAGED
+    if cause is None and _has_expired(root, checkpoint, histories, heads):
+        cause = RebuildCause.EXPIRED
+    return _Found(tuple(histories), checkpoint, cause)
+
+
+def _make_history(folders: StreamFolders, base: Base) -> SourceHistory:
+    entry, head = delta_log.read_entry(folders.table, base.version), base.head
+    return SourceHistory(
+        stream=folders.stream,
+        table_id=head.table_id,
+        generation=head.generation,
+        erasure=head.erasure.batch if head.erasure is not None else 0,
+        version=base.version,
+        token=(entry.token if entry is not None else None) or "",
+    )
+
+
+def _find_other_history(
+    root: Path, noted: Sequence[SourceHistory], now: Sequence[SourceHistory]
+) -> RebuildCause | None:
+    """How the history of the sources differs from the one that a checkpoint belongs to."""
+    if [each.stream for each in noted] != [each.stream for each in now]:
+        return RebuildCause.CODE
+    for before, after in zip(noted, now, strict=True):
+        if before.erasure != after.erasure:
+            return RebuildCause.ERASED
+        if before.table_id != after.table_id or before.version > after.version:
+            return RebuildCause.REPLACED
+        if before.generation != after.generation:
+            return RebuildCause.REWOUND
+        entry = delta_log.read_entry(StreamFolders(before.stream, root).table, before.version)
+        if entry is not None and (entry.token or "") != before.token:
+            return RebuildCause.REPLACED
+    return None
+
+
+def _has_changed(derived: Derived, root: Path, histories: Sequence[SourceHistory]) -> bool:
+    """Whether a source was rewound, erased from or replaced since."""
+    now = _look(derived, root)
+    return now is None or _find_other_history(root, histories, now.histories) is not None
+
+
+def _has_expired(
+    root: Path, checkpoint: _Checkpoint, histories: Sequence[SourceHistory], heads: Sequence[Head]
+) -> bool:
+    """Whether housekeeping may have deleted entries or files that are unread: those before the rewind floor."""
+    for history, head in zip(histories, heads, strict=True):
+        floor = delta_log.find_head_of_batch(StreamFolders(history.stream, root).table, head.rewind_floor)
+        at = checkpoint.offsets.get(history.table_id)
+        if floor is not None and at is not None and at < floor.batch_version:
+            return True
+    return False
+
+
+def _find_current(table: Path) -> str | None:
+    """The checkpoint that the newest commit of ours to a derived table names."""
+    for entry in delta_log.open_delta_table(table).history(ENTRIES_LOOKED_AT):
+        said = str(entry.get("userMetadata", ""))
+        if said.startswith(USER_METADATA):
+            return said.removeprefix(USER_METADATA)
+    return None
+
+
+def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:
+    """Delete the checkpoints that are not in use, and what the one in use was built in; gives the latter."""
+    storage, current = find_storage(folders.checkpoints), None
+    if delta_log.has_log(folders.table):
+        current = _find_current(folders.table)
+    for name in storage.list_names(folders.checkpoints):
+        if name != current:
+            storage.delete_folder(folders.checkpoints / name)
+    if current is None:
+        return None
+    storage.delete_folder(folders.checkpoints / current / BUILD_FOLDER)
+    return _Checkpoint(folders.checkpoints / current)
+
+
+def _finish(derived: Derived, folders: DerivedFolders, rows_before: int, causes: Sequence[RebuildCause]) -> DerivedRun:
+    current = _delete_others(folders)
+    version = None
+    if current is not None:
+        version = _delete_replaced(folders.table, current, is_rebuilt=bool(causes))
+    found = _look(derived, folders.root)
+    return DerivedRun(
+        name=derived.name,
+        folder=str(folders.table),
+        version=version,
+        rows=_count_rows(folders.table),
+        rows_before=rows_before,
+        sources=_list_sources(derived, found),
+        rebuilt=tuple(causes),
+        watermark=None if current is None else current.watermark,
+    )
+
+
+def _delete_replaced(table: Path, current: _Checkpoint, *, is_rebuilt: bool) -> int:
+    """Delete files that no version of the last week has; after an erasure, of no older version. Gives the version."""
+    handle, note = delta_log.open_delta_table(table), current.note
+    version = handle.version()
+    if note is not None and note.deletes_replaced:
+        handle.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        _write_note(current, msgspec.structs.replace(note, deletes_replaced=False))
+    elif is_rebuilt or version % VACUUM_EVERY == 0:
+        handle.vacuum(dry_run=False, full=True)
+    return version
+
+
+def _list_sources(derived: Derived, found: _Found | None) -> tuple[DerivedSource, ...]:
+    if found is None:
+        return tuple(DerivedSource(stream=each.name, version=None, next_version=None) for each in derived.sources)
+    offsets = {} if found.checkpoint is None else found.checkpoint.offsets
+    return tuple(
+        DerivedSource(stream=each.stream, version=each.version, next_version=offsets.get(each.table_id))
+        for each in found.histories
+    )
+
+
+def _count_rows(table: Path) -> int:
+    if not delta_log.has_log(table):
+        return 0
+    actions = delta_log.open_delta_table(table).get_add_actions(flatten=True)
+    return sum(count or 0 for count in pa.table(actions)["num_records"].to_pylist())
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _read(path: Path, kind: type[S]) -> S | None:
+    """A small JSON file; None where it is missing or damaged."""
+    try:
+        return msgspec.json.decode(find_storage(path).read(path), type=kind)
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return None
+
+
+def _write_note(checkpoint: _Checkpoint, note: CheckpointNote) -> None:
+    path = checkpoint.folder / NOTE
+    find_storage(path).replace(path, msgspec.json.encode(note))

@@ -1,0 +1,83 @@
+"""The asset of a derived table: a run brings it up to the tables that it reads."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
+    DagsterExecutionInterruptedError,
+    MaterializeResult,
+    MetadataValue,
+    TableRecord,
+    asset,
+)
+
+from lockstep.declare.derived import Derived
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
+from lockstep.engine.driver.run import find_module_root
+from lockstep.errors import LockstepError
+from lockstep.operations.derive import DerivedRun, run_derived
+from lockstep.orchestration.names import make_derived_key, make_table_key
+from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.orchestration.spark_resource import SparkResource
+from lockstep.settings import Settings
+
+KINDS = {"spark", "deltalake"}
+PATIENCE_SECONDS = 10.0
+"""Stop patience, short because a batch that is not finished is finished by the next run."""
+
+
+def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence[str]) -> AssetsDefinition:
+    """The asset `<name>/table`, in the group of its first source. It runs while its sources are written."""
+    sources = list(derived.sources)
+
+    @asset(
+        key=make_derived_key(derived),
+        deps=[make_table_key(source) for source in sources],
+        group_name=sources[0].name,
+        description=derived.description or f"Derived from {', '.join(source.name for source in sources)}.",
+        kinds=KINDS,
+        owners=owners,
+    )
+    def derive(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
+        try:
+            done = _run(derived, settings, spark)
+        except LockstepError as error:
+            raise report_failure(error) from error
+        if done.version is None:
+            return MaterializeResult(metadata={"nothing_to_do": "a source has no table yet"})
+        context.log.info("%s: %s rows, %s before", derived.name, done.rows, done.rows_before)
+        return MaterializeResult(metadata=_describe(done))
+
+    return derive
+
+
+def _run(derived: Derived, settings: Settings, spark: SparkResource) -> DerivedRun:
+    roots = find_module_root(derived.derive.__module__)
+    try:
+        return run_off_main_thread(
+            lambda: run_derived(derived, settings.table_root, lambda: spark.session(derived.name, roots)),
+            StopSignal(),
+            patience_seconds=PATIENCE_SECONDS,
+            tick=lambda: None,
+            abandon=spark.cancel,
+        )
+    except StopTimeout as abandoned:
+        raise DagsterExecutionInterruptedError(f"stopped ({abandoned}); the next run goes on") from None
+
+
+def _describe(done: DerivedRun) -> dict[str, Any]:
+    sources = [
+        TableRecord({"stream": each.stream, "version": each.version, "next version": each.next_version})
+        for each in done.sources
+    ]
+    return {
+        "dagster/row_count": done.rows,
+        "rows_added": done.rows - done.rows_before,
+        "folder": MetadataValue.path(done.folder),
+        "version": done.version,
+        "watermark": "none" if done.watermark is None else MetadataValue.timestamp(done.watermark),
+        "rebuilt_because": "; ".join(each.value for each in done.rebuilt) or "not rebuilt",
+        "sources": MetadataValue.table(sources),
+    }

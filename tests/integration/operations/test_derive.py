@@ -1,0 +1,367 @@
+"""Derived tables follow real streams on a real broker: what they hold, when they are rebuilt, who is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from dagster import AssetKey, DagsterInstance, materialize
+
+from lockstep import Derived, Ordered, OutputMode, Suspend
+from lockstep.compaction.run import compact_stream
+from lockstep.operations.derive import (
+    NOTE,
+    CheckpointNote,
+    DeriveFailed,
+    DeriveInProgress,
+    RebuildCause,
+    list_derived_from,
+    plan_derived,
+    run_derived,
+)
+from lockstep.operations.erase import EraseRequest, erase_session, read_context
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.rewind import plan_rewind, rewind_stream
+from lockstep.orchestration.derived_asset import make_derived_asset
+from lockstep.orchestration.spark_resource import SparkResource
+from lockstep.storage import find_storage
+from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.table.layout import DerivedFolders
+from tests.support.adding_stream import adding
+from tests.support.derived_tables import (
+    Timed,
+    activity,
+    count_values,
+    expected_windows,
+    fail_at_runs,
+    give_rows,
+    join_sessions,
+    send_each_second,
+    stored_windows,
+)
+from tests.support.feed import Feed, session, update
+from tests.support.local_runs import LocalRuns
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from dagster import MetadataValue
+    from pyspark.sql import SparkSession
+
+    from lockstep.localdev.broker import Broker
+    from lockstep.operations.derive import DerivedRun
+
+Sent = list[tuple[str, bytes]]
+SHARED: list[SparkSession] = []
+
+
+class LentSpark(SparkResource):
+    """The Spark of the tests, which stays."""
+
+    def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> SparkSession:
+        return SHARED[-1]
+
+
+def interleaved(*names: str, updates: int) -> Sent:
+    """The messages of some sessions in turns."""
+    turns = zip(*([(name, value) for value in session(updates)] for name in names), strict=True)
+    return [message for turn in turns for message in turn]
+
+
+def updates(name: str, first: int, count: int) -> Sent:
+    return [(name, update(first + n, a=1)) for n in range(count)]
+
+
+@dataclass
+class Site:
+    """A stream and a table derived from it."""
+
+    feed: Feed
+    runs: LocalRuns
+    spark: SparkSession
+    sent: int = 0
+    topic: str = ""
+    instance: DagsterInstance = field(default_factory=DagsterInstance.ephemeral)
+
+    def __post_init__(self) -> None:
+        self.runs = self.runs.of(adding(self.feed.pattern, Ordered(on_violation=Suspend()), transform=Timed()))
+        self.topic = self.feed.create("values")
+        self.derived = activity(self.runs.stream)
+        self.root = self.runs.settings.table_root
+        self.table = DerivedFolders("activity", self.root).table
+
+    def send(self, messages: Sent) -> None:
+        """A batch of the stream."""
+        send_each_second(self.feed, self.topic, messages, self.sent)
+        self.sent += len(messages)
+        self.runs.run()
+
+    def derive(self, derived: Derived | None = None) -> DerivedRun:
+        return run_derived(derived or self.derived, self.root, lambda: self.spark)
+
+    def materialize(self) -> Mapping[str, MetadataValue]:
+        """A run of the asset; its metadata."""
+        SHARED.append(self.spark)
+        made = make_derived_asset(self.derived, self.runs.settings, owners=["team:tests"])
+        resources = {"spark": LentSpark(master="local[1]", driver_memory="1g")}
+        assert materialize([made], instance=self.instance, resources=resources).success
+        event = self.instance.get_latest_materialization_event(AssetKey(["activity", "table"]))
+        assert event is not None
+        assert event.asset_materialization is not None
+        return event.asset_materialization.metadata
+
+    def assert_equal(self) -> None:
+        expected = expected_windows(self.runs.folders.table)
+        assert expected
+        assert stored_windows(self.table) == expected
+
+
+@pytest.fixture
+def site(feed: Feed, runs: LocalRuns, spark: SparkSession) -> Site:
+    return Site(feed, runs, spark)
+
+
+def test_windows_follow_batches_a_compaction_a_rewind_and_an_erasure(site: Site) -> None:
+    assert site.derive().version is None
+    site.send(interleaved("ann", "bob", updates=20))
+    first = site.materialize()
+    assert first["rebuilt_because"].value == "it has no table yet"
+    site.assert_equal()
+    site.send(updates("ann", 22, 20))
+    close_hour(site.runs.folders)
+    compact_stream(site.runs.folders)
+    site.send(updates("bob", 22, 20))
+    assert site.derive().rebuilt == ()
+    site.assert_equal()
+    again = site.materialize()
+    assert (again["rebuilt_because"].value, again["rows_added"].value) == ("not rebuilt", 0)
+    assert plan_rewind(site.runs.handle, "2").derived == ("activity",)
+    rewind_stream(site.runs.handle, "2", who="ann", why="a test")
+    erased = EraseRequest(session="ann", drop_state=True)
+    done = erase_session(site.runs.folders, erased, read_context(site.runs.handle), who="ann", why="a test")
+    assert done.plan.derived == ("activity",)
+    assert plan_derived(site.derived, site.root).rebuild is RebuildCause.ERASED
+    assert site.derive().rebuilt == (RebuildCause.ERASED,)
+    site.assert_equal()
+    kept = {path.name for path in site.table.glob("*.parquet")}
+    assert kept == {path.rpartition("/")[2] for path in live_files(site.table)}, "files with erased rows are left"
+
+
+def live_files(table: Path) -> list[str]:
+    from deltalake import DeltaTable
+
+    return DeltaTable(table).file_uris()
+
+
+@pytest.fixture(scope="module")
+def built(broker: Broker, spark_of_module: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A derived table that has gone on once; for tests that look at copies of its files."""
+    feed = Feed(broker.bootstrap_servers, f"derived_{uuid.uuid4().hex[:8]}")
+    runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("derived"))
+    made = Site(feed, runs, spark_of_module)
+    made.send(interleaved("ann", "bob", updates=20))
+    made.derive()
+    shutil.copytree(made.root, made.root.parent / "older")
+    made.send(updates("ann", 22, 20))
+    shutil.copytree(made.root, made.root.parent / "before")
+    made.derive()
+    return made
+
+
+@pytest.fixture(scope="module")
+def spark_of_module(shared_spark: SparkSession) -> SparkSession:
+    session = shared_spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    return session
+
+
+@pytest.fixture
+def copy(built: Site, tmp_path: Path) -> Path:
+    """A copy of all its files."""
+    shutil.copytree(built.root, tmp_path / "tables")
+    return tmp_path / "tables"
+
+
+def checkpoint_in(root: Path) -> Path:
+    (only,) = (root / "activity" / "checkpoints").iterdir()
+    return only
+
+
+def newest(folder: Path) -> Path:
+    return max((path for path in folder.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+
+
+def lose_all(root: Path) -> None:
+    shutil.rmtree(root / "activity" / "checkpoints")
+
+
+def lose_note(root: Path) -> None:
+    (checkpoint_in(root) / NOTE).write_text("{")
+
+
+def lose_query(root: Path) -> None:
+    (checkpoint_in(root) / "spark" / "metadata").unlink()
+
+
+def tear_offsets(root: Path) -> None:
+    path = newest(checkpoint_in(root) / "spark" / "offsets")
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def tear_commit(root: Path) -> None:
+    newest(checkpoint_in(root) / "spark" / "commits").write_bytes(b"")
+
+
+def set_checkpoint_back(root: Path) -> None:
+    for kind in ("offsets", "commits"):
+        newest(checkpoint_in(root) / "spark" / kind).unlink()
+
+
+def set_table_back(root: Path) -> None:
+    shutil.rmtree(root / "activity" / "derived")
+    shutil.copytree(root.parent / "before" / "activity" / "derived", root / "activity" / "derived")
+
+
+def set_source_back(root: Path) -> None:
+    """To an older copy, which was written since: as many versions, by other commits."""
+    (note,) = [msgspec.json.decode(p.read_bytes(), type=CheckpointNote) for p in root.rglob(NOTE)]
+    shutil.rmtree(root / "adding")
+    shutil.copytree(root.parent / "older" / "adding", root / "adding")
+    output = OutputLog(root / "adding" / "table")
+    while output.base().version < note.sources[0].version:
+        output.commit(raise_rewind_floor(1, 0))
+
+
+def shorten_log(root: Path) -> None:
+    note = msgspec.json.decode((checkpoint_in(root) / NOTE).read_bytes(), type=CheckpointNote)
+    offsets = newest(checkpoint_in(root) / "spark" / "offsets")
+    at = f'"reservoirVersion":{note.sources[0].version + 1}'
+    assert at in offsets.read_text()
+    offsets.write_text(offsets.read_text().replace(at, '"reservoirVersion":1'))
+    OutputLog(root / "adding" / "table").commit(raise_rewind_floor(1, 2))
+
+
+HARMS: list[tuple[Callable[[Path], None], RebuildCause]] = [
+    (lose_all, RebuildCause.LOST),
+    (lose_note, RebuildCause.LOST),
+    (lose_query, RebuildCause.DAMAGED),
+    (tear_offsets, RebuildCause.DAMAGED),
+    (tear_commit, RebuildCause.DAMAGED),
+    (set_checkpoint_back, RebuildCause.DAMAGED),
+    (set_table_back, RebuildCause.DAMAGED),
+    (set_source_back, RebuildCause.REPLACED),
+    (shorten_log, RebuildCause.EXPIRED),
+]
+
+
+@pytest.mark.parametrize(("harm", "cause"), HARMS, ids=lambda given: getattr(given, "__name__", ""))
+def test_a_checkpoint_that_no_longer_fits_is_found_without_spark(
+    built: Site, copy: Path, harm: Callable[[Path], None], cause: RebuildCause
+) -> None:
+    assert plan_derived(built.derived, copy).rebuild is None
+    assert not plan_derived(built.derived, copy).is_due
+    for name in ("older", "before"):
+        shutil.copytree(built.root.parent / name, copy.parent / name)
+    harm(copy)
+    assert plan_derived(built.derived, copy).rebuild is cause
+
+
+def test_another_function_rebuilds_and_another_description_does_not(built: Site, copy: Path) -> None:
+    said = activity(built.runs.stream, description="other words", schedule="0 * * * *")
+    assert plan_derived(said, copy).rebuild is None
+    other = activity(built.runs.stream, derive=count_values, output_mode=OutputMode.COMPLETE)
+    assert plan_derived(other, copy).rebuild is RebuildCause.CODE
+
+
+def test_a_second_run_is_refused_while_one_writes(built: Site, copy: Path) -> None:
+    with find_storage(copy).lock(DerivedFolders("activity", copy).lock), pytest.raises(DeriveInProgress):
+        run_derived(built.derived, copy, lambda: built.spark)
+
+
+def test_the_derived_tables_of_a_stream_are_found_by_what_they_have_read(copy: Path) -> None:
+    assert list_derived_from("adding", copy) == ("activity",)
+    assert list_derived_from("other", copy) == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (give_rows, "gave no streaming DataFrame"),
+        (fail_at_runs, "by zero"),
+        (count_values, "Invalid streaming output mode: append"),
+    ],
+)
+def test_a_function_that_fails_leaves_the_table_as_it_is(
+    built: Site, copy: Path, function: Callable[..., object], problem: str
+) -> None:
+    before = stored_windows(copy / "activity" / "derived")
+    with pytest.raises(DeriveFailed, match=problem):
+        run_derived(activity(built.runs.stream, derive=function), copy, lambda: built.spark)
+    assert stored_windows(copy / "activity" / "derived") == before
+
+
+def lose_state(root: Path) -> None:
+    for path in (checkpoint_in(root) / "spark" / "state").glob("*/*/*.delta"):
+        path.unlink()
+
+
+@pytest.mark.slow
+def test_lost_state_is_rebuilt_in_the_same_run(site: Site) -> None:
+    site.send(interleaved("ann", "bob", updates=20))
+    site.derive()
+    site.send(updates("ann", 22, 20))
+    lose_state(site.root)
+    assert plan_derived(site.derived, site.root).rebuild is None
+    assert site.derive().rebuilt == (RebuildCause.DAMAGED,)
+    site.assert_equal()
+
+
+@pytest.mark.slow
+def test_a_rewind_under_a_query_makes_it_a_rebuild(site: Site) -> None:
+    """It comes after the look at the sources, and before Spark has looked."""
+    site.send(interleaved("ann", "bob", updates=20))
+    site.derive()
+    site.send(updates("ann", 22, 20))
+    left = ["1"]
+
+    def spark_after_a_rewind() -> SparkSession:
+        if left:
+            rewind_stream(site.runs.handle, left.pop(), who="ann", why="a test")
+        return site.spark
+
+    done = run_derived(site.derived, site.root, spark_after_a_rewind)
+    assert done.rebuilt == (RebuildCause.REWOUND,)
+    site.assert_equal()
+
+
+@pytest.mark.slow
+def test_totals_are_replaced_by_each_run(site: Site) -> None:
+    site.send(interleaved("ann", "bob", updates=5))
+    totals = activity(site.runs.stream, "totals", derive=count_values, output_mode=OutputMode.COMPLETE)
+    for sent in (updates("ann", 7, 3), updates("bob", 7, 4)):
+        site.derive(totals)
+        site.send(sent)
+    site.derive(totals)
+    names = read_table(site.runs.folders.table)["name"].to_pylist()
+    held = {row["name"]: row["count"] for row in read_table(site.root / "totals" / "derived").to_pylist()}
+    assert held == {name: names.count(name) for name in names}
+
+
+@pytest.mark.slow
+def test_two_streams_are_joined(site: Site) -> None:
+    other = site.runs.of(dataclasses.replace(site.runs.stream, name="other"))
+    joined = activity(name="joined", sources=(site.runs.stream, other.stream), derive=join_sessions)
+    for sent in (interleaved("ann", "bob", updates=5), updates("ann", 7, 3)):
+        site.send(sent)
+        other.run()
+        site.derive(joined)
+    places = [(row["_session"], row["_offset"]) for row in read_table(site.runs.folders.table).to_pylist()]
+    assert read_table(site.root / "joined" / "derived").num_rows == sum(places.count(place) for place in places)
+    assert list_derived_from("other", site.root) == ("joined",)
