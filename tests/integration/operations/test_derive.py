@@ -37,6 +37,7 @@ from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.layout import DerivedFolders, StreamFolders
+from tests.integration.cli.conftest import Platform
 from tests.integration.operations.killed_derive import MOMENTS
 from tests.support.adding_stream import adding
 from tests.support.derived_tables import (
@@ -384,7 +385,9 @@ def test_two_streams_are_joined(site: Site) -> None:
 
 def forget_commit(root: Path) -> None:
     """As a kill leaves it after the batch is in the table, and before Spark has noted that."""
-    newest(checkpoint_in(root) / "spark" / "commits").unlink()
+    path = newest(checkpoint_in(root) / "spark" / "commits")
+    path.with_name(f".{path.name}.crc").unlink()
+    path.unlink()
 
 
 @pytest.mark.slow
@@ -422,3 +425,42 @@ def test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none(site: Site, mome
     site.assert_equal()
     assert len(list((site.root / "activity" / "checkpoints").iterdir())) == 1
     assert not (checkpoint_in(site.root) / BUILD_FOLDER).exists()
+
+
+@pytest.fixture
+def platform(built: Site, copy: Path, tmp_path: Path) -> Platform:
+    """A platform folder that declares the derived table, over a copy of its files."""
+    family = f"derived_{uuid.uuid4().hex[:8]}"
+    (tmp_path / "assets").mkdir()
+    declared = f'stream = adding(r"{built.feed.pattern}", Ordered(on_violation=Suspend()), transform=Timed())'
+    (tmp_path / "assets" / f"{family}.py").write_text(
+        "from lockstep import Ordered, Suspend\n"
+        "from tests.support.adding_stream import adding\n"
+        "from tests.support.derived_tables import Timed, activity\n\n"
+        f"{declared}\nderived = activity(stream)\n"
+    )
+    environment = {"LOCKSTEP_TABLE_ROOT": str(copy), "LOCKSTEP_SPARK__MASTER": "local[2,3]"}
+    return Platform(tmp_path, built.feed, built.runs, environment)
+
+
+def test_the_command_line_shows_what_a_run_would_do(platform: Platform, copy: Path) -> None:
+    (plan,) = msgspec.json.decode(platform.call("derive", "--plan", "--json").stdout)
+    assert (plan["name"], plan["rebuild"], plan["is_due"]) == ("activity", None, False)
+    (source,) = plan["sources"]
+    assert (source["stream"], source["next_version"]) == ("adding", source["version"] + 1)
+    assert "has nothing to do" in platform.call("derive", "activity", "--plan").stdout
+    (done,) = msgspec.json.decode(platform.call("derive", "activity", "--json").stdout)
+    assert (done["rebuilt"], done["rows"]) == ([], done["rows_before"])
+    lose_all(copy)
+    assert "rebuilds it: its checkpoint is lost" in platform.call("derive", "--plan").stdout
+    refused = platform.call("derive", "activty")
+    assert refused.exit_code == 1
+    assert "derived tables: activity" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_command_line_rebuilds_where_it_is_asked_to(platform: Platform, copy: Path) -> None:
+    expected = stored_windows(DerivedFolders("activity", copy).table)
+    done = platform.call("derive", "activity", "--rebuild")
+    assert (done.exit_code, "it was asked for" in done.stdout) == (0, True), done.output
+    assert stored_windows(DerivedFolders("activity", copy).table) == expected
