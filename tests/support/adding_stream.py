@@ -6,7 +6,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lockstep import Envelope, InitialState, Kind, Record, Sequence, Stream, Strict, Topics, Transform, Violation
+from lockstep import (
+    Envelope,
+    InitialState,
+    Kind,
+    Record,
+    Sequence,
+    Stream,
+    Strict,
+    Suspend,
+    Topics,
+    Transform,
+    Violation,
+)
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.strict import Checksum
 
@@ -91,3 +103,4 @@ def adding(
 
 
 BY_CHECKSUM = Strict(evidence=Checksum())
+BY_SUSPENSION = Strict(evidence=Sequence(), on_violation=Suspend())

@@ -1,11 +1,11 @@
-"""Entry point of `lockstep` and `python -m lockstep.cli`. The import of the two command modules registers them."""
+"""Entry point of `lockstep` and `python -m lockstep.cli`. The import of the command modules registers them."""
 
 from __future__ import annotations
 
-from lockstep.cli import control, inspect
+from lockstep.cli import control, inspect, maintain, prove, recover, rehearse
 from lockstep.cli.app import app
 
-__all__ = ["app", "control", "inspect", "main"]
+__all__ = ["app", "control", "inspect", "main", "maintain", "prove", "recover", "rehearse"]
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from rich.text import Text
 
 T = TypeVar("T")
 
+SHOWN_SCOPES, SHOWN_HOURS = 50, 48
+"""Most partitions and hours that one answer shows; `--json` has all."""
 PIPE_COLUMNS = 100_000
 """A pipe has no width: no line is folded or cut in it."""
 STYLES = {
@@ -96,6 +98,17 @@ def make_facts(pairs: Iterable[tuple[str, object]]) -> Table:
 def make_lines(*parts: RenderableType | None) -> Group:
     """One below the other; None is left out."""
     return Group(*(part for part in parts if part is not None))
+
+
+def make_more(left_out: int) -> RenderableType | None:
+    """How many there are that are not shown."""
+    return style_text(f"and {left_out} more") if left_out > 0 else None
+
+
+def make_derived_note(names: Sequence[str]) -> RenderableType | None:
+    """The derived tables that follow."""
+    shown = f"derived tables, each rebuilt by its next run: {', '.join(names)}; at once: lockstep derive"
+    return style_text(shown) if names else None
 
 
 def style_text(line: str, style: str = "") -> Text:

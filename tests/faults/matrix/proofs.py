@@ -269,6 +269,9 @@ DESIRE = "integration/operations/test_lifecycle.py::"
 BACKLOG = "faults/matrix/test_backlog.py::"
 SUSPEND = "integration/engine/test_suspend.py::"
 
+MIRROR = "integration/operations/test_relocate_to_mirror.py::"
+RELOCATE, DERIVE = "integration/operations/test_relocate.py::", "integration/operations/test_derive.py::"
+
 LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F28",
@@ -572,14 +575,18 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F62",
-        "a clean-up or a vacuum has begun, a rewind is committed, then files are deleted",
-        "rewind refused, or the files stay",
+        (
+            "a clean-up or a vacuum has begun, a rewind is committed, then files are deleted; "
+            "rows, state or messages that a promotion needs are gone"
+        ),
+        "rewind refused, or the files stay; promotion refused by the name of what is gone, nothing changed",
         T1,
         (
             f"{REWIND}test_a_clean_up_that_has_looked_before_a_rewind_deletes_nothing_that_the_rewind_names",
             f"{REWIND}test_a_clean_up_that_raised_the_floor_first_refuses_the_rewind",
             "unit/table/test_rewind.py::test_a_vacuum_that_has_begun_refuses_the_rewind",
             "correctness/rewind/test_rewinding.py::test_after_any_rewind_the_stream_is_what_it_was_and_is_proven",
+            ("integration/operations/test_shadow.py::test_a_promotion_is_refused_by_name_where_something_is_gone"),
         ),
     ),
     Fault(
@@ -719,6 +726,51 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
                 "correctness/verify/test_erased_tables.py::"
                 "test_an_erased_session_leaves_the_others_as_they_would_be_without_it"
             ),
+        ),
+    ),
+    Fault(
+        "F78",
+        (
+            "a stream moves to a mirrored cluster: topics copied twice, in part or with expired messages, offsets "
+            "translated by a checkpoint that is a lower bound, or by none"
+        ),
+        "it goes on at the one place that the messages prove, or the import is refused by partition and offset",
+        T1,
+        (
+            f"{MIRROR}test_the_command_line_imports_from_a_mirrored_cluster_by_a_checkpoint",
+            f"{MIRROR}test_a_checkpoint_tells_which_of_two_copies_is_the_place",
+            f"{MIRROR}test_what_is_not_proven_or_not_copied_is_refused_by_name",
+            f"{MIRROR}test_a_position_that_had_expired_when_it_was_exported_is_not_taken_for_the_next_message",
+        ),
+    ),
+    Fault(
+        "F79",
+        "kill -9 of an export or an import of a savepoint; an export that is cut, changed or incomplete",
+        "an export that is whole or none, a stream that stands at the savepoint or nothing that a run takes for one",
+        T2,
+        (
+            f"{RELOCATE}test_an_export_that_is_killed_passes_for_nothing_and_is_made_again",
+            f"{RELOCATE}test_an_import_that_is_killed_has_happened_or_not",
+            f"{RELOCATE}test_an_export_that_is_not_whole_is_refused_by_name_and_leaves_nothing",
+            f"{RELOCATE}test_the_proof_finds_another_state_than_the_imported_one",
+        ),
+    ),
+    Fault(
+        "F80",
+        (
+            "a source of a derived table is rewound or erased from, also under its run; its checkpoint is lost, "
+            "damaged or set back; kill -9 of a rebuild and of a batch"
+        ),
+        "rebuilt by itself, readers see one switch; no row twice",
+        T2,
+        (
+            f"{DERIVE}test_a_checkpoint_that_no_longer_fits_is_found_without_spark",
+            f"{DERIVE}test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced",
+            f"{DERIVE}test_lost_state_is_rebuilt_in_the_same_run",
+            f"{DERIVE}test_a_rewind_under_a_query_makes_it_a_rebuild",
+            f"{DERIVE}test_a_batch_that_is_in_the_table_is_not_written_twice",
+            f"{DERIVE}test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none",
+            f"{DERIVE}test_a_second_run_is_refused_while_one_writes",
         ),
     ),
 )

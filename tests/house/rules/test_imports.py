@@ -69,8 +69,10 @@ DRIVER_ONLY = (
 
 # A module with one importer in its own package is a part of it, unless it is an idea of its own.
 ONE_IMPORTER = {
-    "cli.control": "commands that change something; the entry point only collects them",
-    "cli.inspect": "commands that only read; the entry point only collects them",
+    **dict.fromkeys(
+        (f"cli.{name}" for name in ("control", "inspect", "maintain", "prove", "recover", "rehearse")),
+        "commands, which the entry point only collects",
+    ),
     "engine.driver.batch_checks": "pure checks over a whole batch",
     "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",

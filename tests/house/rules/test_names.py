@@ -27,7 +27,7 @@ VERBS = frozenset(_VERBS.split())
 PREDICATES = ("is", "has", "may", "was")
 
 # Commands of the command line are called as they are typed; entry points as everywhere.
-COMMANDS = ("cli/control.py", "cli/inspect.py")
+COMMANDS = tuple(f"cli/{name}.py" for name in ("control", "inspect", "maintain", "prove", "recover", "rehearse"))
 ENTRY = "main"
 
 

@@ -21,7 +21,7 @@ import pytest
 import typer
 
 from lockstep import __version__
-from lockstep.cli import control, inspect
+from lockstep.cli import control, inspect, maintain, recover
 from lockstep.cli.__main__ import app
 from lockstep.cli.app import EXIT_CODES
 from lockstep.integrity.resume_options import IntegrityLost
@@ -215,7 +215,7 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
     assert msgspec.json.decode(resumed.stdout, type=control.Resumed) == control.Resumed("adding", 2, "bounded")
     closed = fresh.call("close", "adding", "--json")
-    assert msgspec.json.decode(closed.stdout, type=control.Closed).stream == "adding"
+    assert msgspec.json.decode(closed.stdout, type=maintain.Closed).stream == "adding"
     stopped = fresh.call("stop", "adding", "--why", "enough", "--json")
     assert msgspec.json.decode(stopped.stdout, type=lifecycle.Stopped).ended_by == "a claim"
     assert "stopped" in fresh.call("streams").stdout
@@ -329,7 +329,7 @@ def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platf
     shutil.rmtree(fresh.folder / "tables")
     assert fresh.call("reset", "adding").exit_code == 2
     said = fresh.call("reset", "adding", "--new", "--json")
-    assert msgspec.json.decode(said.stdout, type=control.Reset) == control.Reset("adding", begins_anew=True)
+    assert msgspec.json.decode(said.stdout, type=recover.Reset) == recover.Reset("adding", begins_anew=True)
     fresh.runs.run()
     assert fresh.call("query", "SELECT count(*) AS rows FROM adding", "--csv").stdout == "rows\n2\n"
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
+import subprocess
+import sys
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +19,7 @@ from dagster import AssetKey, DagsterInstance, materialize
 from lockstep import Derived, Ordered, OutputMode, Suspend
 from lockstep.compaction.run import compact_stream
 from lockstep.operations.derive import (
+    BUILD_FOLDER,
     NOTE,
     CheckpointNote,
     DeriveFailed,
@@ -31,7 +36,9 @@ from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, raise_rewind_floor
-from lockstep.table.layout import DerivedFolders
+from lockstep.table.layout import DerivedFolders, StreamFolders
+from tests.integration.cli.conftest import Platform
+from tests.integration.operations.killed_derive import MOMENTS
 from tests.support.adding_stream import adding
 from tests.support.derived_tables import (
     Timed,
@@ -50,7 +57,6 @@ from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from dagster import MetadataValue
     from pyspark.sql import SparkSession
@@ -59,6 +65,7 @@ if TYPE_CHECKING:
     from lockstep.operations.derive import DerivedRun
 
 Sent = list[tuple[str, bytes]]
+ROOT = Path(__file__).parents[3]
 SHARED: list[SparkSession] = []
 
 
@@ -87,6 +94,7 @@ class Site:
     runs: LocalRuns
     spark: SparkSession
     sent: int = 0
+    shown: list[Mapping[str, MetadataValue]] = field(default_factory=list)
     topic: str = ""
     instance: DagsterInstance = field(default_factory=DagsterInstance.ephemeral)
 
@@ -128,50 +136,22 @@ def site(feed: Feed, runs: LocalRuns, spark: SparkSession) -> Site:
     return Site(feed, runs, spark)
 
 
-def test_windows_follow_batches_a_compaction_a_rewind_and_an_erasure(site: Site) -> None:
-    assert site.derive().version is None
-    site.send(interleaved("ann", "bob", updates=20))
-    first = site.materialize()
-    assert first["rebuilt_because"].value == "it has no table yet"
-    site.assert_equal()
-    site.send(updates("ann", 22, 20))
-    close_hour(site.runs.folders)
-    compact_stream(site.runs.folders)
-    site.send(updates("bob", 22, 20))
-    assert site.derive().rebuilt == ()
-    site.assert_equal()
-    again = site.materialize()
-    assert (again["rebuilt_because"].value, again["rows_added"].value) == ("not rebuilt", 0)
-    assert plan_rewind(site.runs.handle, "2").derived == ("activity",)
-    rewind_stream(site.runs.handle, "2", who="ann", why="a test")
-    erased = EraseRequest(session="ann", drop_state=True)
-    done = erase_session(site.runs.folders, erased, read_context(site.runs.handle), who="ann", why="a test")
-    assert done.plan.derived == ("activity",)
-    assert plan_derived(site.derived, site.root).rebuild is RebuildCause.ERASED
-    assert site.derive().rebuilt == (RebuildCause.ERASED,)
-    site.assert_equal()
-    kept = {path.name for path in site.table.glob("*.parquet")}
-    assert kept == {path.rpartition("/")[2] for path in live_files(site.table)}, "files with erased rows are left"
-
-
-def live_files(table: Path) -> list[str]:
-    from deltalake import DeltaTable
-
-    return DeltaTable(table).file_uris()
-
-
 @pytest.fixture(scope="module")
 def built(broker: Broker, spark_of_module: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A derived table that has gone on once; for tests that look at copies of its files."""
+    """A derived table that has gone on once, over a compaction; with copies of all files from before and after that."""
     feed = Feed(broker.bootstrap_servers, f"derived_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("derived"))
     made = Site(feed, runs, spark_of_module)
     made.send(interleaved("ann", "bob", updates=20))
-    made.derive()
+    made.shown.append(made.materialize())
     shutil.copytree(made.root, made.root.parent / "older")
     made.send(updates("ann", 22, 20))
+    close_hour(made.runs.folders)
+    compact_stream(made.runs.folders)
+    made.send(updates("bob", 22, 20))
     shutil.copytree(made.root, made.root.parent / "before")
-    made.derive()
+    made.shown.append(made.materialize())
+    shutil.copytree(made.root, made.root.parent / "after")
     return made
 
 
@@ -185,8 +165,44 @@ def spark_of_module(shared_spark: SparkSession) -> SparkSession:
 @pytest.fixture
 def copy(built: Site, tmp_path: Path) -> Path:
     """A copy of all its files."""
-    shutil.copytree(built.root, tmp_path / "tables")
+    shutil.copytree(built.root.parent / "after", tmp_path / "tables")
     return tmp_path / "tables"
+
+
+def test_windows_follow_batches_and_a_compaction(built: Site, copy: Path) -> None:
+    first, second = built.shown
+    assert (first["rebuilt_because"].value, second["rebuilt_because"].value) == ("it has no table yet", "not rebuilt")
+    added = first["rows_added"].value, second["rows_added"].value
+    assert sum(map(int, map(str, added))) == int(str(second["dagster/row_count"].value))
+    expected = expected_windows(StreamFolders("adding", copy).table)
+    assert expected
+    assert stored_windows(DerivedFolders("activity", copy).table) == expected
+
+
+def test_a_run_without_news_needs_no_spark(built: Site, copy: Path) -> None:
+    done = run_derived(built.derived, copy, pytest.fail)
+    assert (done.rebuilt, done.rows_before) == ((), done.rows)
+    assert run_derived(activity(name="waiting", sources=(adding("x"),)), copy / "empty", pytest.fail).version is None
+
+
+def test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced(built: Site) -> None:
+    assert plan_rewind(built.runs.handle, "1").derived == ("activity",)
+    rewind_stream(built.runs.handle, "1", who="ann", why="a test")
+    assert plan_derived(built.derived, built.root).rebuild is RebuildCause.REWOUND
+    erased = EraseRequest(session="ann", drop_state=True)
+    done = erase_session(built.runs.folders, erased, read_context(built.runs.handle), who="ann", why="a test")
+    assert done.plan.derived == ("activity",)
+    assert plan_derived(built.derived, built.root).rebuild is RebuildCause.ERASED
+    assert built.derive().rebuilt == (RebuildCause.ERASED,)
+    built.assert_equal()
+    kept = {path.name for path in built.table.glob("*.parquet")}
+    assert kept == {path.rpartition("/")[2] for path in live_files(built.table)}, "files with erased rows are left"
+
+
+def live_files(table: Path) -> list[str]:
+    from deltalake import DeltaTable
+
+    return DeltaTable(table).file_uris()
 
 
 def checkpoint_in(root: Path) -> Path:
@@ -365,3 +381,86 @@ def test_two_streams_are_joined(site: Site) -> None:
     places = [(row["_session"], row["_offset"]) for row in read_table(site.runs.folders.table).to_pylist()]
     assert read_table(site.root / "joined" / "derived").num_rows == sum(places.count(place) for place in places)
     assert list_derived_from("other", site.root) == ("joined",)
+
+
+def forget_commit(root: Path) -> None:
+    """As a kill leaves it after the batch is in the table, and before Spark has noted that."""
+    path = newest(checkpoint_in(root) / "spark" / "commits")
+    path.with_name(f".{path.name}.crc").unlink()
+    path.unlink()
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_in_the_table_is_not_written_twice(site: Site) -> None:
+    site.send(interleaved("ann", "bob", updates=20))
+    site.derive()
+    site.send(updates("ann", 22, 20))
+    site.derive()
+    forget_commit(site.root)
+    assert plan_derived(site.derived, site.root).is_due
+    assert site.derive().rebuilt == ()
+    site.assert_equal()
+    site.send(updates("ann", 42, 20))
+    assert site.derive().rebuilt == ()
+    site.assert_equal()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "is_replaced"), [("_replace_rows", False), ("_finish", True)])
+def test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none(site: Site, moment: str, *, is_replaced: bool) -> None:
+    assert moment in MOMENTS
+    site.send(interleaved("ann", "bob", updates=20))
+    site.derive()
+    before = stored_windows(site.table)
+    rewind_stream(site.runs.handle, "0", who="ann", why="a test")
+    command = [sys.executable, "-m", "tests.integration.operations.killed_derive"]
+    ended = subprocess.run(
+        [*command, str(site.root), site.feed.pattern, moment], cwd=ROOT, check=False, capture_output=True
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert stored_windows(site.table) == (expected_windows(site.runs.folders.table) if is_replaced else before)
+    assert (plan_derived(site.derived, site.root).rebuild is None) == is_replaced
+    site.runs.run()
+    site.derive()
+    site.assert_equal()
+    assert len(list((site.root / "activity" / "checkpoints").iterdir())) == 1
+    assert not (checkpoint_in(site.root) / BUILD_FOLDER).exists()
+
+
+@pytest.fixture
+def platform(built: Site, copy: Path, tmp_path: Path) -> Platform:
+    """A platform folder that declares the derived table, over a copy of its files."""
+    family = f"derived_{uuid.uuid4().hex[:8]}"
+    (tmp_path / "assets").mkdir()
+    declared = f'stream = adding(r"{built.feed.pattern}", Ordered(on_violation=Suspend()), transform=Timed())'
+    (tmp_path / "assets" / f"{family}.py").write_text(
+        "from lockstep import Ordered, Suspend\n"
+        "from tests.support.adding_stream import adding\n"
+        "from tests.support.derived_tables import Timed, activity\n\n"
+        f"{declared}\nderived = activity(stream)\n"
+    )
+    environment = {"LOCKSTEP_TABLE_ROOT": str(copy), "LOCKSTEP_SPARK__MASTER": "local[2,3]"}
+    return Platform(tmp_path, built.feed, built.runs, environment)
+
+
+def test_the_command_line_shows_what_a_run_would_do(platform: Platform, copy: Path) -> None:
+    (plan,) = msgspec.json.decode(platform.call("derive", "--plan", "--json").stdout)
+    assert (plan["name"], plan["rebuild"], plan["is_due"]) == ("activity", None, False)
+    (source,) = plan["sources"]
+    assert (source["stream"], source["next_version"]) == ("adding", source["version"] + 1)
+    assert "has nothing to do" in platform.call("derive", "activity", "--plan").stdout
+    (done,) = msgspec.json.decode(platform.call("derive", "activity", "--json").stdout)
+    assert (done["rebuilt"], done["rows"]) == ([], done["rows_before"])
+    lose_all(copy)
+    assert "rebuilds it: its checkpoint is lost" in platform.call("derive", "--plan").stdout
+    refused = platform.call("derive", "activty")
+    assert refused.exit_code == 1
+    assert "derived tables: activity" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_command_line_rebuilds_where_it_is_asked_to(platform: Platform, copy: Path) -> None:
+    expected = stored_windows(DerivedFolders("activity", copy).table)
+    done = platform.call("derive", "activity", "--rebuild")
+    assert (done.exit_code, "it was asked for" in done.stdout) == (0, True), done.output
+    assert stored_windows(DerivedFolders("activity", copy).table) == expected

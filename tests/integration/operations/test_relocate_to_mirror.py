@@ -6,16 +6,17 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from lockstep import Sequence, Strict, Suspend
 from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
 from lockstep.operations.rewind import Obstacle
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_ledger
 from lockstep.verify.verify import verify_stream
-from tests.support.adding_stream import adding
+from tests.integration.cli.conftest import Platform
+from tests.support.adding_stream import BY_SUSPENSION, adding
 from tests.support.feed import Feed, ProducerRecord, folded, session, snapshot, update
 from tests.support.local_runs import LocalRuns
 from tests.support.mirror_copier import append_checkpoint, append_copies, read_source
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from lockstep.localdev.broker import Broker
 
-BY_SUSPENSION = Strict(evidence=Sequence(), on_violation=Suspend())
 VALUES = session(8)
 SENT_MS = 1_700_000_000_000
 """The create time of the first message; each has its own, so that no two are alike."""
@@ -151,6 +151,47 @@ def test_a_checkpoint_tells_which_of_two_copies_is_the_place(mirrored: Mirrored)
     whole = folded([(at + 2, "s", value) for at, value in enumerate(VALUES[:6])])
     assert runs.rows(topic) == [row for row in whole if int(str(row[0])) >= 6]
     prove(runs)
+
+
+@pytest.mark.fault("F78")
+def test_the_command_line_imports_from_a_mirrored_cluster_by_a_checkpoint(mirrored: Mirrored, tmp_path: Path) -> None:
+    """Two copies of the topic: without the checkpoint the position is refused, by exit code and message."""
+    site = tmp_path / "site"
+    (site / "assets").mkdir(parents=True)
+    declared = f'stream = adding(r"{mirrored.there.pattern}", BY_SUSPENSION)'
+    source = f"from tests.support.adding_stream import BY_SUSPENSION, adding\n\n{declared}\n"
+    (site / "assets" / f"{mirrored.alias}.py").write_text(source)
+    runs, topic = mirrored.stream(mirrored.there.pattern), mirrored.there.create("v")
+    environment = {
+        "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": mirrored.there.bootstrap_servers,
+        "LOCKSTEP_TABLE_ROOT": str(runs.folders.root),
+        "LOCKSTEP_LOCAL_ROOT": str(site / "local"),
+    }
+    made = Platform(site, mirrored.there, runs, environment)
+    command = ("import-savepoint", "adding", str(mirrored.folder), "--mirror", mirrored.alias)
+    for _ in range(2):
+        mirrored.copy(topic, 2, 6)
+    refused = made.call(*command)
+    assert refused.exit_code == 1
+    assert f"{mirrored.topic}/0@4 in {topic} is not proven: the messages around it are alike" in refused.stderr
+    other = made.call("import-savepoint", "adding", str(mirrored.folder))
+    assert (other.exit_code, "its positions are of Kafka cluster" in other.stderr) == (1, True)
+    assert "--mirror ALIAS" in other.stderr
+    replace(mirrored.there, family=mirrored.alias).create("checkpoints.internal")
+    append_checkpoint(mirrored.there.bootstrap_servers, mirrored.alias, "adding", (topic, 0), upstream=3, downstream=5)
+    shown = made.call(*command, "--plan")
+    assert "nothing refuses it" in shown.stdout, shown.output
+    assert topic in shown.stdout
+    planned = msgspec.json.decode(made.call(*command, "--plan", "--json").stdout)
+    assert [(each["topic"], each["exported"], each["position"]) for each in planned["partitions"]] == [(topic, 4, 6)]
+    assert not runs.folders.table.exists()
+    done = msgspec.json.decode(made.call(*command, "--why", "site B", "--json").stdout)
+    assert (done["plan"]["to_read"], done["published"]) == (2, True)
+    assert made.call("run", "adding", "--available-now").exit_code == 0
+    proven = made.call("verify", "adding")
+    assert proven.exit_code == 0, proven.output
+    whole = folded([(at + 2, "s", value) for at, value in enumerate(VALUES[:6])])
+    assert runs.rows(topic) == [row for row in whole if int(str(row[0])) >= 6]
 
 
 def test_what_is_not_proven_or_not_copied_is_refused_by_name(mirrored: Mirrored) -> None:

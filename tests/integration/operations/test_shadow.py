@@ -34,6 +34,7 @@ from lockstep.operations.shadow import (
 )
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
+from lockstep.table.ledger import read_ledger
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify.report import ViolationKind
 from lockstep.verify.verify import verify_stream
@@ -44,7 +45,7 @@ from tests.support.feed import folded, session, update
 from tests.support.plain_reader import named_files, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from lockstep import Record
@@ -228,6 +229,51 @@ def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: Local
     runs.run()
     assert runs.rows(topic) == expected(values)
     prove(runs)
+
+
+def take_away(path: Path) -> Callable[[], None]:
+    """Let a file be gone; gives what puts it back."""
+    aside = path.with_name(f"{path.name}.aside")
+    path.rename(aside)
+
+    def put_back() -> None:
+        aside.rename(path)
+
+    return put_back
+
+
+@pytest.mark.fault("F62")
+def test_a_promotion_is_refused_by_name_where_something_is_gone(feed: Feed, runs: LocalRuns) -> None:
+    """Rows or state of the shadow, state of the batch from which it began, messages that only the stream has read."""
+    topic, values = feed.create("values"), session(7)
+    read_in_batches(feed, runs, topic, values[:4])
+    begin(runs, "1")
+    shadow = shadow_of(runs)
+    shadow.run()
+    rows = shadow.folders.table / named_files(shadow.folders.table)[0]
+    reached = state_file(shadow)
+    begun = state_file(runs, batch=1)
+    before = head_of(runs)
+    for path, kind in ((rows, Obstacle.DATA), (reached, Obstacle.STATE), (begun, Obstacle.STATE)):
+        put_back = take_away(path)
+        assert [each.kind for each in plan_promotion(runs.handle, NAME).obstacles] == [kind]
+        with pytest.raises(ShadowRefused) as refused:
+            promote(runs)
+        assert path.name in str(refused.value)
+        put_back()
+    read_in_batches(feed, runs, topic, values[4:])
+    feed.expire(topic, until=6)
+    with pytest.raises(ShadowRefused, match="Kafka no longer has 2 offsets that adding_shadow has not read") as refused:
+        promote(runs, accept_behind=True)
+    assert [each.kind for each in refused.value.obstacles] == [Obstacle.EXPIRED]
+    assert (head_of(runs).generation, runs.rows(topic)) == (before.generation, expected(values))
+    prove(runs)
+
+
+def state_file(runs: LocalRuns, batch: int | None = None) -> Path:
+    """The state file that a batch refers to, by default the last one."""
+    rows = [row for row in read_ledger(runs.folders.ledger) if batch in {None, row.batch} and row.state_file]
+    return runs.folders.state / str(rows[-1].state_file)
 
 
 def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tmp_path: Path) -> None:

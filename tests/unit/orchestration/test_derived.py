@@ -1,0 +1,62 @@
+"""Derived tables in the code location, by the declaration that docs/derived.md shows."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import AssetKey, DefaultScheduleStatus, Definitions
+
+from jobs.derived import derived_schedules
+from lockstep.declare.discovery import find_derived
+from lockstep.orchestration.definitions import make_derived_assets
+from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.settings import Settings
+
+if TYPE_CHECKING:
+    from lockstep import Derived
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Derived:
+    """The example of the document."""
+    (code,) = re.findall(r"^```python\n(# assets/book_activity.py\n.*?)^```$", _page(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "documented_tables").mkdir()
+    (tmp_path / "documented_tables" / "book_activity.py").write_text(code)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = find_derived(tmp_path, "documented_tables")
+    monkeypatch.delitem(sys.modules, "documented_tables.book_activity")
+    importlib.invalidate_caches()
+    return found["book_activity"]
+
+
+def _page() -> str:
+    return (ROOT / "docs" / "derived.md").read_text()
+
+
+def test_it_is_an_asset_after_its_sources_with_a_job_and_a_schedule(documented: Derived) -> None:
+    settings = Settings()
+    definitions = Definitions(
+        assets=make_derived_assets([documented], settings, owners=["team:test"]),
+        schedules=list(derived_schedules([documented])),
+        resources={"spark": make_spark_resource(settings)},
+    )
+    repository = definitions.get_repository_def()
+    key = AssetKey(["book_activity", "table"])
+    node = repository.asset_graph.get(key)
+    assert node.parent_keys == {AssetKey(["order_books", "table"])}
+    assert (node.group_name, node.description) == ("order_books", documented.description)
+    (schedule,) = repository.schedule_defs
+    assert (schedule.job_name, schedule.cron_schedule) == ("book_activity_derive", "*/15 * * * *")
+    assert schedule.default_status is DefaultScheduleStatus.RUNNING
+
+
+def test_every_cause_of_a_rebuild_and_every_field_is_in_the_document() -> None:
+    fields = ("name", "sources", "derive", "watermark", "output_mode", "partition_by", "schedule")
+    assert [name for name in fields if f"| `{name}` |" not in _page()] == []
