@@ -30,6 +30,7 @@ from benchmarks.plots import draw
 from benchmarks.quality import Checks, measure_quality
 from benchmarks.restart import measure_restart, plan_restarts
 from benchmarks.rounds import Plan, WrongRowsError, measure_all
+from benchmarks.startup import Startup, measure_startup
 from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
 from benchmarks.systems import LOCKSTEP, REFERENCE, SYSTEMS
 from benchmarks.workload import SIZES, SMOKE, Size
@@ -169,6 +170,21 @@ def restart(
     asked = plan_restarts(handovers, rate)
     with _prepared(keep, (), console) as (broker, output):
         found = measure_restart(asked, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def startup(
+    repeat: Annotated[int, typer.Option(help="Starts of each kind; the median counts.", min=1)] = 5,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """CPU time from a start to the first commit, and of `dagster asset materialize` without messages."""
+    console = Console()
+    with _prepared(keep, (), console) as (broker, output):
+        found = measure_startup(
+            Startup(repeat), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console
+        )
     _keep_record(found, results, console)
 
 

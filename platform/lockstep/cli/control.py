@@ -185,8 +185,8 @@ class Resumed(msgspec.Struct, frozen=True):
 @register_command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.OPERATE)
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
-    why: Annotated[str, typer.Option(help="Cause of the halt; stored in the ledger.")],
     *,
+    why: Annotated[str | None, typer.Option(help="Cause of the halt, kept in the ledger; not for --plan.")] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
     accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: skip these offsets.")] = None,
     skip_session: Annotated[
@@ -229,7 +229,7 @@ def resume(  # noqa: PLR0913  # an option a kind
 
 
 def _plan_or_resume(  # the options of the command
-    stream: str, why: str, accepted: list[Acceptance], *, suggested: bool, plan: bool, as_json: bool
+    stream: str, why: str | None, accepted: list[Acceptance], *, suggested: bool, plan: bool, as_json: bool
 ) -> None:
     from lockstep.operations.resume import plan_resume, resume_stream
 
@@ -237,6 +237,8 @@ def _plan_or_resume(  # the options of the command
     if plan:
         print_answer(plan_resume(folders, accepted, suggested=suggested), _resume_preview, as_json=as_json)
         return
+    if why is None:
+        raise typer.BadParameter("name the cause of the halt; the ledger keeps it", param_hint="--why")
     head = resume_stream(folders, why=why, who=getpass.getuser(), accepted=accepted, suggested=suggested)
     print_answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
 

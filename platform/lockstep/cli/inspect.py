@@ -252,7 +252,7 @@ def _status(found: Status) -> RenderableType:
         (
             ("stream", found.stream),
             ("desired", found.desired),
-            ("because", found.reason),
+            *((("because", found.reason),) if not found.next_step else ()),
             ("writer", found.writer),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
@@ -269,7 +269,8 @@ def _status(found: Status) -> RenderableType:
             for p in found.partitions
         ),
     )
-    return make_lines(*_alarms(found.alarms, found.unknown), head, table, *_growth(found), *_halt(found))
+    others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
+    return make_lines(*_alarms(others, found.unknown), head, table, *_growth(found), *_halt(found))
 
 
 def _growth(found: Status) -> Iterator[RenderableType]:

@@ -51,11 +51,13 @@ def _indented(traceback: str) -> str:
 
 def make_resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
     """The command that resumes a stream after an operator found the cause; for many findings, the one that plans it."""
+    at_messages = any(finding.cause not in {*NOTHING_THERE, *OF_A_TOPIC} for finding in findings)
+    find = f"find the cause with lockstep message {stream}" if at_messages else "find the cause"
+    fixed = "(or --fixed, if the cause is fixed)"
     if len(findings) > LISTED_MAX:
-        every = f"lockstep resume {stream} --suggested --why '...'"
-        return f"find the cause, then: {every} --plan, and without --plan (or --fixed, if the cause is fixed)"
+        return f"{find}, then: lockstep resume {stream} --suggested --plan, then with --why '...' {fixed}"
     given_up = list_options(suggest_option(finding) for finding in findings)
-    return f"find the cause, then: lockstep resume {stream} {given_up} --why '...' (or --fixed, if the cause is fixed)"
+    return f"{find}, then: lockstep resume {stream} {given_up} --why '...' {fixed}"
 
 
 BURST, EXPIRED, GONE, GREW = "quarantine burst", "expired unread", "topic gone", "partitions grew"

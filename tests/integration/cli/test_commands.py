@@ -212,6 +212,9 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     assert f"lockstep resume adding {loss}" in started.stderr
     assert fresh.call("repair", "adding").exit_code == 1
 
+    assert loss in fresh.call("resume", "adding", "--suggested", "--plan").stdout
+    without = fresh.call("resume", "adding", "--suggested")
+    assert (without.exit_code, "--why" in without.stderr) == (2, True)
     resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
     assert msgspec.json.decode(resumed.stdout, type=control.Resumed) == control.Resumed("adding", 2, "bounded")
     closed = fresh.call("close", "adding", "--json")
@@ -226,11 +229,13 @@ def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it
     fresh.feed.send(topic, [*session(1), update(9, a=1)])
     with pytest.raises(IntegrityLost):
         fresh.runs.run()
-    told = f"next: find the cause, then: lockstep resume adding --skip-session {topic}/0/s --why '...'"
+    look = "next: find the cause with lockstep message adding, then: "
+    told = f"{look}lockstep resume adding --skip-session {topic}/0/s --why '...'"
 
     said = fresh.call("status", "adding")
     *_, halted_at, next_step = said.stdout.splitlines()
     assert said.exit_code == 1
+    assert said.stdout.count("gap at") == 1
     assert re.fullmatch(r"halted \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", halted_at)
     assert next_step.startswith(told)
 
@@ -286,7 +291,8 @@ def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Pla
     with pytest.raises(IntegrityLost):
         fresh.runs.run()
     told = fresh.call("status", "adding").stdout.splitlines()[-1]
-    command = told.partition("lockstep ")[2].partition(" (or --fixed")[0].replace("'...'", "'a broken producer'")
+    assert told.startswith("next: find the cause with lockstep message adding, then: ")
+    command = told.partition(", then: lockstep ")[2].partition(" (or --fixed")[0].replace("'...'", "'a broken producer'")
     assert f"--from-snapshot {topic}/0@2-52" in command
     assert fresh.call(*shlex.split(command)).exit_code == 0
     assert fresh.runs.run().value == "all that was available is committed"

@@ -283,7 +283,7 @@ def test_a_halt_of_many_partitions_has_one_answer_which_can_be_planned(feed: Fee
         feed.expire(wide, 3, partition)
     halts = halted(runs)
     assert len(halts) == len(partitions)
-    assert "--suggested --why '...' --plan" in make_resume_command("adding", halts)
+    assert "--suggested --plan, then with --why '...'" in make_resume_command("adding", halts)
     version = DeltaTable(runs.folders.table).version()
     preview = plan_resume(runs.folders, [], suggested=True)
     (group,) = preview.options
