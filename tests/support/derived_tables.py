@@ -10,6 +10,7 @@ import msgspec
 
 from lockstep import Derived, Envelope, Record, Watermark
 from tests.support.adding_stream import Adding, Snapshot, Update, adding
+from tests.support.evolving_streams import Wider
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
@@ -31,6 +32,19 @@ class Timed(Adding):
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
         return msgspec.structs.replace(super().envelope(message, record), event_time_us=record.timestamp_ms * 1000)
+
+
+class TimedWider(Wider):
+    """A later release, whose rows have more columns."""
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        """The session is the key."""
+        return msgspec.structs.replace(super().envelope(message, record), event_time_us=record.timestamp_ms * 1000)
+
+
+def keep_rows(rows: DataFrame) -> DataFrame:
+    """All of them, with all columns."""
+    return rows.where("total IS NOT NULL")
 
 
 def count_windows(rows: DataFrame) -> DataFrame:
