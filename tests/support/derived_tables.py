@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from deltalake import DeltaTable
 
 from lockstep import Derived, Envelope, Record, Watermark
 from tests.support.adding_stream import Adding, Snapshot, Update, adding
@@ -98,7 +99,7 @@ def send_each_second(feed: Feed, topic: str, sent: list[tuple[str, bytes]], firs
 
 def expected_windows(table: Path) -> Counter[tuple[datetime, str, int]]:
     """Windows of the rows of a stream's table that the watermark has closed."""
-    times = read_table(table).select(["_event_time", "_session"]).to_pylist()
+    times = DeltaTable(table).to_pyarrow_table(columns=["_event_time", "_session"]).to_pylist()
     if not times:
         return Counter()
     closed = max(row["_event_time"] for row in times) - DELAY
