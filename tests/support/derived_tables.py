@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from deltalake import DeltaTable
 
 from lockstep import Derived, Envelope, Record, Watermark
 from tests.support.adding_stream import Adding, Snapshot, Update, adding
+from tests.support.evolving_streams import Wider
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
@@ -31,6 +33,19 @@ class Timed(Adding):
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
         return msgspec.structs.replace(super().envelope(message, record), event_time_us=record.timestamp_ms * 1000)
+
+
+class TimedWider(Wider):
+    """A later release, whose rows have more columns."""
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        """The session is the key."""
+        return msgspec.structs.replace(super().envelope(message, record), event_time_us=record.timestamp_ms * 1000)
+
+
+def keep_rows(rows: DataFrame) -> DataFrame:
+    """All of them, with all columns."""
+    return rows.where("total IS NOT NULL")
 
 
 def count_windows(rows: DataFrame) -> DataFrame:
@@ -84,7 +99,7 @@ def send_each_second(feed: Feed, topic: str, sent: list[tuple[str, bytes]], firs
 
 def expected_windows(table: Path) -> Counter[tuple[datetime, str, int]]:
     """Windows of the rows of a stream's table that the watermark has closed."""
-    times = read_table(table).select(["_event_time", "_session"]).to_pylist()
+    times = DeltaTable(table).to_pyarrow_table(columns=["_event_time", "_session"]).to_pylist()
     if not times:
         return Counter()
     closed = max(row["_event_time"] for row in times) - DELAY

@@ -53,6 +53,8 @@ SPARK_FOLDER, BUILD_FOLDER = "spark", "build"
 USER_METADATA = "lockstep.derived:"
 """Before the name of the checkpoint, in the user metadata of each commit to a derived table."""
 _VERSION_LINE = re.compile(rb"v\d+\n")
+_PLAN = re.compile(r"\n(?:\n|===)")
+"""Where Spark's message goes on with the plan of the query."""
 _DAMAGED = re.compile(r"\[(CANNOT_LOAD_STATE_STORE|STATE_STORE_|STREAMING_CHECKPOINT_|STREAMING_STATEFUL_OPERATOR_)")
 """Error classes of Spark for a checkpoint whose state is lost or damaged, or does not fit the query any more."""
 
@@ -377,7 +379,7 @@ def run_derived(
     """
     folders, causes = DerivedFolders(derived.name, root), list[RebuildCause]()
     with _lock(folders):  # 1
-        rows_before, cause = _count_rows(folders.table), RebuildCause.ASKED if rebuild else None
+        before, cause = _measure(folders.table), RebuildCause.ASKED if rebuild else None
         for _ in range(ATTEMPTS_MAX):
             found = _look(derived, root)  # 2
             if found is None or not (cause or found.is_due):
@@ -395,7 +397,7 @@ def run_derived(
         else:
             problem = f"the sources of {derived.name} changed under {ATTEMPTS_MAX} runs in a row"
             raise TableError(problem, next_step=f"lockstep derive {derived.name}")
-        return _finish(derived, folders, rows_before, causes)  # 5
+        return _finish(derived, folders, before, causes)  # 5
 
 
 def _find_remedy(
@@ -505,7 +507,7 @@ def _raise_as_failed(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the function is the user's, and Spark raises errors of Python, of Java and its own
-        raise DeriveFailed(name, str(error).partition("\n\n")[0]) from error
+        raise DeriveFailed(name, _PLAN.split(str(error))[0]) from error
 
 
 @contextmanager
@@ -618,34 +620,33 @@ def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:
     return _Checkpoint(folders.checkpoints / current)
 
 
-def _finish(derived: Derived, folders: DerivedFolders, rows_before: int, causes: Sequence[RebuildCause]) -> DerivedRun:
-    current = _delete_others(folders)
-    version = None
+def _finish(derived: Derived, folders: DerivedFolders, before: _Size, causes: Sequence[RebuildCause]) -> DerivedRun:
+    current, found = _delete_others(folders), _look(derived, folders.root)
+    after = _measure(folders.table)
     if current is not None:
-        version = _delete_replaced(folders.table, current, is_rebuilt=bool(causes))
-    found = _look(derived, folders.root)
+        is_due = bool(causes) or after.version // VACUUM_EVERY > before.version // VACUUM_EVERY
+        _delete_replaced(folders.table, current, is_due=is_due)
     return DerivedRun(
         name=derived.name,
         folder=str(folders.table),
-        version=version,
-        rows=_count_rows(folders.table),
-        rows_before=rows_before,
+        version=after.version if after.version >= 0 else None,
+        rows=after.rows,
+        rows_before=before.rows,
         sources=_list_sources(derived, found),
         rebuilt=tuple(causes),
         watermark=None if current is None else current.watermark,
     )
 
 
-def _delete_replaced(table: Path, current: _Checkpoint, *, is_rebuilt: bool) -> int:
-    """Delete files that no version of the last week has; after an erasure, of no older version. Gives the version."""
-    handle, note = delta_log.open_delta_table(table), current.note
-    version = handle.version()
+def _delete_replaced(table: Path, current: _Checkpoint, *, is_due: bool) -> None:
+    """Delete files that no version of the last week has; after an erasure, those of any older version, at once."""
+    note = current.note
     if note is not None and note.deletes_replaced:
+        handle = delta_log.open_delta_table(table)
         handle.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
         _write_note(current, msgspec.structs.replace(note, deletes_replaced=False))
-    elif is_rebuilt or version % VACUUM_EVERY == 0:
-        handle.vacuum(dry_run=False, full=True)
-    return version
+    elif is_due:
+        delta_log.open_delta_table(table).vacuum(dry_run=False, full=True)
 
 
 def _list_sources(derived: Derived, found: _Found | None) -> tuple[DerivedSource, ...]:
@@ -658,11 +659,19 @@ def _list_sources(derived: Derived, found: _Found | None) -> tuple[DerivedSource
     )
 
 
-def _count_rows(table: Path) -> int:
+class _Size(NamedTuple):
+    """Version and rows of a table; -1 and 0 where there is none."""
+
+    version: int
+    rows: int
+
+
+def _measure(table: Path) -> _Size:
     if not delta_log.has_log(table):
-        return 0
-    actions = delta_log.open_delta_table(table).get_add_actions(flatten=True)
-    return sum(count or 0 for count in pa.table(actions)["num_records"].to_pylist())
+        return _Size(-1, 0)
+    handle = delta_log.open_delta_table(table)
+    counts = pa.table(handle.get_add_actions(flatten=True))["num_records"].to_pylist()
+    return _Size(handle.version(), sum(count or 0 for count in counts))
 
 
 S = TypeVar("S", bound=msgspec.Struct)

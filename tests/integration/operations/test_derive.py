@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from dagster import AssetKey, DagsterInstance, materialize
+from deltalake import DeltaTable
 
 from lockstep import Derived, Ordered, OutputMode, Suspend
 from lockstep.compaction.run import compact_stream
@@ -42,12 +43,14 @@ from tests.integration.operations.killed_derive import MOMENTS
 from tests.support.adding_stream import adding
 from tests.support.derived_tables import (
     Timed,
+    TimedWider,
     activity,
     count_values,
     expected_windows,
     fail_at_runs,
     give_rows,
     join_sessions,
+    keep_rows,
     send_each_second,
     stored_windows,
 )
@@ -200,8 +203,6 @@ def test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced(bui
 
 
 def live_files(table: Path) -> list[str]:
-    from deltalake import DeltaTable
-
     return DeltaTable(table).file_uris()
 
 
@@ -410,9 +411,11 @@ def test_a_batch_that_is_in_the_table_is_not_written_twice(site: Site) -> None:
 def test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none(site: Site, moment: str, *, is_replaced: bool) -> None:
     assert moment in MOMENTS
     site.send(interleaved("ann", "bob", updates=20))
+    site.send(updates("ann", 22, 20))
     site.derive()
     before = stored_windows(site.table)
-    rewind_stream(site.runs.handle, "0", who="ann", why="a test")
+    rewind_stream(site.runs.handle, "1", who="ann", why="a test")
+    assert expected_windows(site.runs.folders.table) != before
     command = [sys.executable, "-m", "tests.integration.operations.killed_derive"]
     ended = subprocess.run(
         [*command, str(site.root), site.feed.pattern, moment], cwd=ROOT, check=False, capture_output=True
@@ -464,3 +467,19 @@ def test_the_command_line_rebuilds_where_it_is_asked_to(platform: Platform, copy
     done = platform.call("derive", "activity", "--rebuild")
     assert (done.exit_code, "it was asked for" in done.stdout) == (0, True), done.output
     assert stored_windows(DerivedFolders("activity", copy).table) == expected
+
+
+@pytest.mark.slow
+def test_a_column_that_a_source_gets_is_read_from_there_on(site: Site) -> None:
+    copied = activity(site.runs.stream, "copied", derive=keep_rows, partition_by=("_session",))
+    site.send(interleaved("ann", "bob", updates=20))
+    for each in (site.derived, copied):
+        site.derive(each)
+    site.runs = site.runs.of(dataclasses.replace(site.runs.stream, transform=TimedWider()))
+    site.send(updates("ann", 22, 20))
+    assert (site.derive().rebuilt, site.derive(copied).rebuilt) == ((), ())
+    site.assert_equal()
+    held = DeltaTable(site.root / "copied" / "derived")
+    assert held.metadata().partition_columns == ["_session"]
+    weights = held.to_pyarrow_table().column("weight").to_pylist()
+    assert (weights.count(7), weights.count(None)) == (20, 80)
