@@ -4,7 +4,7 @@ A result stays visible as long as no materialization by another run is newer; se
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,8 +71,9 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
         context.log.info("%s", checked.coverage.describe())
         if materialization := find_checked_version(stream, checked, context, time.time()):
             context.op_execution_context.log_event(materialization)
+        shared = describe_check(checked, folders, time.time())
         for result in checked.results:
-            if result.rule in selected and (evaluated := make_check_result(result, checked, folders, table)):
+            if result.rule in selected and (evaluated := make_check_result(result, checked, shared, table)):
                 yield evaluated
             elif result.rule in selected:
                 context.log.info("%s: %s: %s", result.rule, result.outcome.value, result.reason)
@@ -160,15 +161,44 @@ def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource, *, k
         raise DagsterExecutionInterruptedError(f"stopped ({abandoned})") from None
 
 
+def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "dict[str, RawMetadataValue]":
+    """What all results of one check share: when it was done, the data it covers, the verdict, where to read more.
+
+    The report is a file of the machine that checks, which a browser elsewhere cannot open: so its verdict is shown,
+    and the command that opens it.
+
+    Args:
+        checked: The check.
+        folders: The stream.
+        now: The time of the check, in seconds since 1970 (UTC).
+    """
+    from lockstep.operations.report import judge_results, make_report_path
+    from lockstep.quality.check import make_result_path
+
+    verdict, _ = judge_results(checked.results)
+    command = f"`lockstep report {folders.stream} --open`"
+    report = (verdict, f"The page: {command}", f"Its file on the server: `{make_report_path(folders)}`")
+    newest = [place.last_event_time_us for place in checked.partitions if place.last_event_time_us is not None]
+    shared: dict[str, RawMetadataValue] = {
+        "checked_at": MetadataValue.timestamp(now),
+        "data_checked": checked.coverage.describe(),
+        "data_up_to_batch": checked.versions.batch,
+        VERSION: checked.versions.table,
+        "report": MetadataValue.md("\n\n".join(report)),
+        "result": MetadataValue.path(make_result_path(folders)),
+    }
+    if newest:
+        shared["newest_event_in_table"] = MetadataValue.timestamp(max(newest) / 1e6)
+    return shared
+
+
 def make_check_result(
-    result: "RuleResult", checked: "Checked", folders: StreamFolders, table: AssetKey
+    result: "RuleResult", checked: "Checked", shared: "Mapping[str, RawMetadataValue]", table: AssetKey
 ) -> AssetCheckResult | None:
     """A rule's result as Dagster shows it; None where there was nothing to check, which Dagster shows as skipped.
 
     A check that crashed is an error, whatever the severity of its rule.
     """
-    from lockstep.operations.report import make_report_path
-    from lockstep.quality.check import make_result_path
     from lockstep.quality.rules import RuleOutcome
 
     if result.outcome in {RuleOutcome.NOTHING, RuleOutcome.NOTHING_NEW}:
@@ -182,9 +212,7 @@ def make_check_result(
         "unexpected": result.unexpected,
         "checked": result.checked,
         "rows": result.rows or checked.rows,
-        VERSION: checked.versions.table,
-        "report": MetadataValue.path(make_report_path(folders)),
-        "result": MetadataValue.path(make_result_path(folders)),
+        **shared,
     }
     if result.rows and result.observed is not None:
         metadata["unexpected_percent"] = 100 * result.observed / result.rows

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from dagster import AssetKey, AssetSelection, DagsterInstance, Definitions, define_asset_job
+from dagster import (
+    AssetKey,
+    AssetSelection,
+    DagsterInstance,
+    Definitions,
+    MarkdownMetadataValue,
+    define_asset_job,
+)
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus as Status
+from deltalake import DeltaTable
 
 from lockstep import InRange, NoIntegrity, Predicate, Rule, Severity, Stream, Topics
 from lockstep.orchestration.names import list_checks
@@ -14,6 +23,7 @@ from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.orchestration.table_check import make_table_check
 from lockstep.quality.increment import load_state
 from lockstep.settings import Settings
+from lockstep.table.commit import OutputLog
 from tests.integration.quality.stream_tables import (
     CLEAN,
     STREAM,
@@ -118,3 +128,30 @@ def test_passed_failed_crashed_and_nothing_new_are_four_things(
     assert shown["completeness"] == nothing
     write_more(folders, batches, 3)
     assert run(spark, instance, tmp_path, *rules)["value_in_range"] == ("evaluated", True, "ERROR")
+
+
+def test_a_check_says_when_it_was_done_what_it_covers_and_how_to_open_its_report(
+    spark: SparkSession, tmp_path: Path, instance: DagsterInstance
+) -> None:
+    before = time.time()
+    folders = write(tmp_path, clean_batches(2))
+    run(spark, instance, tmp_path, *RULES[:2])
+    (key,) = [
+        key
+        for key in make_table_check(declare(), Settings(table_root=tmp_path)).check_keys
+        if key.name == "completeness"
+    ]
+    (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=2)
+    assert record.evaluation is not None
+    shown: dict[str, Any] = {name: value.value for name, value in record.evaluation.metadata.items()}
+    head = OutputLog(folders.table).base().head
+    assert before <= shown["checked_at"] <= time.time()
+    assert shown["data_checked"] == "the whole table: 198 rows in 6 files (there is no earlier result to go on from)"
+    assert shown["data_up_to_batch"] == head.batch == 2
+    report = str(shown["report"])
+    assert report.startswith("1 of ")
+    assert "small" in report.splitlines()[0]
+    assert f"`lockstep report {STREAM} --open`" in report
+    assert isinstance(record.evaluation.metadata["report"], MarkdownMetadataValue)
+    rows: Any = DeltaTable(folders.table).to_pyarrow_table(columns=["_event_time"])
+    assert shown["newest_event_in_table"] == max(rows["_event_time"].to_pylist()).timestamp()
