@@ -292,7 +292,8 @@ def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Pla
         fresh.runs.run()
     told = fresh.call("status", "adding").stdout.splitlines()[-1]
     assert told.startswith("next: find the cause with lockstep message adding, then: ")
-    command = told.partition(", then: lockstep ")[2].partition(" (or --fixed")[0].replace("'...'", "'a broken producer'")
+    command = told.partition(", then: lockstep ")[2].partition(" (or --fixed")[0]
+    command = command.replace("'...'", "'a broken producer'")
     assert f"--from-snapshot {topic}/0@2-52" in command
     assert fresh.call(*shlex.split(command)).exit_code == 0
     assert fresh.runs.run().value == "all that was available is committed"

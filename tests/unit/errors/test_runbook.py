@@ -48,7 +48,7 @@ def test_a_command_of_the_runbook_parses(line: str) -> None:
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
 def test_the_commands_that_an_error_names_exist_with_their_options(error: LockstepError) -> None:
-    for said in re.findall(r"lockstep [a-z][a-z ]*.*?(?= \(|, or |; |, then |`|$)", error.next_step):
+    for said in re.findall(r"lockstep [a-z][a-z ]*.*?(?= \(|, or |; |, then[: ]|`|$)", error.next_step):
         command, words = of_words(said.split()[1:])
         assert not hasattr(command, "commands"), f"{said}: no such command"
         options = {option for parameter in command.params for option in parameter.opts}
