@@ -36,7 +36,7 @@ settings.load_profile("same")
 
 
 WORKERS_MIN, WORKERS_MAX = 3, 8
-"""Four workers more than cores, because tests wait for Kafka and Dagster longer than they compute: 4 kept 1.3 of 2
+"""Three workers more than cores, because tests wait for Kafka and Dagster longer than they compute: 4 kept 1.3 of 2
 cores at work. Each takes up to 2 GB."""
 
 QUALITY_MODULES = (
@@ -102,8 +102,8 @@ MARKERS = {
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """How many workers `-n auto` means: 6 on 2 cores."""
-    return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 4))
+    """How many workers `-n auto` means: 5 on 2 cores."""
+    return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 3))
 
 
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same
