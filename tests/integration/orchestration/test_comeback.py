@@ -268,8 +268,6 @@ def test_a_terminate_whose_last_batch_is_abandoned_is_a_stop(site: Site) -> None
     run = site.started_by_hand()
     site.read_on("the run reads")
     at, run_id = site.installation.position("first"), site.writer().run_id
-    run.look()
-    wait_until(lambda: not run.works_a_task(), "Spark has seen the end of the last task")  # some seconds later
     suspended = run.suspend("lockstep.spark.worker_daemon")
     assert suspended
     site.installation.produce("first", at, at + 50)
