@@ -68,13 +68,6 @@ def is_listening(port: int) -> bool:
     return True
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # it has ended meanwhile
-        return ""
-
-
 @dataclass
 class Run:
     """A run in a process of its own, with all processes that it started."""
@@ -99,12 +92,6 @@ class Run:
                     each.suspend()
                     found.append(each)
         return found
-
-    def works_a_task(self) -> bool:
-        """Whether Spark watches over a Python worker: it has a thread for that while a task runs, and only then."""
-        java = [each for each in self.family.values() if each.is_running() and each.name() == "java"]
-        threads = [path for each in java for path in Path(f"/proc/{each.pid}/task").glob("*/comm")]
-        return any(_read(path).startswith("Worker Monitor") for path in threads)
 
     def wait(self) -> int:
         """Wait for its end; the exit code."""
