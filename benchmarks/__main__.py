@@ -267,11 +267,9 @@ def feed_all(keep: Annotated[Path, typer.Option(help="Folder of the broker's dat
 @app.command()
 def plots(results: Results = record.RESULTS, document: Path = goals.DOCUMENT) -> None:
     """Draw all kept results again, and renew the table in docs/benchmarks.md."""
-    found = goals.newest(results)
-    for each in found:
+    for each in goals.newest(results):
         draw(each, results)
-    text = f"{goals.table(found)}\n{goals.plots(found, document, results)}"
-    document.write_text(goals.embed(text, document.read_text()))
+    goals.renew_document(document, results)
 
 
 def _sweep(sweep: Sweep, repeat: int, batch_messages: int, keep: Path | None, results: Path) -> None:
@@ -291,6 +289,8 @@ def _sweep(sweep: Sweep, repeat: int, batch_messages: int, keep: Path | None, re
 def _keep_record(found: record.Record, results: Path, console: Console) -> None:
     console.print(goals.shown(found))
     console.print(f"saved: {record.save(found, results)}, {draw(found, results)}")
+    if results == record.RESULTS:
+        goals.renew_document()
 
 
 @contextmanager

@@ -113,6 +113,12 @@ def embed(text: str, document: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
+def renew_document(document: Path = DOCUMENT, results: Path = RESULTS) -> None:
+    """Write the table and the plots of the newest results into the document."""
+    found = newest(results)
+    document.write_text(embed(f"{table(found)}\n{plots(found, document, results)}", document.read_text()))
+
+
 def _row(benchmark: str, figure: Figure) -> str:
     goal = "" if figure.goal is None else f"<= {_shown(figure.goal)}"
     verdict = {None: "", True: "met", False: "**missed**"}[figure.is_met]
