@@ -48,7 +48,9 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "group.initial.rebalance.delay.ms": "0",
         # After a kill -9 a new process waits until the old one's session has ended (9 s by default).
         "broker.session.timeout.ms": "4000",
-        "broker.heartbeat.interval.ms": "500",
+        # An idle node takes 1.0 instead of 1.7 CPU s a minute.
+        "broker.heartbeat.interval.ms": "1500",
+        "metadata.max.idle.interval.ms": "0",
         "file.delete.delay.ms": "1000",
         "log.cleaner.dedupe.buffer.size": "4194304",
         "log.cleaner.io.buffer.size": "65536",

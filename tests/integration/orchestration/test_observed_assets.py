@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from dagster import AssetMaterialization, AssetObservation, DagsterInstance, TableMetadataValue
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from assets.order_books import order_books
 from lockstep import Topics
 from lockstep.engine.driver.positions import LedgerStamp, find_first_position, make_unchanged_row
-from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic, produce
 from lockstep.model.table_schema import make_table_schema
@@ -55,7 +56,7 @@ class Installed:
         output = open_tables(folders, make_table_schema(self.stream.types.row), self.discovery.cluster_id())
         writer = Writer(epoch=1, generation=1)
         output.commit(commit_claim(0, output.table_id, lambda _: None))
-        stamp, view = self._stamp(1), self.discovery.view([topic])
+        stamp, view = self._stamp(1), self._view(topic)
         rows = [
             make_unchanged_row(stamp, find_first_position(view.topics[topic], key, ends), ends)
             for key, ends in view.ends.items()
@@ -68,7 +69,7 @@ class Installed:
     def read_to_ends(self, topic: str) -> None:
         """Commit the batch after the first, which reads a topic to its ends, as a run does."""
         folders, stamp = self.handle.folders, self._stamp(2)
-        output, view = OutputLog(folders.table), self.discovery.view([topic])
+        output, view = OutputLog(folders.table), self._view(topic)
         rows = [
             make_unchanged_row(stamp, find_first_position(view.topics[topic], key, ends, ends.stable_end), ends)
             for key, ends in view.ends.items()
@@ -77,6 +78,11 @@ class Installed:
         batch = BatchCommit(number=2, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=2.0)
         output.commit(commit_batch(Writer(epoch=1, generation=1), batch))
         side_tables.SideLog(folders.ledger).catch_up((file,), 2, after=1)
+
+    @retry(retry=retry_if_result(lambda view: view.unavailable), wait=wait_fixed(0.1), stop=stop_after_delay(15))
+    def _view(self, topic: str) -> ClusterView:
+        """Offsets of all partitions: those of a new topic may have no leader yet."""
+        return self.discovery.view([topic])
 
     def _stamp(self, number: int) -> LedgerStamp:
         now = datetime.now(UTC)
