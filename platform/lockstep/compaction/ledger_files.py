@@ -238,13 +238,14 @@ def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mappi
         if not inputs.keys() <= set(map(str, live)):
             return None
         return NextEntry(
+            version=handle.version() + 1,
             kind="side",
             actions=[output.action(data_change=False), *starmap(_make_removal, inputs.items())],
             transactions={delta_log.BATCH: handle.transaction_version(delta_log.BATCH) or 0},
             metadata={PROOF: msgspec.json.encode(proof).decode()},
         )
 
-    return delta_log.append_entry(table, handle, next_entry) is not None
+    return delta_log.append_entry(table, next_entry) is not None
 
 
 def _make_removal(path: str, size: int) -> RemoveAction:

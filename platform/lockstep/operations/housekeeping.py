@@ -40,7 +40,7 @@ from lockstep.table.written_by import read_written_by
 LOG = logging.getLogger("lockstep")
 
 RECENT_SECONDS = 3600.0
-"""A younger log checkpoint stays: a reader may have just found it."""
+"""A younger log checkpoint stays: a reader may have just found it. So does a younger draft of an entry."""
 CHECKPOINTS_KEPT, CHECKPOINTS_BETWEEN = 2, 4
 """The newest checkpoints stay whatever their age, and some between the oldest needed one and these: entries are kept
 back to a checkpoint; without any in between the oldest one would always be needed (seen after ten simulated days)."""
@@ -269,9 +269,13 @@ def _recent(side: Path) -> int:
 def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[int] = frozenset()) -> Iterator[Path]:
     """Log entries and checkpoints that are not needed to load a pinned version, `needed_from()` or any later one.
 
+    Drafts of entries, which killed processes left, too.
+
     A version is loaded from the newest checkpoint at or before it and the entries after that. In the first days of a
     table there is none at or before the oldest needed version: all entries stay, and few of the checkpoints.
     """
+    recent = time.time() - RECENT_SECONDS
+    yield from (draft for draft in delta_log.list_drafts(table) if _modified(draft) < recent)
     made, oldest = delta_log.list_checkpoints(table), needed_from()
     if not made:
         return
@@ -279,7 +283,6 @@ def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[
     for version in delta_log.list_versions(table):
         if version < base and version not in pinned:
             yield delta_log.make_entry_path(table, version)
-    recent = time.time() - RECENT_SECONDS
     for version in made.keys() - _needed_checkpoints(sorted(made), base) - pinned:
         if max(map(_modified, made[version])) < recent:
             yield from made[version]

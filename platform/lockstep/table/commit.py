@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -20,8 +21,9 @@ from lockstep.errors import Fenced, TableError
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Desired, Head, NextEntry, Resumption, SideBatch, SideFile
-from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit, refresh
+from lockstep.table.delta_log import CreateEntry, Desired, Head, NextEntry, Resumption, SideBatch, SideFile
+from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit
+from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import DataFile
 from lockstep.table.schema_evolution import Growth, find_schema_changes
 from lockstep.table.written_by import read_written_by
@@ -97,21 +99,32 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class OutputLog:
-    """A handle on the output table of a stream; one per thread that commits."""
+    """The log of a stream's output table; one per thread that commits."""
 
-    def __init__(self, table: Path, handle: DeltaTable | None = None) -> None:
-        """Open the table, or take a handle that reaches it another way."""
-        self.folder = table
-        self._handle, self._landed = handle or delta_log.open_delta_table(table), 0
+    def __init__(self, table: Path, create: CreateEntry = delta_log.create_entry) -> None:
+        """Find the newest version.
 
-    @property
+        Args:
+            table: Folder of the table.
+            create: Creates the file of an entry.
+
+        Raises:
+            TableNotFoundError: There is no table.
+        """
+        self.folder, self._create = table, create
+        self._tail, self._landed = LogTail(table), 0
+
+    @cached_property
     def table_id(self) -> str:
         """Delta's id of the table."""
-        return str(self._handle.metadata().id)
+        return str(self._open().metadata().id)
 
     def growth(self, wanted: pa.Schema, defaulted: frozenset[str]) -> Growth:
         """The table's missing columns of a schema, as last read. Raises TableError as `find_schema_changes` does."""
-        return find_schema_changes(self._handle, wanted, defaulted=defaulted)
+        return find_schema_changes(self._open(), wanted, defaulted=defaulted)
+
+    def _open(self) -> DeltaTable:
+        return delta_log.open_delta_table(self.folder, version=self._tail.version)
 
     def base(self) -> Base:
         """The newest version and its head.
@@ -121,16 +134,14 @@ class OutputLog:
             TableReplaced: The folder was moved, deleted or restored since the last read.
             TableError: Our newest entry cannot be read.
         """
-        refresh(self._handle, self.folder)
-        version = self._handle.version()
+        self._tail.refresh()
+        version, entry = self._tail.version, self._tail.entry
         if version < self._landed:
             raise TableReplaced(self.folder, f"version {self._landed} was committed here, the newest is {version}")
-        ours = self._handle.transaction_version(delta_log.VERSION) or 0
-        for foreign in range(ours + 1, version + 1):
+        for foreign in range(self._tail.number(delta_log.VERSION) + 1, version + 1):
             raise find_foreign_commit(self.folder, foreign)
-        entry = delta_log.read_entry(self.folder, ours)
         if entry is None or entry.head is None:
-            raise _unreadable(self.folder, ours)
+            raise _unreadable(self.folder, version)
         return Base(version=version, head=entry.head)
 
     def commit(self, proposal: Proposal) -> Committed:
@@ -152,14 +163,17 @@ class OutputLog:
             attempts.append(Committed(version=base.version + 1, head=proposal.next_head(base)))
             _check_files(self.folder, proposal.adds)  # 2
             _check_needed(proposal.needs)
-            return _make_entry(attempts[-1], proposal)
+            alter = None if proposal.alter is None else partial(proposal.alter, self._open())
+            return _make_entry(attempts[-1], proposal, alter)
 
-        delta_log.append_entry(self.folder, self._handle, next_entry)  # 3
+        delta_log.append_entry(self.folder, next_entry, create=self._create)  # 3
         self._landed = attempts[-1].version
         return attempts[-1]
 
 
-def _make_entry(committed: Committed, proposal: Proposal) -> NextEntry:
+def _make_entry(
+    committed: Committed, proposal: Proposal, alter: Callable[[CommitProperties], None] | None
+) -> NextEntry:
     head, transactions = committed.head, {delta_log.VERSION: committed.version}
     if proposal.batch is not None:
         transactions[delta_log.BATCH] = proposal.batch
@@ -168,9 +182,10 @@ def _make_entry(committed: Committed, proposal: Proposal) -> NextEntry:
     user = {"kind": proposal.kind.value, "batch": head.batch, "epoch": head.epoch}
     metadata = {delta_log.HEAD: head.encode(), "userMetadata": msgspec.json.encode(user).decode()}
     return NextEntry(
+        version=committed.version,
         kind=proposal.kind.value,
         actions=[*(file.action(data_change=not proposal.removes) for file in proposal.adds), *proposal.removes],
-        alter=proposal.alter,
+        alter=alter,
         transactions=transactions,
         metadata=metadata | dict(proposal.metadata),
     )

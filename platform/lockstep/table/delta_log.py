@@ -10,12 +10,14 @@ thousands cost as little as a few.
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pyarrow.parquet as pq
@@ -383,6 +385,8 @@ BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
 
 _ENTRY = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b.*\.parquet$")
+_DRAFT = re.compile(r"\.\d{20}\.json\..*\.tmp|\d{20}\.json#\d+")
+"""What a process that was killed inside a commit leaves: of `Storage.create_whole`, and of delta-rs."""
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -397,6 +401,7 @@ class LogEntry(msgspec.Struct, frozen=True):
         author: The engine that wrote it.
         written_at: Time by the writer's clock (UTC).
         cause: Of a claim: why the run began.
+        transactions: The numbers of the entry by name.
     """
 
     version: int
@@ -407,12 +412,19 @@ class LogEntry(msgspec.Struct, frozen=True):
     author: str
     written_at: datetime | None = None
     cause: str = ""
+    transactions: Mapping[str, int] = {}
+
+
+class _Transaction(msgspec.Struct):
+    appId: str  # noqa: N815  # Delta's own name
+    version: int
 
 
 class _Line(msgspec.Struct):
-    """One line of an entry; only commitInfo matters here."""
+    """One line of an entry; only commitInfo and numbers matter here."""
 
     commitInfo: dict[str, object] | None = None  # noqa: N815  # Delta's own name
+    txn: _Transaction | None = None
 
 
 def make_entry_path(table: Path, version: int) -> Path:
@@ -454,6 +466,7 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
         author=str(info.get("engineInfo", "unknown")),
         written_at=_time(info.get("timestamp")),
         cause=_text(info.get(CAUSE)) or "",
+        transactions={line.txn.appId: line.txn.version for line in lines if line.txn is not None},
     )
 
 
@@ -477,6 +490,11 @@ def list_checkpoints(table: Path) -> dict[int, list[Path]]:
     for name in sorted(filter(_CHECKPOINT.match, _list_names(table))):
         found.setdefault(int(name[:20]), []).append(table / "_delta_log" / name)
     return found
+
+
+def list_drafts(table: Path) -> list[Path]:
+    """Files of entries that were not published, or not yet."""
+    return [table / "_delta_log" / name for name in _list_names(table) if _DRAFT.fullmatch(name)]
 
 
 def _list_names(table: Path) -> list[str]:
@@ -531,36 +549,51 @@ class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry to append.
 
     Attributes:
+        version: The version that it makes: one more than the newest one that it was made for.
         kind: lockstep's kind of commit.
         actions: Files to add and to remove.
-        alter: Changes the schema instead, as one commit with these properties.
+        alter: Changes the table in another way instead, as one commit of delta-rs with these properties.
         transactions: Numbers of the entry by name, at least one: an entry whose last line is a number is complete.
         metadata: Further metadata of the entry.
     """
 
+    version: int
     kind: str
     actions: Sequence[AddAction | RemoveAction] = ()
-    alter: Callable[[DeltaTable, CommitProperties], None] | None = None
+    alter: Callable[[CommitProperties], None] | None = None
     transactions: Mapping[str, int]
     metadata: Mapping[str, str] = {}
 
 
-def append_entry(
-    table: Path, handle: DeltaTable, next_entry: Callable[[], NextEntry | None], *, finds_late: bool = False
-) -> int | None:
-    """Append an entry at exactly the version after the one that it was made for, or not at all.
+def create_entry(path: Path, content: bytes) -> None:
+    """Create the file of an entry whole and synced, or not at all. Raises FileExistsError where there is one."""
+    find_storage(path).create_whole(path, content)
 
-    1. `next_entry` brings the handle to the newest version, checks it and gives the entry.
-    2. Write the entry, without retries: a true compare-and-swap.
+
+CreateEntry = Callable[[Path, bytes], None]
+"""How the file of an entry is created: `create_entry`, or what a test puts in its place."""
+
+
+def append_entry(
+    table: Path,
+    next_entry: Callable[[], NextEntry | None],
+    *,
+    finds_late: bool = False,
+    create: CreateEntry = create_entry,
+) -> int | None:
+    """Append an entry at exactly the version that it was made for, or not at all.
+
+    1. `next_entry` reads the newest version, checks it and gives the entry.
+    2. Create the entry, without retries: a true compare-and-swap.
     3. After any exception read the entry: the token decides.
     4. Lost to another commit: again from 1.
-    5. Sync the entry and the log folder.
+    5. Sync the entry and the log folder, where that is not known to have happened.
 
     Args:
         table: Folder of the table.
-        handle: The open table.
         next_entry: None when there is nothing left to append.
         finds_late: It returns None, too, where an earlier attempt landed late: one without an answer is then repeated.
+        create: Creates the file of the entry.
 
     Returns:
         The version that the entry made; None where there was nothing to append.
@@ -574,40 +607,73 @@ def append_entry(
         entry = next_entry()  # 1
         if entry is None:
             return None
-        version = handle.version() + 1
+        path = make_entry_path(table, entry.version)
         try:
-            _write(handle, entry, token)  # 2
+            is_synced = _write(path, entry, token, create)  # 2
         except (DeltaError, OSError) as error:
-            written = read_entry(table, version)  # 3
+            written, is_synced = read_entry(table, entry.version), False  # 3
             if written is None and not (finds_late and attempt < UNANSWERED_MAX):
-                raise _unanswered(table, version, error) from error
+                raise _unanswered(table, entry.version, error) from error
             if written is None or written.token != token:
                 continue  # 4
-        find_storage(table).sync(make_entry_path(table, version))  # 5
-        return version
+        if not is_synced:
+            find_storage(table).sync(path)  # 5
+        return entry.version
     raise TableError(
         f"{table}: lost {ATTEMPTS_MAX} races in a row",
         next_step="look for a process that commits in a loop: `lockstep status`",
     )
 
 
-def _write(handle: DeltaTable, entry: NextEntry, token: str) -> None:
-    properties = CommitProperties(
-        custom_metadata={KIND: entry.kind, TOKEN: token, **entry.metadata},
-        max_commit_retries=0,
-        app_transactions=[Transaction(name, number) for name, number in entry.transactions.items()],
+def _write(path: Path, entry: NextEntry, token: str, create: CreateEntry) -> bool:
+    """Make the version of an entry; True when it is synced."""
+    ours = {KIND: entry.kind, TOKEN: token, **entry.metadata}
+    if entry.alter is None:
+        create(path, encode_entry(entry, ours))
+        return True
+    entry.alter(
+        CommitProperties(
+            custom_metadata=ours,
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, number) for name, number in entry.transactions.items()],
+        )
     )
-    if entry.alter is not None:
-        entry.alter(handle, properties)
-        return
-    handle.create_write_transaction(
-        list(entry.actions),
-        mode="append",
-        schema=handle.schema(),
-        partition_by=handle.metadata().partition_columns,
-        commit_properties=properties,
-        post_commithook_properties=NO_HOOKS,
-    )
+    return False
+
+
+ENGINE = "lockstep"
+"""The author of our entries, as Delta's history shows it."""
+
+
+def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
+    """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"); its numbers last."""
+    info = {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": ENGINE, **metadata}}]
+    lines += map(_to_line, entry.actions)
+    lines += ({"txn": {"appId": name, "version": number}} for name, number in entry.transactions.items())
+    return msgspec.json.Encoder().encode_lines(lines)
+
+
+def _to_line(action: AddAction | RemoveAction) -> dict[str, object]:
+    if isinstance(action, AddAction):
+        added = {
+            "path": quote(action.path, safe="/="),
+            "partitionValues": action.partition_values,
+            "size": action.size,
+            "modificationTime": action.modification_time,
+            "dataChange": action.data_change,
+            "stats": action.stats,
+        }
+        return {"add": added}
+    removed = {
+        "path": quote(action.path, safe="/="),
+        "dataChange": action.data_change,
+        "deletionTimestamp": action.deletion_timestamp,
+        "extendedFileMetadata": True,
+        "partitionValues": action.partition_values,
+        "size": action.size,
+    }
+    return {"remove": removed}
 
 
 def _unanswered(table: Path, version: int, error: Exception) -> CommitUnknown:

@@ -88,9 +88,14 @@ def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
             return None
         refuse_foreign(folder, table.version())
         batch = table.transaction_version(delta_log.BATCH) or 0
-        return NextEntry(kind="side", alter=partial(add_columns, found.added), transactions={delta_log.BATCH: batch})
+        return NextEntry(
+            version=table.version() + 1,
+            kind="side",
+            alter=partial(add_columns, found.added, table),
+            transactions={delta_log.BATCH: batch},
+        )
 
-    return delta_log.append_entry(folder, table, next_entry) is not None
+    return delta_log.append_entry(folder, next_entry) is not None
 
 
 def add_columns(added: Iterable[Field], table: DeltaTable, properties: CommitProperties) -> None:

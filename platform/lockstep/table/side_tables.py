@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from lockstep.errors import CommitUnknown, TableError
@@ -13,9 +12,10 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Head, NextEntry, SideFile
-from lockstep.table.foreign_commits import TableReplaced, refresh, refuse_foreign
+from lockstep.table.delta_log import CreateEntry, Head, NextEntry, SideFile
+from lockstep.table.foreign_commits import TableReplaced, refuse_foreign
 from lockstep.table.layout import StreamFolders
+from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import DataFile
 
 LOOKS_MAX = 20
@@ -23,16 +23,18 @@ LOOKS_MAX = 20
 
 
 class SideLog:
-    """A side table that stays open: opening one reads every entry since its last checkpoint, a CPU ms each."""
+    """The log of a side table."""
 
-    def __init__(self, side: Path, handle: DeltaTable | None = None) -> None:
-        """Nothing is opened before it is needed, nor on another thread than the one that needs it.
+    def __init__(self, side: Path, create: CreateEntry = delta_log.create_entry) -> None:
+        """Nothing is read before it is needed.
 
         Args:
             side: Folder of the table.
-            handle: Reaches it another way.
+            create: Creates the file of an entry.
         """
-        self._side, self._own, self._handle = side, 0, handle
+        self._side, self._create = side, create
+        self._own = 0
+        self._tail: LogTail | None = None
 
     def catch_up(self, files: Sequence[SideFile], batch: int, *, after: int) -> bool:
         """Bring the table up to a batch; True when something was missing.
@@ -51,11 +53,11 @@ class SideLog:
             TableError: More than the last addition is missing, a file is gone, or it is ahead.
             CommitUnknown: It is unknown whether the additions were written, again and again.
         """
-        handle = self._handle = self._handle or _opened(self._side)
+        tail = self._tail = self._tail or _opened(self._side)
 
         def next_entry() -> NextEntry | None:
-            self._look(handle)
-            held = handle.transaction_version(delta_log.BATCH) or 0
+            self._look(tail)
+            held = tail.number(delta_log.BATCH)
             if held == batch:
                 return None
             if held != after:
@@ -63,22 +65,24 @@ class SideLog:
             for file in files:
                 _check(self._side, file)
             actions = [DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files]
-            return NextEntry(kind="side", actions=actions, transactions={delta_log.BATCH: batch})
+            return NextEntry(
+                version=tail.version + 1, kind="side", actions=actions, transactions={delta_log.BATCH: batch}
+            )
 
-        version = delta_log.append_entry(self._side, handle, next_entry, finds_late=True)
+        version = delta_log.append_entry(self._side, next_entry, finds_late=True, create=self._create)
         self._own = self._own if version is None else version
         return version is not None
 
-    def _look(self, handle: DeltaTable) -> None:
-        refresh(handle, self._side)
-        if handle.version() != self._own:  # otherwise the newest entry was written here
-            refuse_foreign(self._side, handle.version())
-            self._own = handle.version()
+    def _look(self, tail: LogTail) -> None:
+        tail.refresh()
+        if tail.version != self._own:  # otherwise the newest entry was written here
+            refuse_foreign(self._side, tail.version)
+            self._own = tail.version
 
     def checkpoint_if_due(self) -> None:
         """Write a log checkpoint if that costs less than reading the log since the last one."""
-        if self._handle is not None:
-            write_checkpoint_if_due(self._side, self._handle.version())
+        if self._tail is not None:
+            write_checkpoint_if_due(self._side, self._tail.version)
 
 
 class SideLogs:
@@ -121,9 +125,9 @@ def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
     raise CommitUnknown(f"{folders.ledger}: batches overtook {LOOKS_MAX} looks", next_step="try again")
 
 
-def _opened(side: Path) -> DeltaTable:
+def _opened(side: Path) -> LogTail:
     try:
-        return delta_log.open_delta_table(side)
+        return LogTail(side)
     except TableNotFoundError as error:
         raise TableReplaced(side, "there is no log") from error
 

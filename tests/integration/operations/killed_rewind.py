@@ -27,7 +27,7 @@ def arm(moment: str) -> None:
     if moment == "before the commit":
         _replace(rewind, "commit_rewind", lambda _: die)
     elif moment == "inside the commit":
-        _replace(delta_log, "make_entry_path", _die_after_restore)
+        _replace(delta_log, "_write", _die_after_restore)
     elif moment == "before the side tables":
         _replace(side_tables.SideLogs, "catch_up", _die_after_rewind)
     else:
@@ -43,16 +43,14 @@ def _die_after_rewind(catch_up: Any) -> Any:
     return lambda logs, head: die() if head.is_rewound else catch_up(logs, head)
 
 
-def _die_after_restore(make: Any) -> Any:
-    """After the entry was written, before it is synced: the first path that is asked for and is a rewind's."""
+def _die_after_restore(write: Any) -> Any:
+    """After the entry of a rewind was written, before it is synced."""
 
-    def path(table: Path, version: int) -> Path:
-        found: Path = make(table, version)
-        if found.exists() and b'"lockstep.kind":"rewind"' in found.read_bytes():
-            die()
-        return found
+    def written(path: Path, entry: delta_log.NextEntry, *more: Any) -> Any:
+        found = write(path, entry, *more)
+        return die() if entry.kind == "rewind" else found
 
-    return path
+    return written
 
 
 def main(servers: str, root: str, pattern: str, batch: str, moment: str) -> None:

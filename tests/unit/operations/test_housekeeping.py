@@ -84,6 +84,19 @@ def test_the_log_keeps_what_the_retention_needs_and_each_version_of_it_can_be_lo
     assert left[0] > versions[0]
 
 
+def test_drafts_of_entries_that_killed_processes_left_go_and_young_ones_stay(run: ProtocolRun) -> None:
+    log = run.folders.table / "_delta_log"
+    old = {log / f".{99:020d}.json.{'ab' * 16}.tmp", log / f"{99:020d}.json#1"}
+    young = log / f".{100:020d}.json.{'cd' * 16}.tmp"
+    for draft in (*old, young):
+        draft.write_bytes(b"{}")
+    set_age(old, 2 * housekeeping.RECENT_SECONDS)
+
+    keep(run)
+
+    assert {draft for draft in (*old, young) if draft.exists()} == {young}
+
+
 def test_the_stream_goes_on_after_it(run: ProtocolRun) -> None:
     before = stored_offsets(run.folders)
     known = ledger.read_positions(run.folders, run.output.base().head)

@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lockstep.errors import CommitUnknown, Fenced
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog, commit_claim
+from lockstep.table.delta_log import create_entry
 from lockstep.table.side_tables import SideLog
 from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lockstep.table.delta_log import CreateEntry
     from lockstep.table.layout import StreamFolders
 
 
-class LosesAnswers(DeltaTable):
+def loses_answers(path: Path, content: bytes) -> None:
     """The commit lands, and the connection breaks before the answer."""
-
-    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
-        super().create_write_transaction(*args, **kwargs)
-        raise OSError("connection reset by peer")
+    create_entry(path, content)
+    raise OSError("connection reset by peer")
 
 
-class AnswersThatItFailed(DeltaTable):
+def answers_that_it_failed(path: Path, content: bytes) -> None:
     """The commit lands, and a retry inside of the store's client finds its own entry in the way."""
-
-    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
-        super().create_write_transaction(*args, **kwargs)
-        raise CommitFailedError("version already exists")
+    create_entry(path, content)
+    raise FileExistsError(path)
 
 
-class LosesRequests(DeltaTable):
+class LosesRequests:
     """The request does not arrive in time; it may arrive later."""
 
-    late: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    late: tuple[Path, bytes] | None = None
 
-    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
-        self.late = (args, kwargs)
+    def __call__(self, path: Path, content: bytes) -> None:
+        self.late = (path, content)
         raise OSError("timed out")
 
     def arrives(self) -> None:
         """What was sent arrives after all."""
         assert self.late is not None
-        args, kwargs = self.late
-        super().create_write_transaction(*args, **kwargs)
+        create_entry(*self.late)
 
 
 @pytest.fixture
@@ -59,9 +54,9 @@ def folders(tmp_path: Path) -> StreamFolders:
     return folders
 
 
-@pytest.mark.parametrize("handle", [LosesAnswers, AnswersThatItFailed])
-def test_a_commit_whose_answer_is_lost_has_landed_once(folders: StreamFolders, handle: type[DeltaTable]) -> None:
-    run = ProtocolRun(folders, OutputLog(folders.table, handle(folders.table)))
+@pytest.mark.parametrize("create", [loses_answers, answers_that_it_failed])
+def test_a_commit_whose_answer_is_lost_has_landed_once(folders: StreamFolders, create: CreateEntry) -> None:
+    run = ProtocolRun(folders, OutputLog(folders.table, create))
     assert run.claim().epoch == 1
     run.batch()
     run.batch()
@@ -69,15 +64,15 @@ def test_a_commit_whose_answer_is_lost_has_landed_once(folders: StreamFolders, h
     assert [entry.kind for entry in entries(folders)] == ["create", "claim", "batch", "batch"]
 
 
-@pytest.mark.parametrize("handle", [LosesAnswers, AnswersThatItFailed])
+@pytest.mark.parametrize("create", [loses_answers, answers_that_it_failed])
 def test_an_addition_to_a_side_table_whose_answer_is_lost_is_there_once(
-    folders: StreamFolders, handle: type[DeltaTable]
+    folders: StreamFolders, create: CreateEntry
 ) -> None:
     run = ProtocolRun(folders)
     run.claim()
     head = run.commit(run.prepared()).head
     assert head.ledger is not None
-    side = SideLog(folders.ledger, handle(folders.ledger))
+    side = SideLog(folders.ledger, create)
     assert side.catch_up([head.ledger], 1, after=0)
     assert not side.catch_up([head.ledger], 1, after=0)
     assert [row.batch for row in ledger.read_ledger(folders.ledger)] == [1]
@@ -90,7 +85,7 @@ def test_an_addition_to_a_side_table_that_nobody_answers_for_is_found_by_the_nex
     run.claim()
     head = run.commit(run.prepared()).head
     assert head.ledger is not None
-    lossy = LosesRequests(folders.ledger)
+    lossy = LosesRequests()
     with pytest.raises(CommitUnknown, match=r"no answer whether version 1 was written: timed out"):
         SideLog(folders.ledger, lossy).catch_up([head.ledger], 1, after=0)
     lossy.arrives()
@@ -124,7 +119,7 @@ def test_a_commit_that_arrives_after_the_next_claim_is_refused(folders: StreamFo
         run.commit(run.prepared())
     successor = ProtocolRun(folders)
     assert successor.claim().batch == 0
-    with pytest.raises(DeltaError):
+    with pytest.raises(FileExistsError):
         lossy.arrives()
     successor.batch(rows=5)
     assert stored_offsets(folders) == [0, 1, 2, 3, 4]
@@ -137,12 +132,12 @@ def test_a_lost_answer_to_a_lost_race_is_a_lost_race(folders: StreamFolders) -> 
     class Overtaken(LosesRequests):
         """A rival's claim lands while the request is lost."""
 
-        def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
+        def __call__(self, path: Path, content: bytes) -> None:
             if rival.head.epoch == 0:
                 rival.claim()
-            super().create_write_transaction(*args, **kwargs)
+            super().__call__(path, content)
 
-    output = OutputLog(folders.table, Overtaken(folders.table))
+    output = OutputLog(folders.table, Overtaken())
     with pytest.raises(Fenced):
         output.commit(commit_claim(0, output.table_id, anything))
 
@@ -151,5 +146,5 @@ def lossy_run(folders: StreamFolders) -> tuple[ProtocolRun, LosesRequests]:
     """A run that claimed by a good connection, which then went bad."""
     good = ProtocolRun(folders)
     good.claim()
-    lossy = LosesRequests(folders.table)
+    lossy = LosesRequests()
     return ProtocolRun(folders, OutputLog(folders.table, lossy)), lossy

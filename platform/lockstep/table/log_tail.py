@@ -1,0 +1,68 @@
+"""The newest entry of a Delta log, followed by its number: a look costs the same however long the log is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.delta_log import LogEntry
+from lockstep.table.foreign_commits import TableReplaced
+
+
+class LogTail:
+    """The newest version of a table, and its entry.
+
+    Attributes:
+        table: Folder of the table.
+        version: The newest version, as last read.
+    """
+
+    def __init__(self, table: Path) -> None:
+        """Find the newest version: lists the log once.
+
+        Raises:
+            TableNotFoundError: There is no log.
+        """
+        newest = max((*delta_log.list_versions(table), *delta_log.list_checkpoints(table)), default=None)
+        if newest is None:
+            raise TableNotFoundError(f"{table} has no Delta log")
+        self.table, self.version = table, newest
+        self._entry = delta_log.read_entry(table, newest)
+
+    @property
+    def entry(self) -> LogEntry | None:
+        """The newest entry; None where it cannot be read."""
+        return self._entry
+
+    def refresh(self) -> None:
+        """Read the entries that were added.
+
+        Raises:
+            TableReplaced: The newest entry that was read is gone.
+        """
+        while self._has_entry(self.version + 1):
+            self.version, self._entry = self.version + 1, delta_log.read_entry(self.table, self.version + 1)
+        if not self._has_entry(self.version):
+            raise TableReplaced(self.table, f"version {self.version} is gone")
+
+    def number(self, name: str) -> int:
+        """The newest number of a name (an application's transaction); 0 without one.
+
+        All entries of ours carry theirs, so that only a log with other entries on top is read further.
+
+        Raises:
+            TableReplaced: The log cannot be read.
+        """
+        if self._entry is not None and name in self._entry.transactions:
+            return self._entry.transactions[name]
+        try:
+            handle = delta_log.open_delta_table(self.table, version=self.version)
+        except DeltaError as error:
+            raise TableReplaced(self.table, str(error).splitlines()[0]) from error
+        return handle.transaction_version(name) or 0
+
+    def _has_entry(self, version: int) -> bool:
+        return find_storage(self.table).exists(delta_log.make_entry_path(self.table, version))
