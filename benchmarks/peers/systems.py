@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.peers import structured_streaming
+from benchmarks.peers import quix, structured_streaming
 from benchmarks.peers.build import build_java
 from benchmarks.systems import System
 
@@ -78,6 +78,14 @@ PEERS = {
             "the checkpoint's changelog of the state store (RocksDB)",
             "the source fails on offsets that are gone from Kafka; no check of the sequence, and a re-created topic "
             "may be taken for the old one",
+        ),
+        Peer(
+            System("quix", "benchmarks.peers.quix", rows=None),
+            quix.build,
+            _OF_A_PARTITION,
+            "as kafka-streams",
+            _CHANGELOG,
+            _NO_GAPS,
         ),
     )
 }

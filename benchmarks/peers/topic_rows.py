@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import bare
 from benchmarks.verify import COLUMNS, Digest, digest_of_batch
@@ -25,6 +27,20 @@ _SETTINGS = {
     "enable.partition.eof": True,
 }
 _FILE = "application"
+
+
+def create_rows_topic(bootstrap_servers: str, peer: str) -> str:
+    """Create the topic of a run's rows; returns the name of the application, which is part of all its topics' names.
+
+    Raises:
+        KafkaException: The broker refused it.
+    """
+    application = f"peer-{peer}-{uuid.uuid4().hex[:8]}"
+    rows = NewTopic(f"{application}-rows", num_partitions=PARTITIONS, replication_factor=1)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for created in admin.create_topics([rows]).values():
+        created.result(TIMEOUT_S)
+    return application
 
 
 def name_file(output: Path, application: str) -> None:
@@ -75,6 +91,6 @@ def _read_values(bootstrap_servers: str, topic: str) -> Iterator[list[bytes]]:
 
 def _drop(bootstrap_servers: str, application: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    topics = [name for name in admin.list_topics(timeout=TIMEOUT_S).topics if name.startswith(application)]
+    topics = [name for name in admin.list_topics(timeout=TIMEOUT_S).topics if application in name]
     for done in admin.delete_topics(topics, operation_timeout=TIMEOUT_S).values():
         done.result()
