@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 
 from benchmarks.peers.jvm import run_java
-from benchmarks.peers.topic_rows import create_rows_topic, name_file
+from benchmarks.peers.topic_rows import open_application
 from benchmarks.systems import parse_task
 
 if __name__ == "__main__":
     task = parse_task()
-    application = create_rows_topic(task.bootstrap_servers, "streams")
-    name_file(task.output, application)
+    application = open_application(task.bootstrap_servers, task.output, "streams")
     threads = str(len(os.sched_getaffinity(0)))
     state = str(task.output.absolute() / "state")
     run_java(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.peers.build import build_environment
 from benchmarks.peers.processes import run_processes, share_topics
-from benchmarks.peers.topic_rows import create_rows_topic, name_file
+from benchmarks.peers.topic_rows import open_application
 from benchmarks.systems import parse_task
 
 REQUIREMENTS = ("quixstreams==3.28.1", "confluent-kafka==2.12.2", "msgspec==0.22.0")
@@ -27,8 +27,7 @@ def build() -> Path:
 
 if __name__ == "__main__":
     task = parse_task()
-    application = create_rows_topic(task.bootstrap_servers, "quix")
-    name_file(task.output, application)
+    application = open_application(task.bootstrap_servers, task.output, "quix")
     worker = [str(build()), "-m", "benchmarks.peers.quix_worker", task.bootstrap_servers, application]
     run_processes(
         [

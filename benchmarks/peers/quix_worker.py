@@ -16,12 +16,14 @@ import sys
 from collections.abc import Callable
 
 import msgspec
+from confluent_kafka import Consumer, TopicPartition
 from quixstreams import Application, State, message_context
 
 from benchmarks.messages import Snapshot
 from benchmarks.peers.table_fold import Values, apply_change, decode_message, read_snapshot
 
 CHECKPOINT_SECONDS = 5.0
+TIMEOUT_S = 60.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_values: Callable[[bytes], Values] = msgspec.msgpack.Decoder(Values).decode
@@ -37,8 +39,10 @@ def main() -> None:
 
 
 def run(servers: str, application: str, group: str, folder: str, ends: dict[str, list[int]]) -> None:
-    """Fold some topics to their ends."""
-    left = {(topic, number): end - 1 for topic, each in ends.items() for number, end in enumerate(each) if end}
+    """Fold some topics to their ends; started again with the same group, from its committed offsets."""
+    left = find_last_offsets(servers, group, ends)
+    if not left:
+        return
 
     def stop_at_the_ends(topic: str, partition: int, offset: int) -> None:
         if offset == left.get((topic, partition)):
@@ -63,6 +67,16 @@ def run(servers: str, application: str, group: str, folder: str, ends: dict[str,
         source = app.dataframe(app.topic(topic, value_deserializer="bytes"))
         source.apply(fold, stateful=True, expand=True).to_topic(rows)
     app.run()
+
+
+def find_last_offsets(servers: str, group: str, ends: dict[str, list[int]]) -> dict[tuple[str, int], int]:
+    """The last offset of each partition that the group has not read to its end."""
+    places = {(topic, number): end for topic, each in ends.items() for number, end in enumerate(each) if end}
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    committed = consumer.committed([TopicPartition(*place) for place in places], timeout=TIMEOUT_S)
+    consumer.close()
+    read = {(each.topic, each.partition): each.offset for each in committed}
+    return {place: end - 1 for place, end in places.items() if read[place] < end}
 
 
 def fold(value: bytes, state: State) -> list[bytes]:

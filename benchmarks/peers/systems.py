@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.peers import quix, structured_streaming
+from benchmarks.peers import bytewax, quix, structured_streaming
 from benchmarks.peers.build import build_java
 from benchmarks.systems import System
 
@@ -85,6 +85,15 @@ PEERS = {
             _OF_A_PARTITION,
             "as kafka-streams",
             _CHANGELOG,
+            _NO_GAPS,
+        ),
+        Peer(
+            System("bytewax", "benchmarks.peers.bytewax", "rows"),
+            bytewax.build,
+            _KEYED,
+            "state, offsets and files, by an epoch every 5 s; plain Parquet files, no table. An epoch that was not "
+            "saved leaves a file, which only the next start replaces",
+            "the recovery store (SQLite), which holds whole sessions, on a local disk",
             _NO_GAPS,
         ),
     )

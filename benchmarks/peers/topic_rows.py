@@ -29,24 +29,25 @@ _SETTINGS = {
 _FILE = "application"
 
 
-def create_rows_topic(bootstrap_servers: str, peer: str) -> str:
-    """Create the topic of a run's rows; returns the name of the application, which is part of all its topics' names.
+def open_application(bootstrap_servers: str, output: Path, peer: str) -> str:
+    """The name of the application whose output folder this is, with its topic of rows; both new, or those of before.
+
+    The name is part of all its topics' names, and a file in the folder has it for `digest_of_topic`.
 
     Raises:
         KafkaException: The broker refused it.
     """
+    file = output / _FILE
+    if file.exists():
+        return file.read_text()
     application = f"peer-{peer}-{uuid.uuid4().hex[:8]}"
     rows = NewTopic(f"{application}-rows", num_partitions=PARTITIONS, replication_factor=1)
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for created in admin.create_topics([rows]).values():
         created.result(TIMEOUT_S)
-    return application
-
-
-def name_file(output: Path, application: str) -> None:
-    """Leave the application's name in the output folder, for `digest_of_topic`."""
     output.mkdir(parents=True)
-    (output / _FILE).write_text(application)
+    file.write_text(application)
+    return application
 
 
 def digest_of_topic(bootstrap_servers: str, output: Path) -> Digest:

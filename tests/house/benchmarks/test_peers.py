@@ -134,7 +134,7 @@ def test_the_fold_of_the_peers_in_python_is_the_plain_fold_with_state_saved_afte
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("name", ["pyspark", "quix"])
+@pytest.mark.parametrize("name", ["pyspark", "quix", "bytewax"])
 def test_a_peer_writes_the_rows_of_the_plain_fold(name: str, broker: Broker, tmp_path: Path) -> None:
     PEERS[name].prepare()
     feed(broker.bootstrap_servers, SMOKE, tmp_path)
