@@ -1,9 +1,9 @@
 """Spark Structured Streaming on the workload, with PySpark's own stateful operator: from topics to a Delta table.
 
 `applyInPandasWithState` with one encoded table a session as state: the operator calls Python once a session and batch,
-and state goes there and back with the rows. Of the other operators, `transformWithStateInPandas` with the same state
-took 1.3 times the CPU time on 400,000 messages, without start-up (it makes a tuple of each record, and a DataFrame of
-those again), and a state of one entry a row is a call to the JVM for each change.
+and state goes there and back with the rows. `transformWithStateInPandas` with the same state was no faster: 1.1 times
+the CPU time on 400,000 messages without start-up, over two rounds of either, one of which it won. State of one entry a
+row is a call to the JVM for each change.
 
 The exchange by session and the sort behind it keep no order among the rows of a session, so the fold sorts by offset.
 State is in RocksDB with a changelog; state and offsets are in the checkpoint, and Delta's transaction of a batch names
