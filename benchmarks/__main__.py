@@ -100,8 +100,8 @@ def peers(
     only: Annotated[
         str, typer.Option(help=f"Of {', '.join(PEERS)}; what cannot be built here is left out.")
     ] = ",".join(PEERS),
-    size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}, larger than {SMOKE.name}.")] = "main",
-    repeat: Repeat = 3,
+    size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}, larger than {SMOKE.name}.")] = "peers",
+    repeat: Repeat = 2,
     keep: Keep = None,
     results: Results = record.RESULTS,
 ) -> None:

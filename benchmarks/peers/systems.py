@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks.peers import bytewax, quix, structured_streaming
 from benchmarks.peers.build import build_java
 from benchmarks.systems import System
 
@@ -18,6 +19,7 @@ class Peer:
         prepare: Builds it; raises EnvironmentProblem where it cannot be had.
         order: What order of a session's messages it keeps.
         exactly_once: What is exactly once.
+        recovery: What state is recovered from after a failure.
         gaps: What becomes of a message that is missing.
         ratio_max: The most that lockstep's CPU time to this peer's may be.
     """
@@ -26,12 +28,15 @@ class Peer:
     prepare: Callable[[], object]
     order: str
     exactly_once: str
+    recovery: str
     gaps: str
     ratio_max: float = 1.0
 
 
 _KEYED = "of a partition, kept by the exchange by session"
+_OF_A_PARTITION = "of a partition: no exchange is needed"
 _NO_GAPS = "no check: a hole in the offsets and a gap in the sequence give wrong rows without a word"
+_CHANGELOG = "the changelog topic, or what the local store has of it"
 
 FLINK_RATIO_MAX = 0.65
 
@@ -43,6 +48,7 @@ PEERS = {
             build_java,
             _KEYED,
             "state, offsets and files, by a checkpoint every 5 s; plain Parquet files, no table",
+            "the last checkpoint",
             _NO_GAPS,
             FLINK_RATIO_MAX,
         ),
@@ -51,14 +57,43 @@ PEERS = {
             build_java,
             _KEYED,
             "as flink-heap",
+            "the last checkpoint, which is incremental",
             _NO_GAPS,
         ),
         Peer(
             System("kafka-streams", "benchmarks.peers.kafka_streams", rows=None),
             build_java,
-            "of a partition: no exchange is needed",
+            _OF_A_PARTITION,
             "state, offsets and rows, by a transaction every 5 s; rows end in a topic, not in files: "
             "what brings them into a table comes on top, and so does the broker's work for changelogs",
+            _CHANGELOG,
+            _NO_GAPS,
+        ),
+        Peer(
+            System("pyspark", "benchmarks.peers.structured_streaming", "table"),
+            structured_streaming.find_jars,
+            "none by itself: the exchange by session and its sort lose it, and the fold sorts each session by offset "
+            "in memory",
+            "state, offsets and rows of a micro-batch, in one commit of a Delta table",
+            "the checkpoint's changelog of the state store (RocksDB)",
+            "the source fails on offsets that are gone from Kafka; no check of the sequence, and a re-created topic "
+            "may be taken for the old one",
+        ),
+        Peer(
+            System("quix", "benchmarks.peers.quix", rows=None),
+            quix.build,
+            _OF_A_PARTITION,
+            "as kafka-streams",
+            _CHANGELOG,
+            _NO_GAPS,
+        ),
+        Peer(
+            System("bytewax", "benchmarks.peers.bytewax", "rows"),
+            bytewax.build,
+            _KEYED,
+            "state, offsets and files, by an epoch every 5 s; plain Parquet files, no table. An epoch that was not "
+            "saved leaves a file, which only the next start replaces",
+            "the recovery store (SQLite), which holds whole sessions, on a local disk",
             _NO_GAPS,
         ),
     )
@@ -67,6 +102,9 @@ PEERS = {
 
 def make_promises() -> str:
     """The promises as a table in Markdown."""
-    lines = ["| peer | order | exactly once | gaps |", "|---|---|---|---|"]
-    lines += [f"| {name} | {peer.order} | {peer.exactly_once} | {peer.gaps} |" for name, peer in PEERS.items()]
+    lines = ["| peer | order | exactly once | state recovered from | gaps |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {name} | {peer.order} | {peer.exactly_once} | {peer.recovery} | {peer.gaps} |"
+        for name, peer in PEERS.items()
+    ]
     return "\n".join(lines) + "\n"

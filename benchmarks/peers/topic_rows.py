@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import bare
 from benchmarks.verify import COLUMNS, Digest, digest_of_batch
@@ -27,10 +29,25 @@ _SETTINGS = {
 _FILE = "application"
 
 
-def name_file(output: Path, application: str) -> None:
-    """Leave the application's name in the output folder, for `digest_of_topic`."""
+def open_application(bootstrap_servers: str, output: Path, peer: str) -> str:
+    """The name of the application whose output folder this is, with its topic of rows; both new, or those of before.
+
+    The name is part of all its topics' names, and a file in the folder has it for `digest_of_topic`.
+
+    Raises:
+        KafkaException: The broker refused it.
+    """
+    file = output / _FILE
+    if file.exists():
+        return file.read_text()
+    application = f"peer-{peer}-{uuid.uuid4().hex[:8]}"
+    rows = NewTopic(f"{application}-rows", num_partitions=PARTITIONS, replication_factor=1)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for created in admin.create_topics([rows]).values():
+        created.result(TIMEOUT_S)
     output.mkdir(parents=True)
-    (output / _FILE).write_text(application)
+    file.write_text(application)
+    return application
 
 
 def digest_of_topic(bootstrap_servers: str, output: Path) -> Digest:
@@ -75,6 +92,6 @@ def _read_values(bootstrap_servers: str, topic: str) -> Iterator[list[bytes]]:
 
 def _drop(bootstrap_servers: str, application: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    topics = [name for name in admin.list_topics(timeout=TIMEOUT_S).topics if name.startswith(application)]
+    topics = [name for name in admin.list_topics(timeout=TIMEOUT_S).topics if application in name]
     for done in admin.delete_topics(topics, operation_timeout=TIMEOUT_S).values():
         done.result()

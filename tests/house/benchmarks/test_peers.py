@@ -1,27 +1,49 @@
-"""What is computed from the runs of the peers: ratios, verdicts, rows of a topic. No peer is built here."""
+"""What is computed from the runs of the peers: ratios, verdicts, rows of a topic; slow: the rows of those in Python.
+
+Those in Java are not built here, as that needs Maven: only the benchmark proves their rows.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from benchmarks import bare
+from benchmarks import bare, workload
 from benchmarks.calibration import compute_spread, judge_calibration
+from benchmarks.feed import feed
 from benchmarks.goals import DOCUMENT
 from benchmarks.measure import Usage
+from benchmarks.messages import Snapshot
 from benchmarks.peers.build import hash_content
 from benchmarks.peers.measure import make_record, prepare_peers
 from benchmarks.peers.systems import PEERS, make_promises
+from benchmarks.peers.table_fold import (
+    CHANGE_COLUMNS,
+    ORIGIN_COLUMNS,
+    Table,
+    decode_message,
+    decode_table,
+    encode_table,
+    fold_update,
+    read_snapshot,
+)
 from benchmarks.peers.topic_rows import digest_of_values
 from benchmarks.record import Conditions, Record
 from benchmarks.report import Report, Result
-from benchmarks.verify import COLUMNS, Digest, plain_hash
+from benchmarks.rounds import Bench, prove
+from benchmarks.verify import COLUMNS, Digest, expected, plain_hash
 from benchmarks.workload import SMOKE, Size
 from lockstep.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.localdev.broker import Broker
 
 SIZE = Size("x", 1_020_000)
 
@@ -86,6 +108,38 @@ def test_rows_of_a_topic_have_the_hash_of_the_plain_fold() -> None:
     }
     packed = msgspec.msgpack.encode(list(row.values()))
     assert digest_of_values([packed]) == Digest(1, plain_hash([row[name] for name in COLUMNS]))
+
+
+def test_rows_of_the_peers_in_python_have_the_columns_of_the_bare_loop() -> None:
+    assert [*CHANGE_COLUMNS, *ORIGIN_COLUMNS] == bare.SCHEMA.names
+
+
+def test_the_fold_of_the_peers_in_python_is_the_plain_fold_with_state_saved_after_each_message() -> None:
+    size = Size("tiny", messages=400, topics=2, sessions=4, rows=3)
+    saved: dict[str, bytes] = {}
+    found = Digest(0, 0)
+    for block in workload.blocks(size):
+        for _, value in block.messages:
+            message = decode_message(value)
+            table: Table = {}
+            if isinstance(message, Snapshot):
+                table = read_snapshot(message)
+            else:
+                table = decode_table(saved[message.session])
+                for row in fold_update(table, message):
+                    found += Digest(1, plain_hash([message.session, message.seq, *row]))
+            saved[message.session] = encode_table(table)
+    assert found == expected(size)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("name", ["pyspark", "quix", "bytewax"])
+def test_a_peer_writes_the_rows_of_the_plain_fold(name: str, broker: Broker, tmp_path: Path) -> None:
+    PEERS[name].prepare()
+    feed(broker.bootstrap_servers, SMOKE, tmp_path)
+    bench = Bench([PEERS[name].system], 5_000, broker.bootstrap_servers, tmp_path, Console(quiet=True))
+    prove(bench.rounds(SMOKE, 1), expected(SMOKE))
 
 
 def test_a_change_of_any_source_builds_again() -> None:
