@@ -19,6 +19,7 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
+    from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
     from lockstep.operations.tables import StreamHandle
     from lockstep.settings import Settings
@@ -118,6 +119,13 @@ def list_all_streams() -> dict[str, AnyStream]:
     from lockstep.declare.discovery import find_streams
 
     return dict(find_streams(Path.cwd()))
+
+
+def list_all_derived() -> tuple[Derived, ...]:
+    """The derived tables declared in assets/ of the working folder."""
+    from lockstep.declare.discovery import find_derived
+
+    return tuple(find_derived(Path.cwd()).values())
 
 
 def find_stream_or_exit(name: str) -> AnyStream:

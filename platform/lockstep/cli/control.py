@@ -193,7 +193,7 @@ def resume(  # noqa: PLR0913  # an option a kind
         Several, typer.Option(help="TOPIC/PARTITION/SESSION: quarantine it until its next snapshot.")
     ] = None,
     from_snapshot: Annotated[
-        Several, typer.Option(help="TOPIC/PARTITION[@FROM-UNTIL]: all its sessions, until the next snapshot of each.")
+        Several, typer.Option(help="TOPIC/PARTITION[@FROM-UNTIL]: quarantine each session until its next snapshot.")
     ] = None,
     accept_truncated: Annotated[Several, typer.Option(help="TOPIC/PARTITION: its sessions wait for snapshots.")] = None,
     accept_recreated: Annotated[Several, typer.Option(help="TOPIC: read the re-created topic from its start.")] = None,

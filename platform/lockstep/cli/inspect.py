@@ -30,6 +30,7 @@ from lockstep.cli.app import (
     StreamName,
     find_folders,
     find_stream_or_exit,
+    list_all_derived,
     list_all_streams,
     load_settings_or_exit,
     make_group,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from lockstep.operations.diff import StreamDiff
     from lockstep.operations.doctor.doctor import Report
     from lockstep.operations.health import Alarm, AlarmKind
+    from lockstep.operations.inspect.derived import DerivedStatus
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.message import StoredMessage
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
@@ -92,17 +94,20 @@ def status(
 ) -> None:
     """Show the alarms of a stream, then writer, batch, lag, freshness, headroom, positions; or all, a line each.
 
+    Derived tables follow: commits of their sources that are not read yet, age of the newest one read, last run.
+
     Exit code 1 while one of them is halted, or has a table that cannot be read. With --watch and --json: one
     document a line, every two seconds.
     """
     from lockstep.operations.inspect.status import read_overview, read_status
 
+    tables = list_all_derived()
     if stream is None:
         found, declared = load_settings_or_exit(), tuple(list_all_streams().values())
-        shown = _shown(lambda: read_overview(declared, found), _overview, watch=watch, as_json=as_json)
+        shown = _shown(lambda: read_overview(declared, found, tables), _overview, watch=watch, as_json=as_json)
         halted = any(each.needs_operator for each in shown)
     else:
-        look = _shown(lambda: read_status(open_handle(stream)), _status, watch=watch, as_json=as_json)
+        look = _shown(lambda: read_status(open_handle(stream), tables), _status, watch=watch, as_json=as_json)
         halted = bool(look.next_step)
     if halted and not watch:
         raise typer.Exit(FAILED)
@@ -146,7 +151,7 @@ def _exporter(found: Exporter) -> RenderableType:
 
 @register_command("topics order_books", Panel.LOOK)
 def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Show the topics of a stream, selected and subscribed: state, partitions, lag, retention, oldest and newest time.
+    """Show the topics of a stream, selected and subscribed: state, partitions, lag, freshness, retention.
 
     States: new, active, idle, drained, retired, unwanted, deleted, re-created.
     """
@@ -270,7 +275,24 @@ def _status(found: Status) -> RenderableType:
         ),
     )
     others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
-    return make_lines(*_alarms(others, found.unknown), head, table, *_growth(found), *_halt(found))
+    shown = (head, table, *_derived(found.derived), *_growth(found), *_halt(found))
+    return make_lines(*_alarms(others, found.unknown), *shown)
+
+
+def _derived(found: Iterable[DerivedStatus]) -> Iterator[RenderableType]:
+    rows = [
+        (
+            each.name,
+            ", ".join(each.sources),
+            each.behind_commits,
+            format_duration(each.freshness_seconds),
+            None if each.last_run is None else f"{each.last_run:%Y-%m-%d %H:%M:%S}",
+            each.problem or each.next_run,
+        )
+        for each in found
+    ]
+    if rows:
+        yield make_grid(("derived table", "of", "behind (commits)", "freshness", "last run (UTC)", "next run"), rows)
 
 
 def _growth(found: Status) -> Iterator[RenderableType]:
@@ -336,7 +358,8 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
     )
     table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
     alarms = (part for each in found for part in _alarms(each.alarms, each.unknown, each.stream))
-    return make_lines(table, *alarms)
+    derived = {table.name: table for each in found for table in each.derived}
+    return make_lines(table, *_derived(derived.values()), *alarms)
 
 
 def _trial(found: Trial) -> RenderableType:
@@ -377,13 +400,15 @@ def _topics(found: TopicsOfStream) -> RenderableType:
             t.partitions,
             t.messages,
             t.lag_messages,
+            format_duration(t.freshness_seconds),
             None if t.lag_messages is None else format_duration(t.retention_seconds) or "unlimited",
             None if t.first_message is None else f"{t.first_message:%Y-%m-%d %H:%M:%S}",
             None if t.last_message is None else f"{t.last_message:%Y-%m-%d %H:%M:%S}",
         )
         for t in found.topics
     )
-    heading = ("topic", "state", "partitions", "messages", "lag", "retention", "oldest (UTC)", "newest (UTC)")
+    times = ("retention", "oldest (UTC)", "newest (UTC)")
+    heading = ("topic", "state", "partitions", "messages", "lag", "freshness", *times)
     return make_lines(style_text(head), make_grid(heading, rows))
 
 
@@ -524,6 +549,7 @@ def _show_diff(found: StreamDiff) -> RenderableType:
         make_grid(("column", "rows"), ((each.column, each.rows) for each in found.columns)) if found.columns else None,
         make_grid(columns, rows) if found.samples else None,
         *(style_text(f"note: {note}", "yellow") for note in found.notes),
+        style_text(f"next: {found.next_step}"),
     )
 
 

@@ -173,19 +173,15 @@ def derive(
 
 
 def _derived_plans(found: list[DerivedPlan]) -> RenderableType:
+    from lockstep.operations.inspect.derived import describe_next_run
+
     columns = ("derived table", "source", "version", "read from", "watermark (UTC)", "the next run")
     rows = (
-        (each.name, source.stream, source.version, source.next_version, each.watermark, _next_run(each))
+        (each.name, source.stream, source.version, source.next_version, each.watermark, describe_next_run(each))
         for each in found
         for source in each.sources
     )
     return make_grid(columns, rows)
-
-
-def _next_run(found: DerivedPlan) -> str:
-    if found.rebuild is not None:
-        return f"rebuilds it: {found.rebuild.value}"
-    return "goes on" if found.is_due else "has nothing to do"
 
 
 def _derived_runs(found: list[DerivedRun]) -> RenderableType:

@@ -42,7 +42,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             sends no messages holds the others up for a tenth of the time at most.
         straggler_task_seconds: Tasks that have not ended this long after the others are cancelled, and their partitions
             planned again: a healthy task of a second that is delayed by that much is rare, and loses its work only.
-            At most once in `straggler_rest_seconds`, so that a slow task ends all the same.
+            Within `straggler_rest_seconds` after that it is waited for three times as long, then nine times: a slow
+            task ends all the same.
         explain_attempts: Reads of offsets without a message. A read gives up after `silence_seconds_max`; a restarting
             broker is back in the second one.
         probed_runs_max: Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are

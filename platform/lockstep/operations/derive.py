@@ -355,6 +355,14 @@ def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
     )
 
 
+def find_last_run(derived: Derived, root: Path) -> datetime | None:
+    """When a derived table was last written (UTC); None before that."""
+    table = DerivedFolders(derived.name, root).table
+    entry = _find_newest_entry(table) if delta_log.has_log(table) else None
+    written_ms = None if entry is None else entry.get("timestamp")
+    return datetime.fromtimestamp(written_ms / 1000, UTC) if isinstance(written_ms, int) else None
+
+
 def run_derived(
     derived: Derived, root: Path, make_session: Callable[[], SparkSession], *, rebuild: bool = False
 ) -> DerivedRun:
@@ -599,11 +607,13 @@ def _has_expired(
 
 def _find_current(table: Path) -> str | None:
     """The checkpoint that the newest commit of ours to a derived table names."""
-    for entry in delta_log.open_delta_table(table).history(ENTRIES_LOOKED_AT):
-        said = str(entry.get("userMetadata", ""))
-        if said.startswith(USER_METADATA):
-            return said.removeprefix(USER_METADATA)
-    return None
+    entry = _find_newest_entry(table)
+    return None if entry is None else str(entry["userMetadata"]).removeprefix(USER_METADATA)
+
+
+def _find_newest_entry(table: Path) -> Mapping[str, object] | None:
+    entries = delta_log.open_delta_table(table).history(ENTRIES_LOOKED_AT)
+    return next((each for each in entries if str(each.get("userMetadata", "")).startswith(USER_METADATA)), None)
 
 
 def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:

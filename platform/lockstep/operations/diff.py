@@ -80,6 +80,7 @@ class StreamDiff(msgspec.Struct, frozen=True, kw_only=True):
         columns: In which columns changed rows differ, the most frequent first.
         samples: Some rows that differ, in their order.
         notes: What was not compared.
+        next_step: What to do with this result.
     """
 
     left: str
@@ -94,6 +95,7 @@ class StreamDiff(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[ColumnDifference, ...]
     samples: tuple[DifferentRow, ...]
     notes: tuple[str, ...]
+    next_step: str
 
     @property
     def is_equal(self) -> bool:
@@ -144,6 +146,7 @@ def compare_streams(
     shown = run_sql(tables, f"{joined} {_make_samples(columns, samples)}").to_pylist() if samples else []
     differing = (ColumnDifference(name, counts[f"c{number}"] or 0) for number, name in enumerate(columns))
     ordered = sorted((each for each in differing if each.rows), key=lambda each: (-each.rows, each.column))
+    is_equal = not (counts["missing"] or counts["added"] or counts["changed"])
     return StreamDiff(
         left=left.stream,
         right=right.stream,
@@ -157,6 +160,7 @@ def compare_streams(
         columns=tuple(ordered),
         samples=tuple(_make_sample(row, columns) for row in shown),
         notes=tuple(_find_notes(one, other, shared)),
+        next_step=find_next_step(one.head, other.head, is_equal=is_equal),
     )
 
 
@@ -258,6 +262,28 @@ def _find_notes(one: _Side, other: _Side, shared: Collection[Key]) -> Iterator[s
             yield f"only {side.head.stream} has the columns {', '.join(extra)}"
         if side.head.retention is not None:
             yield f"{side.head.stream} has dropped rows of hours before {side.head.retention.hour}: they seem missing"
+
+
+def find_next_step(one: Head, other: Head, *, is_equal: bool) -> str:
+    """What to do with the result of a comparison. Pure.
+
+    Args:
+        one: Head of one stream.
+        other: Head of the other, in either order where one of them is a shadow.
+        is_equal: Whether all compared rows are equal.
+    """
+    for stream, shadow in ((one, other), (other, one)):
+        if shadow.origin is None or shadow.origin.stream != stream.stream:
+            continue
+        drop = f"lockstep shadow {stream.stream} --name {shadow.stream} --drop"
+        promote = f"lockstep promote {stream.stream} {shadow.stream} --plan"
+        if is_equal:
+            return (
+                f"{promote}; where the new code was to change rows, it begins too late (after batch "
+                f"{shadow.origin.batch}) or runs other code (lockstep shadow {stream.stream}): {drop}, and another one"
+            )
+        return f"where these are the rows you want, lockstep verify {shadow.stream}, then {promote}; else {drop}"
+    return f"lockstep verify {one.stream}, lockstep verify {other.stream}: each against Kafka"
 
 
 def write_diff_page(found: StreamDiff, file: Path | None = None) -> Path:

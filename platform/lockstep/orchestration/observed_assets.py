@@ -57,7 +57,7 @@ def make_topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
         group_name=stream.name,
         description=(
             f"The Kafka topics that match `{stream.topics.pattern}`. The latest observation holds a table of all of "
-            "them: state, messages, lag, headroom, retention, oldest and newest message. Each topic is also a "
+            "them: state, messages, lag, freshness, headroom, retention, oldest and newest time. Each topic is also a "
             "partition, with an observation of its own whenever its state changes. `new`: no run has read it yet, and "
             "its messages count as lag; the live run adopts it, or the run that the topics sensor requests. That "
             "sensor registers new topics within seconds and looks at all of them every five minutes."
@@ -185,6 +185,7 @@ TOPIC_COLUMNS = TableSchema(
         TableColumn("partitions", "int"),
         TableColumn("messages", "int", description="offsets that Kafka holds"),
         TableColumn("lag", "int", description="offsets that are not committed"),
+        TableColumn("freshness", "string", description="age of the newest committed message"),
         TableColumn("headroom", "string", description="until retention removes what is not committed"),
         TableColumn("retention", "string"),
         TableColumn("oldest", "string", description="time of the oldest message that Kafka holds, UTC"),
@@ -202,6 +203,7 @@ def _record(topic: TopicStatus) -> TableRecord:
             "partitions": topic.partitions,
             "messages": topic.messages,
             "lag": topic.lag_messages,
+            "freshness": format_duration(topic.freshness_seconds),
             "headroom": format_duration(topic.headroom_seconds),
             "retention": (format_duration(topic.retention_seconds) or UNBOUNDED) if in_kafka else None,
             "oldest": _utc(topic.first_message),

@@ -240,6 +240,8 @@ def find_stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
 
 REPORT_SECONDS = 60.0
 """Fresh enough for live monitoring; 1,440 events a day."""
+REPORTS_MAX = 10_000
+"""Batches kept for an event that Dagster's storage does not take, the newest: some hours of them, some 10 MB."""
 
 
 class RunProgress:
@@ -299,6 +301,7 @@ class RunProgress:
     def _put_back(self, window: Window) -> None:
         with self._lock:
             self._window.reports[:0] = window.reports
+            del self._window.reports[:-REPORTS_MAX]
 
     def _log(self, numbers: Mapping[str, float | int | str]) -> None:
         # For readability: three decimal places are enough.

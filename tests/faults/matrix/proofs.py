@@ -828,10 +828,15 @@ DAGSTER: tuple[Fault, ...] = (
     ),
     Fault(
         "F54",
-        "the databases of Dagster are locked for a minute",
-        "the stream writes on and is not started a second time",
+        "the databases of Dagster are locked for a minute; the disk under them is full",
+        "the stream writes on, is not started twice; with room again new topics are read and dead runs replaced",
         T2,
-        (f"{PARTS}test_a_stream_writes_on_while_the_databases_of_dagster_are_locked",),
+        (
+            f"{PARTS}test_a_stream_writes_on_while_the_databases_of_dagster_are_locked",
+            f"{PARTS}test_a_stream_writes_on_while_the_disk_of_dagster_is_full",
+            f"{PARTS}test_a_run_that_is_killed_while_the_disk_of_dagster_is_full_is_replaced_once_there_is_room",
+            f"{PARTS}test_a_handover_that_meets_a_full_disk_of_dagster_leaves_one_writer",
+        ),
     ),
     Fault(
         "F65",

@@ -10,9 +10,9 @@ import pytest
 from lockstep.table.layout import StreamFolders
 from tests.faults.matrix.drivers import wait_until
 from tests.faults.matrix.oracle import assert_all_read, assert_whole
-from tests.faults.matrix.small_disk import SmallDisk
 from tests.faults.matrix.test_driver_kills import entry_after
 from tests.faults.matrix.traced import Injection, Tracer, needs_strace
+from tests.support.small_disk import SmallDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

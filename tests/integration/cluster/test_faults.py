@@ -31,6 +31,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 STOPPED_SECONDS = 60.0
 DEADLINE_SECONDS = 60.0
 PARTITIONS = 3
+TURNS = 5
+REPLACED_SECONDS_MAX = 120.0
+"""After the turns, before which it was late twice."""
 
 
 def test_killed_and_stopped_machines_lose_nothing_and_double_nothing(runs: ClusterRuns, feed: Feed) -> None:
@@ -82,6 +85,51 @@ def test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothin
         assert folded([(offset, session_in(partition), value) for offset, value in enumerate(values)]) == runs.rows(
             topic, partition
         )
+
+
+@pytest.mark.parametrize("cluster", [1, 2], indirect=True, ids=["one core", "two cores"])
+def test_an_executor_whose_python_is_stopped_holds_up_its_own_partitions_only(runs: ClusterRuns, feed: Feed) -> None:
+    """Its JVM goes on and sends its heartbeats; on two cores Spark gives it tasks on the other one meanwhile."""
+    cores = str(runs.cluster.size.cores)
+    topics = [feed.create("one", PARTITIONS), feed.create("two", PARTITIONS)]
+    partitions = [(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+    with PacedFeed(feed, partitions) as paced:
+        driver = runs.start("--seconds", "1", executor_cores=cores)
+        runs.wait_for_batches(3)
+        runs.wait_for_hot_state()
+        during(runs, paced, "quiet", lambda: runs.wait_for_batches(10))
+        during(runs, paced, f"Python stopped, {cores} cores", lambda: stop_python(runs, paced))
+        during(runs, paced, "quiet again", lambda: runs.wait_for_batches(10))
+    sent = {partition: len(lane.values) for partition, lane in paced.lanes.items()}
+    wait_until(lambda: runs.read_until() == sent, "the end of the topics")
+    driver.stop()
+    for (topic, partition), lane in paced.lanes.items():
+        assert first_difference(folded(lane.messages), runs.rows(topic, partition)) is None
+
+
+def stop_python(runs: ClusterRuns, paced: PacedFeed) -> None:
+    """SIGSTOP for all Python of an executor: all partitions go on, and it is replaced, though it never wakes up."""
+    worker = runs.cluster.workers[0]
+    (executor,) = worker.executors()
+    stopped = list_descendants(executor)
+    assert stopped
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    for turn in range(1, TURNS + 1):
+        sent = {partition: len(lane.values) for partition, lane in paced.lanes.items()}
+        waited = wait_until(lambda: has_read(runs, sent), "all partitions")  # noqa: B023
+        say(f"Python of an executor stopped: turn {turn} of all partitions after {waited:.1f} s")
+    waited = wait_until(
+        lambda: bool(set(worker.executors()) - {executor}), "an executor in its place", REPLACED_SECONDS_MAX
+    )
+    say(f"Python of an executor stopped: another executor after {waited:.1f} s more")
+    runs.wait_for_batches(10)
+    wake(stopped)
+
+
+def has_read(runs: ClusterRuns, sent: dict[tuple[str, int], int]) -> bool:
+    read = runs.read_until()
+    return all(read[partition] >= count for partition, count in sent.items())
 
 
 def kill_an_executor(runs: ClusterRuns) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 import pytest
 from dagster import AssetKey, DagsterInstance, materialize
 from deltalake import DeltaTable
@@ -31,6 +32,7 @@ from lockstep.operations.derive import (
     run_derived,
 )
 from lockstep.operations.erase import EraseRequest, erase_session, read_context
+from lockstep.operations.inspect.derived import read_derived
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.rewind import plan_rewind, rewind_stream
 from lockstep.orchestration.derived_asset import make_derived_asset
@@ -39,7 +41,7 @@ from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.layout import DerivedFolders, StreamFolders
 from tests.integration.cli.conftest import Platform
-from tests.integration.operations.killed_derive import MOMENTS
+from tests.integration.operations.killed_derive import IN_BATCH, MOMENTS
 from tests.support.adding_stream import adding
 from tests.support.derived_tables import (
     Timed,
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
 Sent = list[tuple[str, bytes]]
 ROOT = Path(__file__).parents[3]
 SHARED: list[SparkSession] = []
+JVM_SECONDS_MAX = 120
 
 
 class LentSpark(SparkResource):
@@ -430,6 +433,35 @@ def test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none(site: Site, mome
     assert not (checkpoint_in(site.root) / BUILD_FOLDER).exists()
 
 
+@pytest.mark.slow
+def test_the_jvm_of_a_run_that_was_killed_may_wake_up_after_the_next_run(site: Site, tmp_path: Path) -> None:
+    """It stops between the plan of a batch and its commit, and still has the checkpoint open."""
+    site.send(interleaved("ann", "bob", updates=20))
+    site.derive()
+    site.send(updates("ann", 22, 20))
+    command = [sys.executable, "-m", "tests.integration.operations.killed_derive"]
+    said = tmp_path / "said"  # a pipe would end with the JVM
+    with said.open("wb") as output:
+        arguments = [*command, str(site.root), site.feed.pattern, IN_BATCH]
+        ended = subprocess.run(arguments, cwd=ROOT, check=False, stdout=output, stderr=subprocess.DEVNULL)
+    assert ended.returncode == -signal.SIGKILL
+    jvm = psutil.Process(int(said.read_text()))
+    try:
+        assert jvm.status() == psutil.STATUS_STOPPED
+        assert plan_derived(site.derived, site.root).is_due, "it was stopped before its batch was in the table"
+        assert site.derive().rebuilt == ()
+        site.assert_equal()
+        jvm.resume()
+        jvm.wait(JVM_SECONDS_MAX)
+    finally:
+        if jvm.is_running():
+            jvm.kill()
+    site.assert_equal()
+    site.send(updates("bob", 22, 20))
+    assert site.derive().rebuilt == ()
+    site.assert_equal()
+
+
 @pytest.fixture
 def platform(built: Site, copy: Path, tmp_path: Path) -> Platform:
     """A platform folder that declares the derived table, over a copy of its files."""
@@ -446,19 +478,55 @@ def platform(built: Site, copy: Path, tmp_path: Path) -> Platform:
     return Platform(tmp_path, built.feed, built.runs, environment)
 
 
+def shown_in_status(platform: Platform) -> tuple[list[str], int | None, bool, str]:
+    """Names of the derived tables that `lockstep status` shows, and what it says of the last one."""
+    (stream,) = msgspec.json.decode(platform.call("status", "--json").stdout)
+    found = stream["derived"]
+    return (
+        [each["name"] for each in found],
+        found[-1]["behind_commits"],
+        bool(found[-1]["last_run"]),
+        found[-1]["next_run"],
+    )
+
+
 def test_the_command_line_shows_what_a_run_would_do(platform: Platform, copy: Path) -> None:
     (plan,) = msgspec.json.decode(platform.call("derive", "--plan", "--json").stdout)
     assert (plan["name"], plan["rebuild"], plan["is_due"]) == ("activity", None, False)
     (source,) = plan["sources"]
     assert (source["stream"], source["next_version"]) == ("adding", source["version"] + 1)
     assert "has nothing to do" in platform.call("derive", "activity", "--plan").stdout
+    assert shown_in_status(platform) == (["activity"], 0, True, "has nothing to do")
     (done,) = msgspec.json.decode(platform.call("derive", "activity", "--json").stdout)
     assert (done["rebuilt"], done["rows"]) == ([], done["rows_before"])
     lose_all(copy)
     assert "rebuilds it: its checkpoint is lost" in platform.call("derive", "--plan").stdout
+    assert shown_in_status(platform) == (["activity"], None, True, "rebuilds it: its checkpoint is lost")
     refused = platform.call("derive", "activty")
     assert refused.exit_code == 1
     assert "derived tables: activity" in refused.stderr
+
+
+def test_the_status_says_how_far_a_derived_table_is_behind(built: Site) -> None:
+    """Before its second run two batches, a compaction and the commits around them are unread."""
+    older, before, after = (
+        read_derived([built.derived], built.root.parent / name)[0] for name in ("older", "before", "after")
+    )
+    first, newest = (
+        plan_derived(built.derived, built.root.parent / name).sources[0].version or 0 for name in ("older", "before")
+    )
+    assert (older.next_run, older.behind_commits) == ("has nothing to do", 0)
+    assert (before.next_run, before.behind_commits) == ("goes on", newest - first)
+    assert (after.next_run, after.behind_commits) == ("has nothing to do", 0)
+    assert older.last_run == before.last_run
+    assert before.last_run is not None
+    assert after.last_run is not None
+    assert before.last_run < after.last_run
+    assert (before.freshness_seconds or 0) > (after.freshness_seconds or 0) > 0
+    (new,) = read_derived([activity(built.runs.stream, name="unborn")], built.root)
+    assert (new.behind_commits, new.last_run, new.next_run) == (None, None, "rebuilds it: it has no table yet")
+    (waits,) = read_derived([built.derived], built.root / "empty")
+    assert (waits.behind_commits, waits.next_run) == (None, "waits for a table")
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ def test_the_same_fold_under_another_name_is_equal_as_far_as_both_have_read(feed
     found = compared(runs, shadow)
     assert found.is_equal
     assert (found.equal, found.partitions, found.samples) == (10, 1, ())
+    assert found.next_step.startswith("lockstep verify adding, lockstep verify shadow")  # a shadow by its name only
 
 
 def test_rows_that_are_missing_added_or_changed_are_counted_and_shown(feed: Feed, runs: LocalRuns) -> None:
@@ -121,4 +122,5 @@ def test_the_command_ends_with_0_or_1(broker: Broker, tmp_path: Path) -> None:
     said = made.call("diff", "adding", "shadow")
     assert said.exit_code == 1, said.output
     assert "3 rows equal, 0 missing, 0 added, 1 changed" in said.stdout
-    assert made.call("diff", "adding", "adding").exit_code == 0
+    equal = made.call("diff", "adding", "adding")
+    assert (equal.exit_code, "next: lockstep verify" in equal.stdout) == (0, True)

@@ -125,6 +125,8 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
     assert last is not None
     assert first <= last
     assert (by_name[read].position, by_name[read].lag_messages, by_name[deleted].lag_messages) == (2, 0, None)
+    fresh = {topic: item.freshness_seconds is not None for topic, item in by_name.items()}
+    assert fresh == {read: True, deleted: False, again: False, new: False}  # of what is committed
     assert (found.wanted, found.subscribed) == (3, 3)
 
 

@@ -17,7 +17,7 @@ from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.errors import Fenced, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
-from lockstep.operations.diff import compare_streams
+from lockstep.operations.diff import compare_streams, find_next_step
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
@@ -130,6 +130,10 @@ def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: F
     found = compare_streams(live.folders, shadow.folders)
     assert (found.equal + found.changed, found.missing, found.added) == (len(expected(values, since=4)), 0, 0)
     assert [each.column for each in found.columns] == ["value"]
+    assert f"lockstep verify {NAME}, then lockstep promote adding {NAME} --plan" in found.next_step
+    same = find_next_step(head_of(shadow), head_of(live), is_equal=True)
+    assert same.startswith(f"lockstep promote adding {NAME} --plan; ")
+    assert "begins too late (after batch 2) or runs other code (lockstep shadow adding)" in same
     assert sorted(live.rows(topic)) == before
     assert [each.name for each in list_shadows("adding", runs.folders.root)] == [NAME]
     asked = query_sql(f"SELECT count(*) FROM {NAME}", ["adding"], runs.folders.root, AsOf(), limit=None)  # noqa: S608  # its own name

@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from dagster import DagsterRunStatus
 from dagster_graphql import DagsterGraphQLClient
 
 from lockstep.localdev.processes import find_free_ports
@@ -27,6 +28,7 @@ from lockstep.table.delta_log import Desired
 from lockstep.table.ledger import read_ledger
 from tests.integration.orchestration.test_comeback import Site
 from tests.support.installation import ROOT, is_listening, wait_until
+from tests.support.small_disk import MountedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +44,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LOG = logging.getLogger(__name__)
 HANDOVERS = 50
 LOCKED_SECONDS = 60.0
+FULL_SECONDS, DISK_MEGABYTES = 75.0, 32
+"""The run reports to Dagster once a minute."""
 TOPICS_SENSOR = "order_books_topics"
 
 
@@ -141,6 +145,73 @@ def test_a_stream_writes_on_while_the_databases_of_dagster_are_locked(site: Site
         site.wait_for_looks()
         assert run.process.poll() is None, run.said()
         assert (site.epoch(), site.desired(), site.asked_for_by("supervisor")) == (epoch, Desired.RUNNING, [])
+
+
+@pytest.fixture
+def small_home(site: Site) -> Iterator[MountedDisk]:
+    """A disk of its own for the home of Dagster."""
+    home = site.installation.folder / site.home
+    home.mkdir()
+    with MountedDisk(home / "dagster", home / "disk.log", DISK_MEGABYTES) as disk:
+        if site.installation.epoch() == 0:
+            site.installation.produce("first", 0, 50)
+            assert site.installation.materialize(available_now=True, home=site.home).wait() == 0
+        yield disk
+
+
+def test_a_stream_writes_on_while_the_disk_of_dagster_is_full(site: Site, small_home: MountedDisk) -> None:
+    """A new topic comes meanwhile: the handover for it is asked for once there is room."""
+    with site.daemon(served=True) as daemon, webserver(site):
+        worker, epoch = site.supervised(daemon), site.epoch()
+        small_home.fill()
+        began = time.monotonic()
+        site.installation.produce("while_full", 0, 50)
+        while time.monotonic() - began < FULL_SECONDS:
+            site.read_on("the run goes on", messages=10)
+            time.sleep(5)
+            small_home.fill()
+        assert (small_home.is_full, worker.is_running(), site.epoch()) == (True, True, epoch)
+        small_home.empty()
+        wait_until(lambda: site.installation.position("while_full") == 50, "the topics sensor asks for a handover")
+        assert (site.epoch(), site.desired(), site.asked_for_by("topics sensor") != []) == (
+            epoch + 1,
+            Desired.RUNNING,
+            True,
+        )
+        wait_until(lambda: len([run for run in site.runs() if not run.is_finished]) == 1, "the old run ends in Dagster")
+        site.read_on("the run goes on after it")
+
+
+def test_a_run_that_is_killed_while_the_disk_of_dagster_is_full_is_replaced_once_there_is_room(
+    site: Site, small_home: MountedDisk
+) -> None:
+    with site.daemon(served=True) as daemon, webserver(site):
+        worker, epoch, killed = site.supervised(daemon), site.epoch(), site.writer().run_id
+        small_home.fill()
+        worker.kill()
+        time.sleep(FULL_SECONDS)
+        small_home.empty()
+        site.read_on("another run reads")
+        assert (site.epoch(), site.desired()) == (epoch + 1, Desired.RUNNING)
+        assert site.run(killed).status is DagsterRunStatus.FAILURE
+
+
+def test_a_handover_that_meets_a_full_disk_of_dagster_leaves_one_writer(site: Site, small_home: MountedDisk) -> None:
+    with site.daemon(served=True) as daemon, webserver(site):
+        site.supervised(daemon)
+        epoch, before = site.epoch(), {run.run_id for run in site.runs()}
+        site.installation.produce("at_handover", 0, 50)
+        wait_until(lambda: {run.run_id for run in site.runs()} != before, "the handover is asked for")
+        small_home.fill()
+        began = time.monotonic()
+        while time.monotonic() - began < FULL_SECONDS:
+            time.sleep(5)
+            small_home.fill()
+        small_home.empty()
+        wait_until(lambda: site.installation.position("at_handover") == 50, "the new topic is read")
+        site.read_on("one run reads")
+        wait_until(lambda: len([run for run in site.runs() if not run.is_finished]) == 1, "the old run ends in Dagster")
+        assert (site.epoch() > epoch, site.desired()) == (True, Desired.RUNNING)
 
 
 def test_sensors_that_get_no_answer_of_kafka_keep_their_cursor_and_look_again(site: Site, kafka: Broker) -> None:

@@ -154,6 +154,7 @@ def test_all_topics_are_shown_in_one_table_on_the_asset_itself(installed: Instal
     assert (empty["retention"], empty["messages"], empty["oldest"], empty["newest"]) == ("2.0 h", 0, None, None)
     assert (full["retention"], full["messages"]) == ("unlimited", 3)
     assert full["oldest"] <= full["newest"]
+    assert (empty["freshness"], full["freshness"]) == (None, None)  # nothing of them is committed
     figures = told(whole)
     assert list(figures)[:2] == ["all_topics", "lag_messages"]
     assert (figures["lag_messages"], figures["topics"], figures["topics_idle"], figures["topics_new"]) == (3, 2, 1, 1)

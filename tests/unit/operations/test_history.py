@@ -66,6 +66,17 @@ def test_runs_halts_and_what_people_did_stand_in_order_and_batches_between_them_
     assert (history.is_complete, history.first_version) == (True, 0)
 
 
+def test_a_start_is_one_new_writer_though_its_command_claims_the_table_before_the_run(folders: StreamFolders) -> None:
+    run, why = claimed(folders, "first start; test"), "lockstep start (ann)"
+    asked = commit_claim(run.head.epoch, run.output.table_id, anything, desired=Desired.RUNNING, reason=why)
+    run.output.commit(asked)
+    claimed(folders, f"the run before had ended; {why}")
+    assert shown(read_history(folders, last=2)) == [
+        ("desired state", 1, 0, f"running: {why}"),
+        ("new writer", 1, 0, f"the run before had ended; {why}"),
+    ]
+
+
 def test_a_halt_names_its_findings(folders: StreamFolders) -> None:
     run = claimed(folders, "first start; test")
     run.commit(run.prepared(rows=0, findings=(FINDING,)))

@@ -13,7 +13,13 @@ from lockstep.engine.driver.handover import Heartbeat
 from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.errors import Fenced
 from lockstep.model.finding import Finding
-from lockstep.orchestration.run_lifecycle import RunProgress, RunStatusPoller, record_stop, was_terminated_by_user
+from lockstep.orchestration.run_lifecycle import (
+    REPORTS_MAX,
+    RunProgress,
+    RunStatusPoller,
+    record_stop,
+    was_terminated_by_user,
+)
 from lockstep.table.commit import commit_claim
 from lockstep.table.delta_log import Desired, Head
 from tests.support.protocol_run import ProtocolRun, anything, folders_in, stored_offsets
@@ -193,3 +199,16 @@ def test_a_locked_storage_of_dagster_ends_no_stream_and_its_figures_come_later(
     (event,) = context.events
     assert (event.metadata["batches"].value, event.metadata["messages"].value) == (2.0, 2.0 * BATCH.messages)
     assert progress.final("ended")["run_messages"] == 2 * BATCH.messages
+
+
+def test_figures_that_the_storage_of_dagster_does_not_take_for_days_are_bounded(instance: DagsterInstance) -> None:
+    context = LockedStorage(instance)
+    progress = RunProgress(cast("AssetExecutionContext", context), AssetKey("table"), every_seconds=0.0)
+    for _ in range(3):
+        for _ in range(REPORTS_MAX // 2):
+            progress.add(BATCH)
+        progress.tick()
+    context.locked = False
+    progress.tick()
+    (event,) = context.events
+    assert event.metadata["batches"].value == float(REPORTS_MAX)

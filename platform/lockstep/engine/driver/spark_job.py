@@ -1,8 +1,9 @@
 """Runs bins as a Spark job: deadline, retry, poison-message search.
 
 Spark gives up a silent executor after half a minute. It waits forever for one that lives while its Python process is
-stopped or hangs in a file system. Neither holds up the tasks of others for longer than some seconds. Files that a
-cancelled task still writes are referenced by no commit.
+stopped or hangs in a file system, and goes on giving it tasks. Neither holds up the tasks of others for longer than
+some seconds, and an executor that does so twice is replaced. Files that a cancelled task still writes are referenced
+by no commit.
 
 A dead worker does not report its offset. Its batch is planned again unchanged, once: most deaths have external causes.
 From the second failure on each partition of the batch is processed by itself, so that the others commit, and the
@@ -34,6 +35,7 @@ from lockstep.engine.executor.task import run_tasks
 from lockstep.engine.protocol import JobSpec, PlannedRange, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.model.position import Key
+from lockstep.model.tuning import Tuning
 from lockstep.spark.session import is_local
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ T = TypeVar("T")
 
 R = TypeVar("R")
 LOG = logging.getLogger("lockstep")
+
+PATIENCE_FACTOR = 3
+"""10 s, then 30 s as Spark itself for a silent executor, then 90 s: the deadline of a batch is 300 s."""
 
 LOOK_SECONDS = 0.1
 """Interval at which a running job is judged: microseconds each."""
@@ -119,6 +124,54 @@ def has_stragglers(finished: Sequence[float], tasks: int, elapsed_seconds: float
     return elapsed_seconds - slowest > max(patience_seconds, 2 * slowest)
 
 
+class StragglerHistory(msgspec.Struct, frozen=True):
+    """What was given up lately.
+
+    Attributes:
+        count: How often in a row, each time within the rest after the one before.
+        at: When, by the monotonic clock.
+        executors: The executors that had the late tasks of the last time.
+    """
+
+    count: int = 0
+    at: float = -math.inf
+    executors: frozenset[str] = frozenset()
+
+    def compute_patience_seconds(self, tuning: Tuning, now: float) -> float:
+        """How long the next late tasks are waited for: longer each time, so that a task that is only slow ends."""
+        return tuning.straggler_task_seconds * math.pow(
+            PATIENCE_FACTOR, self.count if self._is_recent(tuning, now) else 0
+        )
+
+    def add(self, executors: frozenset[str], tuning: Tuning, now: float) -> StragglerHistory:
+        """After one more, with the executors that have the late tasks."""
+        return StragglerHistory(self.count + 1 if self._is_recent(tuning, now) else 1, now, executors)
+
+    def find_repeated(self, executors: frozenset[str], tuning: Tuning, now: float) -> frozenset[str]:
+        """Executors that were late the last time, and are again: those to replace."""
+        return executors & self.executors if self._is_recent(tuning, now) else frozenset()
+
+    def _is_recent(self, tuning: Tuning, now: float) -> bool:
+        return now - self.at < tuning.straggler_rest_seconds
+
+
+def list_busy_executors(context: SparkContext) -> frozenset[str]:
+    """Ids of the executors that have tasks now."""
+    shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # nowhere else
+    pairs = (each.split(" -> ") for each in str(shown).split(",") if each)
+    return frozenset(name for name, count in pairs if count != "0")
+
+
+def renew_executor(context: SparkContext, executor: str) -> bool:
+    """Let the cluster manager kill an executor and start another one in its place; gives whether it accepted that."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # has none; only runs need it
+
+    try:
+        return bool(context._jsc.sc().killAndReplaceExecutor(executor))  # noqa: SLF001  # pyspark has no such call
+    except Py4JJavaError:  # the cluster manager does not answer; the executors that there are go on
+        return False
+
+
 Arrived = tuple[int, bytes]
 """Number of a job, and the encoded result of one of its tasks."""
 
@@ -142,8 +195,7 @@ class SparkRunner:
     """Bins as tasks of a Spark job, which retries them and spreads them over executors.
 
     Tasks send their results through an accumulator as well, so that those that have ended are known before the job
-    ends: a task on a silent executor does not hold up the others. Its partitions are planned again, and Spark gives
-    nothing else to that executor meanwhile.
+    ends: a task on a silent executor does not hold up the others. Its partitions are planned again.
     """
 
     def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
@@ -155,10 +207,11 @@ class SparkRunner:
             seconds_max: Hard deadline of a batch; None for none.
         """
         self._context, self._seconds_max, self._tuning = context, seconds_max, job.tuning
-        self._work = partial(run_tasks if is_local(str(context.master)) else run_tasks_remote, job)
+        self._is_local = is_local(str(context.master))
+        self._work = partial(run_tasks if self._is_local else run_tasks_remote, job)
         concatenation = cast("AccumulatorParam[list[Arrived]]", _Concatenation())
         self._arrived = context.accumulator(list[Arrived](), concatenation)
-        self._job, self._gave_up_at = 0, -math.inf
+        self._job, self._given_up, self._late = 0, StragglerHistory(), frozenset[str]()
 
     def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
         """The results of the bins that ended, all of them in nearly every case.
@@ -175,11 +228,20 @@ class SparkRunner:
             raise BatchTimeout(self._seconds_max or 0.0)
         if outcome is not CancelReason.STRAGGLERS:
             return [_facts(encoded) for encoded in outcome]
-        self._gave_up_at, ended = time.monotonic(), self._ended()
-        LOG.warning(
-            "%d of %d tasks are behind: their partitions are planned again", len(tasks) - len(ended), len(tasks)
-        )
+        ended = self._ended()
+        where = f" (executors {', '.join(sorted(self._late))})" if self._late else ""
+        behind = f"{len(tasks) - len(ended)} of {len(tasks)} tasks are behind{where}"
+        LOG.warning("%s: their partitions are planned again", behind)
+        self._give_up()
         return [_facts(encoded) for encoded in ended]
+
+    def _give_up(self) -> None:
+        """Note which executors were late; replace those that were late the time before as well."""
+        now = time.monotonic()
+        for executor in sorted(self._given_up.find_repeated(self._late, self._tuning, now)):
+            done = "it is replaced" if renew_executor(self._context, executor) else "it could not be replaced"
+            LOG.warning("executor %s is behind for the second time: %s", executor, done)
+        self._given_up = self._given_up.add(self._late, self._tuning, now)
 
     def _ended(self) -> list[bytes]:
         """The results of this job's tasks so far."""
@@ -187,16 +249,19 @@ class SparkRunner:
 
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
         """Judges the job that begins now."""
-        began, finished, tuning = time.monotonic(), list[float](), self._tuning
-        gives_up = began - self._gave_up_at >= tuning.straggler_rest_seconds
+        began, finished = time.monotonic(), list[float]()
+        patience_seconds = self._given_up.compute_patience_seconds(self._tuning, began)
 
         def find_reason() -> CancelReason | None:
             elapsed = time.monotonic() - began
             if self._seconds_max is not None and elapsed >= self._seconds_max:
                 return CancelReason.DEADLINE
             finished.extend([elapsed] * (len(self._ended()) - len(finished)))
-            held_up = gives_up and has_stragglers(finished, tasks, elapsed, tuning.straggler_task_seconds)
-            return CancelReason.STRAGGLERS if held_up else None
+            if not has_stragglers(finished, tasks, elapsed, patience_seconds):
+                return None
+            # Before they are cancelled. A local master has its driver only, which nothing can replace.
+            self._late = frozenset() if self._is_local else list_busy_executors(self._context)
+            return CancelReason.STRAGGLERS
 
         return find_reason
 

@@ -52,7 +52,6 @@ def _describe_desired(head: Head) -> str:
 
 
 DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
-    CommitKind.CLAIM: _describe_desired,
     CommitKind.HALT: lambda head: "; ".join(map(str, head.findings)),
     CommitKind.RESUME: lambda head: head.last_resumption.cause if head.last_resumption is not None else head.reason,
     CommitKind.DESIRE: _describe_desired,
@@ -84,7 +83,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
-        event: "new writer" (a run, or a command, has claimed the table), "batches", "halted", "resumed",
+        event: "new writer" (a run, or a command that writes, has claimed the table), "batches", "halted", "resumed",
             "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped", "rewound",
             "savepoint", "session erased", "erasure finished", "shadow begun", "shadow promoted", "savepoint imported",
             "created", or "foreign commit".
@@ -176,6 +175,8 @@ def _make_event(entry: LogEntry) -> StreamEvent:
             detail=f"{entry.operation} by {entry.author}",
         )
     kind = CommitKind(entry.kind)
+    if kind is CommitKind.CLAIM and not entry.cause:
+        kind = CommitKind.DESIRE  # a command: the claim of a run, and of what writes a batch, has a cause
     return StreamEvent(
         at=entry.written_at,
         event=EVENTS[kind],

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
 from lockstep.errors import LockstepError
@@ -15,6 +16,7 @@ from lockstep.model.finding import Finding
 from lockstep.model.position import Key
 from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.health import NO_DEBT, Alarm, AlarmKind, CompactionDebt, make_unreadable_alarm
+from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
 from lockstep.operations.inspect.history import describe_retention
@@ -77,6 +79,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         dropped: Rows that retention has dropped, why and by whom; empty while none were.
         debt: Closed hours that wait for compaction.
         growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
+        derived: The derived tables that read it.
     """
 
     stream: str
@@ -102,6 +105,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     dropped: str = ""
     debt: CompactionDebt = NO_DEBT
     growth: DiskGrowth | None = None
+    derived: tuple[DerivedStatus, ...] = ()
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +123,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
         kafka: Reason why Kafka did not answer; empty when it did.
         alarms: As in `Status`.
         unknown: As in `Status`.
+        derived: As in `Status`.
     """
 
     stream: str
@@ -132,6 +137,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
     kafka: str = ""
     alarms: tuple[Alarm, ...] = ()
     unknown: tuple[AlarmKind, ...] = ()
+    derived: tuple[DerivedStatus, ...] = ()
 
     @property
     def needs_operator(self) -> bool:
@@ -142,11 +148,21 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
 UNREADABLE = "unreadable"
 
 
-def read_overview(streams: Iterable[AnyStream], settings: Settings) -> tuple[StreamOverview, ...]:
-    """Status of all these streams, by name; read in parallel."""
+def read_overview(
+    streams: Iterable[AnyStream], settings: Settings, derived: Iterable[Derived] = ()
+) -> tuple[StreamOverview, ...]:
+    """Status of all these streams, by name, and of the derived tables that read them; read in parallel."""
     handles = [StreamHandle(stream, settings) for stream in sorted(streams, key=lambda stream: stream.name)]
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
-        return tuple(pool.map(_overview, handles))
+        tables = pool.submit(read_derived, derived, settings.table_root)
+        found = list(pool.map(_overview, handles))
+        return tuple(
+            msgspec.structs.replace(each, derived=_choose_from(tables.result(), each.stream)) for each in found
+        )
+
+
+def _choose_from(tables: Iterable[DerivedStatus], stream: str) -> tuple[DerivedStatus, ...]:
+    return tuple(each for each in tables if stream in each.sources)
 
 
 def _overview(handle: StreamHandle) -> StreamOverview:
@@ -175,8 +191,12 @@ def _overview(handle: StreamHandle) -> StreamOverview:
     )
 
 
-def read_status(handle: StreamHandle) -> Status:
+def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status:
     """Read the status of a stream. Takes one to three seconds, to see whether the writer's counter moves.
+
+    Args:
+        handle: The stream.
+        derived: Declared derived tables; those that read the stream are shown.
 
     Raises:
         NoTable: The stream has never run.
@@ -209,6 +229,7 @@ def read_status(handle: StreamHandle) -> Status:
         dropped=describe_retention(head.retention),
         debt=facts.debt,
         growth=read_growth(folders),
+        derived=_choose_from(read_derived(derived, folders.root), stream),
     )
 
 

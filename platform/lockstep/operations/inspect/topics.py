@@ -17,6 +17,7 @@ from lockstep.kafka.admin import (
 from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
 from lockstep.model.position import Key
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom, read_figures
+from lockstep.operations.inspect.health import find_freshness_seconds
 from lockstep.operations.tables import StreamHandle
 from lockstep.table.ledger import LedgerRow
 
@@ -31,6 +32,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
         position: Offsets read, summed over its partitions.
         messages: Offsets that Kafka holds; None when the topic is not in Kafka.
         lag_messages: Messages behind the high watermarks; None when it is not in Kafka.
+        freshness_seconds: Age of the newest committed message, by Kafka's timestamp; None without one.
         retention_seconds: Retention of messages; None if unlimited, or when it is not in Kafka.
         headroom_seconds: Time until retention deletes an unread message, the smallest of its partitions; None without
             a limit, or while the age of unread messages is unknown.
@@ -45,6 +47,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     messages: int | None
     lag_messages: int | None
+    freshness_seconds: float | None
     retention_seconds: float | None
     headroom_seconds: float | None
     first_message: datetime | None
@@ -118,7 +121,7 @@ def _make_status(
     keys = [] if topic is None else [(topic.topic_id, partition) for partition in range(topic.partitions)]
     ends = [cluster.view.ends[key] for key in keys if key in cluster.view.ends]
     figures = [cluster.figures[key] for key in keys if key in cluster.figures]
-    lag = sum(each.lag_messages for each in figures)
+    lag, now = sum(each.lag_messages for each in figures), datetime.now(UTC)
     facts = TopicFacts(
         read_ids=frozenset(row.topic_id for row in rows),
         retired_ids=frozenset(row.topic_id for row in retired),
@@ -130,11 +133,12 @@ def _make_status(
     )
     return TopicStatus(
         topic=name,
-        state=judge_lifecycle(facts, datetime.now(UTC)),
+        state=judge_lifecycle(facts, now),
         partitions=topic.partitions if topic is not None else len(rows),
         position=sum(row.until for row in (*rows, *retired) if topic is None or row.topic_id == topic.topic_id),
         messages=None if topic is None else sum(end.high_watermark - end.start for end in ends),
         lag_messages=None if topic is None else lag,
+        freshness_seconds=find_freshness_seconds((*rows, *retired), now.timestamp()),
         retention_seconds=None if topic is None or topic.retention_ms is None else topic.retention_ms / 1000,
         headroom_seconds=find_least_headroom(figures),
         first_message=cluster.oldest.get(name),

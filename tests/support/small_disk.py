@@ -1,21 +1,23 @@
-"""A disk of a few megabytes in a mount namespace of its own: filled and emptied without harm to anything else."""
+"""Disks of a few megabytes: filled and emptied without harm to anything else."""
 
 from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
 
 from lockstep.localdev.processes import start_child
-from tests.faults.matrix.drivers import wait_until
+from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 FILL_BYTES = 4096
+MOUNT = 'mount -t tmpfs -o "size=$0m" tmpfs "$1" && echo mounted'
 
 
 class SmallDisk:
@@ -32,14 +34,19 @@ class SmallDisk:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        mount = 'mount -t tmpfs -o "size=$0m" tmpfs "$1" && echo mounted && exec sleep infinity'
-        command = ["unshare", "--mount", "sh", "-c", mount, str(self._megabytes), str(self._folder)]
-        self._holder = start_child(command, folder=Path("/"), log=self._log)
+        self._holder = self._start(str(self._megabytes), str(self._folder))
         wait_until(lambda: "mounted" in self._log.read_text() or self._holder.poll() is not None, "the mount")
         if self._holder.poll() is not None:
-            pytest.skip(f"not run: no mount namespace can be made here: {self._log.read_text().strip()}")
-        self.seen = Path(f"/proc/{self._holder.pid}/root") / self._folder.relative_to("/")
+            pytest.skip(f"not run: nothing can be mounted here: {self._log.read_text().strip()}")
+        self.seen = self._find_seen()
         return self
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        mount = f"{MOUNT} && exec sleep infinity"
+        return start_child(["unshare", "--mount", "sh", "-c", mount, *arguments], folder=Path("/"), log=self._log)
+
+    def _find_seen(self) -> Path:
+        return Path(f"/proc/{self._holder.pid}/root") / self._folder.relative_to("/")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -69,3 +76,22 @@ class SmallDisk:
     def is_full(self) -> bool:
         """Whether there is no room, by what the file system itself says."""
         return os.statvfs(self.seen).f_bavail == 0
+
+
+class MountedDisk(SmallDisk):
+    """The same for all processes, as SQLite resolves links to a namespace; unmounted also if this process is killed."""
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Its input ends with this process, and the mount with its input."""
+        command = ["setsid", "sh", "-c", f'{MOUNT} && {{ cat; umount --lazy "$1"; }}', *arguments]
+        with self._log.open("wb") as log:
+            return subprocess.Popen(command, cwd="/", stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def _find_seen(self) -> Path:
+        return self._folder
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._holder.communicate()
+        assert not self._folder.is_mount(), self._log.read_text()
