@@ -479,6 +479,12 @@ def is_of_kind(table: Path, version: int, kind: str) -> bool:
     return f'"{KIND}":"{kind}"'.encode() in text
 
 
+def find_newest_version(table: Path) -> int | None:
+    """The newest version that has an entry or a log checkpoint; None without any. Lists the log once."""
+    known = (name for name in _list_names(table) if _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))
+    return max((int(name[:20]) for name in known), default=None)
+
+
 def list_versions(table: Path) -> list[int]:
     """The versions with an entry, oldest first; none without a log."""
     return sorted(int(name[:-5]) for name in _list_names(table) if _ENTRY.fullmatch(name))

@@ -18,6 +18,7 @@ class LogTail:
     Attributes:
         table: Folder of the table.
         version: The newest version, as last read.
+        entry: Its entry; None where it cannot be read.
     """
 
     def __init__(self, table: Path) -> None:
@@ -26,16 +27,11 @@ class LogTail:
         Raises:
             TableNotFoundError: There is no log.
         """
-        newest = max((*delta_log.list_versions(table), *delta_log.list_checkpoints(table)), default=None)
+        newest = delta_log.find_newest_version(table)
         if newest is None:
             raise TableNotFoundError(f"{table} has no Delta log")
         self.table, self.version = table, newest
-        self._entry = delta_log.read_entry(table, newest)
-
-    @property
-    def entry(self) -> LogEntry | None:
-        """The newest entry; None where it cannot be read."""
-        return self._entry
+        self.entry: LogEntry | None = delta_log.read_entry(table, newest)
 
     def refresh(self) -> None:
         """Read the entries that were added.
@@ -44,7 +40,7 @@ class LogTail:
             TableReplaced: The newest entry that was read is gone.
         """
         while self._has_entry(self.version + 1):
-            self.version, self._entry = self.version + 1, delta_log.read_entry(self.table, self.version + 1)
+            self.version, self.entry = self.version + 1, delta_log.read_entry(self.table, self.version + 1)
         if not self._has_entry(self.version):
             raise TableReplaced(self.table, f"version {self.version} is gone")
 
@@ -56,8 +52,8 @@ class LogTail:
         Raises:
             TableReplaced: The log cannot be read.
         """
-        if self._entry is not None and name in self._entry.transactions:
-            return self._entry.transactions[name]
+        if self.entry is not None and name in self.entry.transactions:
+            return self.entry.transactions[name]
         try:
             handle = delta_log.open_delta_table(self.table, version=self.version)
         except DeltaError as error:
