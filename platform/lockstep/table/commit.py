@@ -138,7 +138,7 @@ class OutputLog:
         version, entry = self._tail.version, self._tail.entry
         if version < self._landed:
             raise TableReplaced(self.folder, f"version {self._landed} was committed here, the newest is {version}")
-        for foreign in range(self._tail.number(delta_log.VERSION) + 1, version + 1):
+        for foreign in range(self._tail.find_number(delta_log.VERSION) + 1, version + 1):
             raise find_foreign_commit(self.folder, foreign)
         if entry is None or entry.head is None:
             raise _unreadable(self.folder, version)

@@ -44,7 +44,7 @@ class LogTail:
         if not self._has_entry(self.version):
             raise TableReplaced(self.table, f"version {self.version} is gone")
 
-    def number(self, name: str) -> int:
+    def find_number(self, name: str) -> int:
         """The newest number of a name (an application's transaction); 0 without one.
 
         All entries of ours carry theirs, so that only a log with other entries on top is read further.

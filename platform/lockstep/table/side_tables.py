@@ -57,7 +57,7 @@ class SideLog:
 
         def next_entry() -> NextEntry | None:
             self._look(tail)
-            held = tail.number(delta_log.BATCH)
+            held = tail.find_number(delta_log.BATCH)
             if held == batch:
                 return None
             if held != after:
