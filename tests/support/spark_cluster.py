@@ -95,12 +95,11 @@ class SparkCluster:
     Attributes:
         folder: Folder of settings, logs and the workers' folders.
         workers: The workers, dead ones too, in the order of their start.
-        size: What each worker offers.
     """
 
     def __init__(self, folder: Path, size: WorkerSize) -> None:
-        self.folder, self.workers, self.size = folder, list[Worker](), size
-        self._port, self._report = find_free_ports(2)
+        self.folder, self.workers = folder, list[Worker]()
+        self._size, self._port, self._report = size, *find_free_ports(2)
         self._environment = _environment(folder)
         self._script = str(fetch_ivy_jar().parents[1] / "bin" / "spark-class")
         self._master: subprocess.Popen[bytes] | None = None
@@ -142,7 +141,7 @@ class SparkCluster:
     def add_worker(self) -> Worker:
         """Start one more worker, as after the loss of one."""
         folder = self.folder / f"worker-{len(self.workers)}"
-        offers = ["--cores", str(self.size.cores), "--memory", self.size.memory, "--work-dir", str(folder / "work")]
+        offers = ["--cores", str(self._size.cores), "--memory", self._size.memory, "--work-dir", str(folder / "work")]
         listens = ["--host", "127.0.0.1", "--webui-port", "0"]
         command = [self._script, "org.apache.spark.deploy.worker.Worker", *offers, *listens, self.master]
         self.workers.append(Worker(folder, command, self._environment))

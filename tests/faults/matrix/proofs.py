@@ -83,12 +83,16 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F08",
-        "a Python worker is killed in the middle of a batch",
-        "the task is tried again, the same rows",
+        "a Python worker is killed in the middle of a batch; all Python of an executor is stopped, its JVM is not",
+        "the task is tried again, the same rows; an executor that is late twice is replaced",
         T1,
         (
             f"{WORKERS}test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch",
             "integration/cluster/test_faults.py::test_killed_and_stopped_machines_lose_nothing_and_double_nothing",
+            (
+                "integration/cluster/test_faults.py::"
+                "test_an_executor_whose_python_is_stopped_holds_up_its_own_partitions_only"
+            ),
         ),
     ),
     Fault(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.cluster.cluster_runs import ClusterRuns
 from tests.support.feed import Feed
-from tests.support.spark_cluster import SparkCluster, WorkerSize
+from tests.support.spark_cluster import SparkCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SparkCluster]:
-    """Workers of one core; of as many as the test says (`indirect`)."""
-    size = WorkerSize(cores=getattr(request, "param", 1))
-    with SparkCluster.start(tmp_path / "cluster", workers=2, size=size) as running:
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with SparkCluster.start(tmp_path / "cluster", workers=2) as running:
         yield running
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
-from lockstep.engine.driver.spark_job import StragglerHistory, has_stragglers
+import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
+
+from lockstep.engine.driver.spark_job import StragglerHistory, has_stragglers, list_busy_executors, renew_executor
 from lockstep.model.tuning import Tuning
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from pyspark import SparkContext
 
 PATIENCE = 10.0
 TUNING = Tuning(straggler_task_seconds=PATIENCE, straggler_rest_seconds=300.0)
@@ -51,3 +60,14 @@ def test_an_executor_is_replaced_that_is_late_twice_in_a_row() -> None:
     assert StragglerHistory().find_repeated(frozenset({"1"}), TUNING, 1_000.0) == frozenset()
     assert once.find_repeated(frozenset({"2", "3"}), TUNING, 1_100.0) == {"2"}
     assert once.find_repeated(frozenset({"2"}), TUNING, 1_300.0) == frozenset()
+
+
+def refuse() -> NoReturn:
+    raise Py4JError("Method runningTasksByExecutors([]) does not exist")
+
+
+def test_a_spark_that_does_not_say_which_executors_are_busy_has_none_replaced() -> None:
+    """The thread that watches the deadline of a batch asks it."""
+    context = cast("SparkContext", SimpleNamespace(_jsc=SimpleNamespace(sc=refuse)))
+    assert list_busy_executors(context) == frozenset()
+    assert not renew_executor(context, "1")

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.executor.task import run_tasks
@@ -156,19 +157,20 @@ class StragglerHistory(msgspec.Struct, frozen=True):
 
 
 def list_busy_executors(context: SparkContext) -> frozenset[str]:
-    """Ids of the executors that have tasks now."""
-    shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # nowhere else
+    """Ids of the executors that have tasks now; none where this Spark does not tell: then none is replaced."""
+    try:
+        shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # see above
+    except Py4JError:
+        return frozenset()
     pairs = (each.split(" -> ") for each in str(shown).split(",") if each)
     return frozenset(name for name, count in pairs if count != "0")
 
 
 def renew_executor(context: SparkContext, executor: str) -> bool:
     """Let the cluster manager kill an executor and start another one in its place; gives whether it accepted that."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # has none; only runs need it
-
     try:
         return bool(context._jsc.sc().killAndReplaceExecutor(executor))  # noqa: SLF001  # pyspark has no such call
-    except Py4JJavaError:  # the cluster manager does not answer; the executors that there are go on
+    except Py4JError:  # the cluster manager does not answer; the executors that there are go on
         return False
 
 
