@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
 from lockstep.declare.decoders.base import Registry
+from lockstep.integrity.base import EPOCH
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
@@ -229,6 +230,6 @@ def to_event_time(microseconds: int | None) -> datetime | None:
     if microseconds is None:
         return None
     try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+        return EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return None

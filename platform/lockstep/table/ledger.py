@@ -359,7 +359,7 @@ def _make_table(rows: Sequence[LedgerRow]) -> pa.Table:
     """The rows, column by column: a dictionary of each row costs 30 us, a batch has up to a row of each partition."""
     columns = zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else repeat((), len(SCHEMA))
     arrays = [
-        pa.array(map(_to_mappings, values) if pa.types.is_list(field.type) else values, field.type)
+        pa.array(map(_to_mappings, values) if pa.types.is_list(field.type) and any(values) else values, field.type)
         for field, values in zip(SCHEMA, columns, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
