@@ -71,7 +71,9 @@ class Storage(Protocol):
         """
 
     def create_whole(self, path: Path, content: bytes) -> None:
-        """Create a file with all of its content, or not at all; of several processes one succeeds. It is synced.
+        """Create a file with all of its content, or not at all; of several processes one succeeds.
+
+        A power loss may undo it, and leaves no part of it; `sync` makes it last.
 
         Raises:
             FileExistsError: There is one.
@@ -174,7 +176,6 @@ class LocalStorage(Storage):
             os.link(draft, path)
         finally:
             draft.unlink(missing_ok=True)
-        _sync(path.parent)
 
     @override
     def replace(self, path: Path, content: bytes) -> None:

@@ -572,7 +572,7 @@ class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_entry(path: Path, content: bytes) -> None:
-    """Create the file of an entry whole and synced, or not at all. Raises FileExistsError where there is one."""
+    """Create the file of an entry whole, or not at all. Raises FileExistsError where there is one."""
     find_storage(path).create_whole(path, content)
 
 
@@ -593,7 +593,7 @@ def append_entry(
     2. Create the entry, without retries: a true compare-and-swap.
     3. After any exception read the entry: the token decides.
     4. Lost to another commit: again from 1.
-    5. Sync the entry and the log folder, where that is not known to have happened.
+    5. Sync the entry and the log folder. An error there ends the run: a second attempt proves nothing.
 
     Args:
         table: Folder of the table.
@@ -615,15 +615,14 @@ def append_entry(
             return None
         path = make_entry_path(table, entry.version)
         try:
-            is_synced = _write(path, entry, token, create)  # 2
+            _write(path, entry, token, create)  # 2
         except (DeltaError, OSError) as error:
-            written, is_synced = read_entry(table, entry.version), False  # 3
+            written = read_entry(table, entry.version)  # 3
             if written is None and not (finds_late and attempt < UNANSWERED_MAX):
                 raise _unanswered(table, entry.version, error) from error
             if written is None or written.token != token:
                 continue  # 4
-        if not is_synced:
-            find_storage(table).sync(path)  # 5
+        find_storage(table).sync(path)  # 5
         return entry.version
     raise TableError(
         f"{table}: lost {ATTEMPTS_MAX} races in a row",
@@ -631,20 +630,13 @@ def append_entry(
     )
 
 
-def _write(path: Path, entry: NextEntry, token: str, create: CreateEntry) -> bool:
-    """Make the version of an entry; True when it is synced."""
+def _write(path: Path, entry: NextEntry, token: str, create: CreateEntry) -> None:
     ours = {KIND: entry.kind, TOKEN: token, **entry.metadata}
     if entry.alter is None:
         create(path, encode_entry(entry, ours))
-        return True
-    entry.alter(
-        CommitProperties(
-            custom_metadata=ours,
-            max_commit_retries=0,
-            app_transactions=[Transaction(name, number) for name, number in entry.transactions.items()],
-        )
-    )
-    return False
+        return
+    numbers = [Transaction(name, number) for name, number in entry.transactions.items()]
+    entry.alter(CommitProperties(custom_metadata=ours, max_commit_retries=0, app_transactions=numbers))
 
 
 ENGINE = "lockstep"

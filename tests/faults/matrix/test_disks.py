@@ -87,17 +87,17 @@ CALLS = {
     "EIO where the state's folder is synced": Broken(
         lambda to: Injection("fsync", "error=EIO", to.state), survived=True
     ),
-    "ENOSPC where the entry is written": Broken(
-        lambda to: Injection("write", "error=ENOSPC", staged(entry_after(to.table, more=3)))
+    "ENOSPC where the entry is published": Broken(
+        lambda to: Injection("link", "error=ENOSPC", entry_after(to.table, more=3))
     ),
     "EIO where the entry is published": Broken(
-        lambda to: Injection("linkat", "error=EIO", entry_after(to.table, more=3))
+        lambda to: Injection("link", "error=EIO", entry_after(to.table, more=3))
     ),
     "EIO where the published entry is synced": Broken(
         lambda to: Injection("fsync", "error=EIO", entry_after(to.table, more=3))
     ),
     "EIO where the ledger's entry is published": Broken(
-        lambda to: Injection("linkat", "error=EIO", entry_after(to.ledger, more=3)), survived=True
+        lambda to: Injection("link", "error=EIO", entry_after(to.ledger, more=3)), survived=True
     ),
     "ENOSPC where the log checkpoint is published": Broken(
         lambda to: Injection("rename", "error=ENOSPC", staged(to.table / "_delta_log" / checkpoint_after(to.table))),

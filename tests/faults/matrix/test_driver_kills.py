@@ -105,9 +105,9 @@ def test_inside_the_commit(killed_thrice: Callable[[Fault], None]) -> None:
 
     def inside_commit(drivers: Drivers, driver: Driver, log: Path) -> None:
         entry = entry_after(drivers.folders.table, more=3)
-        kill_at(driver, Injection("linkat", KILL, entry), log)
+        kill_at(driver, Injection("link", KILL, entry), log)
         assert not entry.exists()
-        assert list(entry.parent.glob(f"{entry.name}#*"))
+        assert list(entry.parent.glob(f".{entry.name}.*.tmp"))
 
     killed_thrice(inside_commit)
 
@@ -118,7 +118,7 @@ def test_after_the_commit_before_the_side_tables(killed_thrice: Callable[[Fault]
 
     def before_side_tables(drivers: Drivers, driver: Driver, log: Path) -> None:
         entry = entry_after(drivers.folders.ledger, more=3)
-        kill_at(driver, Injection("linkat", KILL, entry), log)
+        kill_at(driver, Injection("link", KILL, entry), log)
         assert not entry.exists()
         assert newest(drivers)["ledger"]["path"] not in named_files(drivers.folders.ledger)
 
@@ -131,7 +131,7 @@ def test_between_two_side_tables(killed_thrice: Callable[[Fault], None]) -> None
 
     def between_side_tables(drivers: Drivers, driver: Driver, log: Path) -> None:
         entry = entry_after(drivers.folders.quarantine, more=3)
-        kill_at(driver, Injection("linkat", KILL, entry), log)
+        kill_at(driver, Injection("link", KILL, entry), log)
         assert not entry.exists()
         assert newest(drivers)["ledger"]["path"] in named_files(drivers.folders.ledger)
         missing = {file["path"] for file in newest(drivers)["quarantine"]["files"]}
