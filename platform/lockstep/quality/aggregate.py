@@ -48,6 +48,16 @@ _OPTIONS: Final = {
     # A failed conversion in a user's condition is null, which violates the rule, and not the end of all rules.
     "spark.sql.ansi.enabled": "false",
 }
+_SMALL_OPTIONS: Final = {
+    # One task and no generated code: to write and compile a hundred classes costs more than to interpret a few rows.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+SMALL_BYTES: Final = 2**20
+"""Size of the data files up to which a check interprets its plan in one task: some 20,000 rows."""
 SESSION_ENDS_MAX: Final = 200_000
 """Sessions whose last number is kept for the next increment, the newest of each partition: 12 MB at most. The numbers
 of other sessions are compared within an increment only."""
@@ -412,23 +422,38 @@ def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Ru
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import coalesce, lit
 
-    compiled: list[tuple[Rule, Column]] = []
     failed: dict[str, str] = {}
+    conditions: dict[str, tuple[Rule, Column]] = {}
     for rule in rules:
-        if not isinstance(rule, ColumnRule | Unique | Predicate):
-            continue
-        try:
-            condition = _compile(rule)
-            # Besides the other columns, as it will stand: an aggregate has a type, and no value of a row.
-            kind = rows.withColumn("condition", condition).schema["condition"].dataType.simpleString()
-        except (PySparkException, Py4JError) as error:  # the latter of a literal that Java cannot hold
-            failed[rule.name] = _describe(error)
-            continue
-        if kind == "boolean":
-            compiled.append((rule, ~coalesce(condition, lit(False))))  # noqa: FBT003  # a value
-        else:
-            failed[rule.name] = f"the condition is of type {kind}, not boolean"
-    return compiled, failed
+        if isinstance(rule, ColumnRule | Unique | Predicate):
+            try:
+                conditions[rule.name] = rule, _compile(rule)
+            except (PySparkException, Py4JError) as error:  # the latter of a literal that Java cannot hold
+                failed[rule.name] = _describe(error)
+    kinds, unresolved = _resolve(rows, {name: condition for name, (_, condition) in conditions.items()})
+    failed |= unresolved | {
+        name: f"the condition is of type {kind}, not boolean" for name, kind in kinds.items() if kind != "boolean"
+    }
+    sound = [parts for name, parts in conditions.items() if name not in failed]
+    return [(rule, ~coalesce(condition, lit(False))) for rule, condition in sound], failed  # noqa: FBT003  # a value
+
+
+def _resolve(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, str]]:
+    """The type of each condition, and why some have none; all at once, and one by one only where that fails.
+
+    Each stands with the other columns, as it will: an aggregate has a type, and no value of a row.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        columns = {_name_flag(number): condition for number, condition in enumerate(conditions.values())}
+        schema = rows.withColumns(columns).schema
+    except (PySparkException, Py4JError) as error:
+        if len(conditions) == 1:
+            return {}, dict.fromkeys(conditions, _describe(error))
+        parts = [_resolve(rows, {name: condition}) for name, condition in conditions.items()]
+        return reduce(operator.or_, (kinds for kinds, _ in parts)), reduce(operator.or_, (why for _, why in parts))
+    return {name: schema[flag].dataType.simpleString() for name, flag in zip(conditions, columns, strict=True)}, {}
 
 
 def _compile(rule: ColumnRule | Unique | Predicate) -> Column:
@@ -553,6 +578,8 @@ def open_rows(
     for name, value in _OPTIONS.items():
         session.conf.set(name, value)
     session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
+    for name, value in _SMALL_OPTIONS.items() if _measure_size(folders, versions, increment) <= SMALL_BYTES else ():
+        session.conf.set(name, value)
     try:
         if increment is None:
             yield session, _load(session, folders.table, versions.table)
@@ -562,6 +589,14 @@ def open_rows(
     finally:
         for table in (folders.table, folders.ledger):
             _forget(session, table)
+
+
+def _measure_size(folders: StreamFolders, versions: TableVersions, increment: Increment | None) -> int:
+    """Bytes of the data files that a check reads."""
+    if increment is not None:
+        return sum(file.size for file in increment.files)
+    actions = pa.table(delta_log.open_delta_table(folders.table, version=versions.table).get_add_actions())
+    return sum(size or 0 for size in actions["size_bytes"].to_pylist())
 
 
 def _forget(session: SparkSession, table: Path) -> None:

@@ -237,26 +237,24 @@ def _judge_rules(  # the parts of a check
     increment: Increment | None,
     reason: str | None,
 ) -> list[Judged]:
-    """The user's rules, judged by the rows that were read, in their order."""
-    count = sum(place.rows for place in measured.partitions)
-    expected, rest = [rule for rule in rules if isinstance(rule, Expectation)], list[Judged]()
-    found: dict[str, Judged] = {}
-    if expected and count:
+    """The user's rules, judged by the rows that were read, in their order; all counted ones by one validation."""
+    count, found = sum(place.rows for place in measured.partitions), dict[str, Judged]()
+    reasons = {rule.name: reason or measured.uncompiled.get(rule.name) for rule in rules}
+    judgeable = [rule for rule in rules if reasons[rule.name] is None]
+    expected = [rule for rule in judgeable if isinstance(rule, Expectation) and count]
+    if expected:
         with open_rows(spark, folders, versions, increment) as (_, rows):
             found = judge_expectations(expected, rows, count)
+    counted = judge_summary([judge_rows(rule) for rule in judgeable if rule.name not in found], measured.partitions)
+    results = {result.rule: result for part in found.values() for result in part.results}
+    for result in counted.results:
+        sample = measured.samples.get(result.rule, ())
+        results[result.rule] = msgspec.structs.replace(result, rows=count, sample=sample)
     for rule in rules:
-        why = reason or measured.uncompiled.get(rule.name)
-        summary = judge_rows(rule)
-        if why is not None:
-            rest.append(list_not_judged((summary,), why))
-        elif isinstance(rule, Expectation) and count:
-            rest.append(found[rule.name])
-        else:
-            judged = judge_summary((summary,), measured.partitions)
-            sample = measured.samples.get(rule.name, ())
-            shown = tuple(msgspec.structs.replace(result, rows=count, sample=sample) for result in judged.results)
-            rest.append(Judged(shown, judged.raw))
-    return rest
+        if (why := reasons[rule.name]) is not None:
+            results[rule.name] = list_not_judged((judge_rows(rule),), why).results[0]
+    ordered = Judged(tuple(results[rule.name] for rule in rules), counted.raw)
+    return [ordered, *(Judged((), part.raw) for part in found.values())]
 
 
 def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) -> tuple[PartitionSummary, ...]:
