@@ -644,12 +644,15 @@ ENGINE = "lockstep"
 
 
 def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
-    """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"); its numbers last."""
+    """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"); its numbers last.
+
+    Without a newline at its end, so that every shorter file is a torn entry.
+    """
     info = {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": ENGINE, **metadata}}]
     lines += map(_to_line, entry.actions)
     lines += ({"txn": {"appId": name, "version": number}} for name, number in entry.transactions.items())
-    return msgspec.json.Encoder().encode_lines(lines)
+    return b"\n".join(map(msgspec.json.encode, lines))
 
 
 def _to_line(action: AddAction | RemoveAction) -> dict[str, object]:

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.executor.task import run_tasks
@@ -158,6 +157,8 @@ class StragglerHistory(msgspec.Struct, frozen=True):
 
 def list_busy_executors(context: SparkContext) -> frozenset[str]:
     """Ids of the executors that have tasks now; none where this Spark does not tell: then none is replaced."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
+
     try:
         shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # see above
     except Py4JError:
@@ -168,6 +169,8 @@ def list_busy_executors(context: SparkContext) -> frozenset[str]:
 
 def renew_executor(context: SparkContext, executor: str) -> bool:
     """Let the cluster manager kill an executor and start another one in its place; gives whether it accepted that."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
+
     try:
         return bool(context._jsc.sc().killAndReplaceExecutor(executor))  # noqa: SLF001  # pyspark has no such call
     except Py4JError:  # the cluster manager does not answer; the executors that there are go on
