@@ -169,7 +169,7 @@ def list_busy_executors(context: SparkContext) -> frozenset[str]:
 
 def renew_executor(context: SparkContext, executor: str) -> bool:
     """Let the cluster manager kill an executor and start another one in its place; gives whether it accepted that."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
+    from py4j.protocol import Py4JError  # only runs need it
 
     try:
         return bool(context._jsc.sc().killAndReplaceExecutor(executor))  # noqa: SLF001  # pyspark has no such call
