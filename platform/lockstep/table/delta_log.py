@@ -479,8 +479,11 @@ def is_of_kind(table: Path, version: int, kind: str) -> bool:
     return f'"{KIND}":"{kind}"'.encode() in text
 
 
-def find_newest_version(table: Path) -> int | None:
-    """The newest version that has an entry or a log checkpoint; None without any. Lists the log once."""
+def find_top_version(table: Path) -> int | None:
+    """The newest version that has an entry or a log checkpoint; None without any. Lists the log once.
+
+    A checkpoint without its entry counts: to take the version before it for the newest would write it a second time.
+    """
     known = (name for name in _list_names(table) if _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))
     return max((int(name[:20]) for name in known), default=None)
 

@@ -27,7 +27,7 @@ class LogTail:
         Raises:
             TableNotFoundError: There is no log.
         """
-        newest = delta_log.find_newest_version(table)
+        newest = delta_log.find_top_version(table)
         if newest is None:
             raise TableNotFoundError(f"{table} has no Delta log")
         self.table, self.version = table, newest

@@ -1,7 +1,7 @@
 """The newest entry of a Delta log after a power loss: complete, or torn.
 
 A commit syncs its entry before anything builds on it, so a torn entry was never acknowledged: setting
-it aside undoes nothing. delta-rs writes an entry's transactions last, so an entry with them is complete.
+it aside undoes nothing. We and delta-rs write an entry's transactions last, so an entry with them is complete.
 """
 
 from __future__ import annotations

@@ -121,6 +121,19 @@ def test_a_foreign_commit_stays_seen_after_a_log_checkpoint(folders: StreamFolde
         run.batch()
 
 
+def test_a_version_whose_entry_is_gone_is_not_written_a_second_time(folders: StreamFolders, run: ProtocolRun) -> None:
+    from lockstep.table.checkpoint import write_checkpoint
+    from lockstep.table.commit import OutputLog
+    from lockstep.table.delta_log import make_entry_path
+    from lockstep.table.foreign_commits import TableReplaced
+
+    newest = run.output.base().version
+    write_checkpoint(folders.table)
+    make_entry_path(folders.table, newest).unlink()
+    with pytest.raises(TableReplaced, match=f"version {newest} is gone"):
+        OutputLog(folders.table).base()
+
+
 def test_a_cut_entry_is_named_with_its_path(folders: StreamFolders, run: ProtocolRun) -> None:
     from lockstep.table.checkpoint import write_checkpoint
     from lockstep.table.delta_log import make_entry_path
