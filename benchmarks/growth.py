@@ -25,6 +25,7 @@ from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.model.position import Position
 from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import BatchCommit, OutputLog
 from lockstep.table.layout import StreamFolders
@@ -120,9 +121,9 @@ class _Clock:
 
     def stamp(self, folder: Path) -> None:
         """Set the age of newly written files to their simulated age."""
-        for path in folder.rglob("*"):
-            if path.is_file() and path.stat().st_mtime > self.now + HOUR:
-                os.utime(path, (self.now, self.now))
+        for name, status in find_storage(folder).walk_files(folder):
+            if status.modified_at > self.now + HOUR:
+                os.utime(folder / name, (self.now, self.now))
 
 
 def measure_growth(growth: Growth, *, folder: Path, console: Console) -> Generator[Record]:

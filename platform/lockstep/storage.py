@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import uuid
@@ -108,6 +109,12 @@ class Storage(Protocol):
 
     def find_files(self, folder: Path, pattern: str) -> list[Path]:
         """The files below a folder that match a pattern such as `*/*.parquet`, sorted."""
+
+    def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
+        """All files below a folder, at any depth, by their paths relative to it (`a/b.parquet`); in no order.
+
+        One listing, whatever their number: no request a file. Files that are deleted meanwhile may be left out.
+        """
 
     def get_status(self, path: Path) -> FileStatus | None:
         """Size and time of a file; None where there is none."""
@@ -210,6 +217,19 @@ class LocalStorage(Storage):
     @override
     def find_files(self, folder: Path, pattern: str) -> list[Path]:
         return sorted(folder.glob(pattern))
+
+    @override
+    def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
+        pending = [""]
+        while pending:
+            below = pending.pop()
+            with suppress(FileNotFoundError), os.scandir(folder / below) as entries:
+                for entry in entries:
+                    name = f"{below}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{name}/")
+                    elif (status := _read_status(entry)) is not None:
+                        yield name, status
 
     @override
     def get_status(self, path: Path) -> FileStatus | None:
@@ -321,6 +341,15 @@ class LocalPendingFile(PendingFile):
             with suppress(OSError):  # what is still buffered may not fit on the disk, and is not wanted
                 self._sink.close()
             self._path.unlink(missing_ok=True)
+
+
+def _read_status(entry: os.DirEntry[str]) -> FileStatus | None:
+    """Size and time of a listed file; None where it is none, or is gone."""
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return FileStatus(found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
 
 
 def _sync(path: Path) -> None:

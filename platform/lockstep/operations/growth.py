@@ -101,11 +101,8 @@ def take_sample(folders: StreamFolders) -> GrowthSample:
     """List all files of a stream. Files that the newest version of the table does not name count as replaced."""
     live = _list_live(folders.table)
     found: dict[FileKind, list[int]] = defaultdict(list)
-    storage, root = find_storage(folders.root), folders.root / folders.stream
-    for path in storage.find_files(root, "**/*"):
-        status = None if path.suffix == "" else storage.get_status(path)
-        if status is not None:  # deleted meanwhile, or a folder
-            found[_find_kind(path.relative_to(root), live)].append(status.size)
+    for name, status in find_storage(folders.root).walk_files(folders.root / folders.stream):
+        found[_find_kind(name, live)].append(status.size)
     return GrowthSample(time.time(), {kind: FilesTotal(len(sizes), sum(sizes)) for kind, sizes in found.items()})
 
 
@@ -169,15 +166,17 @@ def _grow(kind: FileKind, now: FilesTotal, before: FilesTotal, days: float) -> K
     )
 
 
-def _find_kind(path: Path, live: frozenset[str]) -> FileKind:
+_FOLDERS = {kind.value: kind for kind in (FileKind.LEDGER, FileKind.STATE, FileKind.QUARANTINE, FileKind.LATE)}
+
+
+def _find_kind(name: str, live: frozenset[str]) -> FileKind:
     """The kind of a file, by its path below the stream's folder."""
-    folder = path.parts[0]
-    if "_delta_log" in path.parts:
+    folder, _, below = name.partition("/")
+    if "/_delta_log/" in name:
         return FileKind.LOGS
     if folder == "table":
-        return FileKind.ROWS if str(path.relative_to("table")) in live else FileKind.REPLACED
-    known = {kind.value: kind for kind in (FileKind.LEDGER, FileKind.STATE, FileKind.QUARANTINE, FileKind.LATE)}
-    return known.get(folder, FileKind.OTHER)
+        return FileKind.ROWS if below in live else FileKind.REPLACED
+    return _FOLDERS.get(folder, FileKind.OTHER)
 
 
 def _list_live(table: Path) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -206,9 +207,10 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     kept = (None, floor.batch_version, *head.kept_versions.values())
     handles = (delta_log.open_delta_table(folders.table, version=at) for at in kept)
     named = set[str]().union(*map(_live, handles))
-    found = find_storage(folders.table).find_files(folders.table, "commit_hour=*/*.parquet")
-    unnamed = (path for path in found if str(path.relative_to(folders.table)) not in named)
-    return [path for path in unnamed if _is_before(path, floor, young)]
+    found = find_storage(folders.table).walk_files(folders.table)
+    data = ((name, status) for name, status in found if name.startswith("commit_hour=") and name.endswith(".parquet"))
+    unnamed = sorted((name, status.modified_at) for name, status in data if name not in named)
+    return [folders.table / name for name, modified_at in unnamed if _is_before(name, modified_at, floor, young)]
 
 
 def _find_erasure_time(table: Path, head: Head) -> float:
@@ -226,9 +228,9 @@ def _finish_erasure(folders: StreamFolders) -> list[Path]:
     return []
 
 
-def _is_before(path: Path, floor: Head, young: float) -> bool:
-    by = read_written_by(path.name)
-    return by.is_over(floor) if by is not None else _modified(path) < young
+def _is_before(name: str, modified_at: float, floor: Head, young: float) -> bool:
+    by = read_written_by(name.rpartition("/")[2])
+    return by.is_over(floor) if by is not None else modified_at < young
 
 
 def _live(table: DeltaTable) -> set[str]:
@@ -262,8 +264,8 @@ def _needed_from(table: Path, head: Head) -> int:
 def _recent(side: Path) -> int:
     """The oldest version of a side table that an active reader may load: the newest one holds its rows as well."""
     since, versions = time.time() - REPLACED_SECONDS, delta_log.list_versions(side)
-    recent = (version for version in versions if _modified(delta_log.make_entry_path(side, version)) >= since)
-    return next(recent, versions[-1])
+    first = bisect_left(versions, since, key=lambda version: _modified(delta_log.make_entry_path(side, version)))
+    return versions[min(first, len(versions) - 1)]
 
 
 def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[int] = frozenset()) -> Iterator[Path]:
