@@ -179,7 +179,7 @@ def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
 def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     """One file with the rows of a bin, in order; read again and compared."""
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
-    rows = join_rows((_rows(ledger, file) for file in part.files), schema)
+    rows = merge_rows((_rows(ledger, file) for file in part.files), schema)
     first, last = part.files[0].name, part.files[-1].name
     name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
     with DataFileWriter(
@@ -210,7 +210,7 @@ def _rows(ledger: Path, file: LedgerFile) -> pa.Table:
     return found
 
 
-def join_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """The rows of several tables, in order, with the columns of a schema; those that a table lacks are null.
 
     Neighbours with the same columns are cast at once: a cast costs as much for a few rows as for thousands.

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.compaction.ledger_files import REPLACED_SECONDS, FilesCompaction, commit_replacement, join_rows
+from lockstep.compaction.ledger_files import REPLACED_SECONDS, FilesCompaction, commit_replacement, merge_rows
 from lockstep.compaction.plan import COMPACTED_PREFIX, is_closed
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
@@ -298,7 +298,7 @@ def _read_live(side: Path, table: DeltaTable, files: Sequence[SideTableFile]) ->
     """The rows of some files; None where another process has replaced one and deleted it."""
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     try:
-        return join_rows((_read(side, file) for file in files), schema)
+        return merge_rows((_read(side, file) for file in files), schema)
     except TableError:
         refresh(table, side)
         if {file.path for file in files} <= {file.path for file in list_side_files(table)}:

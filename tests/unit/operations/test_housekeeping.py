@@ -39,10 +39,12 @@ def ten_days(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
     """Ten days of batches, with log checkpoints as they are due; the files are as old as their batches."""
     made = ProtocolRun(folders_in(tmp_path_factory.mktemp("ten-days")))
     made.claim()
+    set_age(set(every_file(made.folders)), BATCHES * BATCH_SECONDS)
     for number in range(BATCHES):
         began = set(every_file(made.folders))
         made.batch(full=True)
-        checkpoint.write_checkpoint_if_due(made.folders.table, made.output.base().version)
+        for table in (made.folders.table, made.folders.ledger):
+            checkpoint.write_checkpoint_if_due(table, delta_log.list_versions(table)[-1])
         made.clock += timedelta(seconds=BATCH_SECONDS)
         set_age(set(every_file(made.folders)) - began, (BATCHES - number) * BATCH_SECONDS)
     return made
