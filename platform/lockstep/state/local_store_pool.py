@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
+from lockstep.state.decoded_sessions import ENTRY_BYTES, SessionCache
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreLock, is_key_short_enough
 
 BYTES_MAX = 96_000_000
@@ -24,8 +25,6 @@ BYTES_MAX = 96_000_000
 the memory that Spark's own documentation gives a Python worker (spark.executor.pyspark.memory is often 512 MB to
 1 GB). With far lower bounds, ranges that touch many sessions twice spill again and again; higher ones end with a kill
 on a small executor."""
-ENTRY_BYTES = 250
-"""Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
 
 
 class Spillable(Protocol):
@@ -45,8 +44,12 @@ class MemoryBudget:
 
     def note(self, state: Spillable, size: int) -> None:
         """Record that a state has decoded or created an entry of so many bytes."""
-        self._held += size + ENTRY_BYTES
-        self._by[state] = self._by.get(state, 0) + size + ENTRY_BYTES
+        self.note_memory(state, size + ENTRY_BYTES)
+
+    def note_memory(self, state: Spillable, size: int) -> None:
+        """Record that a state has so many bytes more."""
+        self._held += size
+        self._by[state] = self._by.get(state, 0) + size
 
     def enforce(self) -> None:
         """Spill the largest states while the budget is exceeded. Only between messages: entries must not be in use."""
@@ -78,6 +81,7 @@ class LocalStorePool:
 
     Attributes:
         budget: Memory budget of all states that are opened here, together.
+        decoded: Sessions that the process keeps decoded.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class LocalStorePool:
         boot: str | None = None,
         copies_max: int | None = None,
         budget: MemoryBudget | None = None,
+        decoded: SessionCache | None = None,
     ) -> None:
         """Check the location; nothing is created before a store is opened.
 
@@ -97,8 +102,10 @@ class LocalStorePool:
             boot: Id of this boot; by default the kernel's. Without one every store is private.
             copies_max: Stores open at once; by default limited by file handles and address space.
             budget: Memory budget of all states that are opened here, together.
+            decoded: Sessions that the process keeps decoded; by default none.
         """
         self.budget = budget or MemoryBudget()
+        self.decoded = decoded or SessionCache(bytes_max=0)
         boot = boot or read_boot_id()
         stream = hashlib.blake2b(os.fsencode(durable.absolute()), digest_size=16).hexdigest()
         self._root = root

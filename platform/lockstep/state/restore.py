@@ -168,6 +168,11 @@ class SelfHealingStore(Generic[S]):
         self._schema = schema
         self._copy: LocalStore | None = None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the store was found in the address's state."""
+        return self.recovered is not None and self.recovered.recovery is RestoreKind.CURRENT
+
     def use(self, action: Callable[[LocalStore], T]) -> T:
         """Run an action on a store in the address's state.
 

@@ -10,6 +10,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
+from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import (
     Change,
     CompressedBlocks,
@@ -22,6 +23,7 @@ from lockstep.state.changelog import (
     is_base_due,
 )
 from lockstep.state.codec import S, StateMigrator, StateNotOfItsType, StateSchema
+from lockstep.state.decoded_sessions import BATCHES_MAX, DecodedSessions, SessionEntry
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.restore import LocalStateUnusable, Restored, SelfHealingStore, StoreVersion
@@ -229,20 +231,6 @@ class SegmentWriter(Generic[S]):
         )
 
 
-class SessionEntry(msgspec.Struct, Generic[S]):
-    """One session's state in memory. The fold changes `gate` and `state` in place or replaces them.
-
-    Attributes:
-        gate: The integrity gate's memory of the session: any small value msgpack can encode.
-        state: The user's state.
-        stored: The bytes it was decoded from; None for a session opened in this range.
-    """
-
-    gate: object
-    state: S
-    stored: bytes | None = None
-
-
 class PartitionState(Generic[S]):
     """The state of one address, for one range.
 
@@ -269,6 +257,8 @@ class PartitionState(Generic[S]):
         self._entries = EntryReader(address, self._copy, hot)
         self._rows = MapStateStore(schema.tables, self._entries)
         self.reserved = SystemEntries(self._entries.get, self._entries.reserved)
+        self._durable, self._hot = durable, hot
+        self._kept: DecodedSessions[S] | None = None
         self._written: PendingSegment | None = None
         self._translation: StateMigrator[S] | None = None
         self.write_back: Callable[[], None] = _do_nothing
@@ -300,6 +290,9 @@ class PartitionState(Generic[S]):
             EnvironmentProblem: The local disk cannot store the local store.
         """
         self._budget.enforce()
+        if (kept := self.find_decoded().take(session)) is not None:
+            self.entries[session] = kept
+            return kept
         stored = None if session in self._removed else self._stored(session)
         self._budget.note(self, len(stored or b""))
         if stored is None:
@@ -315,8 +308,18 @@ class PartitionState(Generic[S]):
         entry = self.entries[session] = SessionEntry(gate, state, stored)
         return entry
 
+    def find_decoded(self) -> DecodedSessions[S]:
+        """The sessions that are decoded since an earlier batch, as far as the local store still has their state."""
+        if self._kept is None:
+            found = self._hot.decoded.take(self._durable, self.address, self._schema)
+            is_current = len(found) > 0 and self._head() is not None and self._copy.is_current
+            self._kept = found if is_current else DecodedSessions()
+            self._budget.note_memory(self, self._kept.memory_bytes)
+        return self._kept
+
     def remove(self, session: str) -> None:
         """Remove a session: it is unknown afterwards."""
+        self.find_decoded().take(session)
         self.entries.pop(session, None)
         if self._stored(session) is not None:
             self._removed.add(session)
@@ -370,13 +373,30 @@ class PartitionState(Generic[S]):
         return advance(self.address, next_offset, self._written.stamp.section)
 
     def publish_local(self) -> None:
-        """Bring the local store to the written state; only once the durable file is on disk."""
-        if self._written is None:
+        """Bring the local store to the written state, and keep what is decoded; once the durable file is on disk."""
+        written = self._written
+        if written is None:
+            self._keep_decoded(self.address.section, ())
             return
-        if not self._written.writer.is_durable:
+        if not written.writer.is_durable:
             raise RuntimeError("keep() before the writer's close(): the stamp would name a file that may be lost")
-        if not self._written.is_rebased:
-            self._copy.advance(self._written.changes, self._written.stamp)
+        if written.is_rebased:
+            return
+        self._copy.advance(written.changes, written.stamp)
+        if not isinstance(written.changes, SpillStore):
+            self._keep_decoded(written.stamp.section, written.changes)
+
+    def _keep_decoded(self, section: SegmentRef | None, changes: Sequence[Change]) -> None:
+        """Keep the sessions in memory for the next batch, as they are stored now. Tables stay bound to this range."""
+        if self._kept is None or section is None or self._schema.tables or self._migrated:
+            return
+        stored = dict(changes)
+        for session, entry in self.entries.items():
+            entry.stored = stored.get(_key(session), entry.stored)
+            entry.batches += 1
+            if (entry.batches + hash(session)) % BATCHES_MAX:  # not all in the same batch
+                self._kept.put(session, entry)
+        self._hot.decoded.put(self._durable, self.address, section, self._kept, self._schema)
 
     def close(self) -> None:
         """Release the local store and the spilled changes. May be called again."""
@@ -397,6 +417,7 @@ class PartitionState(Generic[S]):
 
     def _forget(self) -> None:
         self.entries.clear()
+        self._kept = DecodedSessions()
         self._removed.clear()
         self._migrated.clear()
         self._budget.release(self)

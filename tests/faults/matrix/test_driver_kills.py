@@ -60,11 +60,16 @@ def killed_thrice(sent: Sent, drivers: Drivers, tmp_path: Path) -> Callable[[Fau
 
 @pytest.mark.fault("F01")
 def test_after_planning_before_the_job(killed_thrice: Callable[[Fault], None]) -> None:
-    """Spark's driver has handed the planned bins to the JVM in a file, and is about to remove that file."""
+    """Spark's driver has handed the planned bins to the JVM in a file, and is about to remove that file.
+
+    It stands still at each file that it removes, and goes on where that is another one, such as the draft of an entry.
+    """
 
     def between_plan_and_job(drivers: Drivers, driver: Driver, log: Path) -> None:
         files = rows_files(drivers)
-        with Tracer(log, Injection("unlink", KILL, when="2"), [driver.run_thread], follow=False) as tracer:
+        with Tracer(log, Injection("unlink", "signal=SIGSTOP", when="2+"), [driver.run_thread], follow=False) as tracer:
+            wait_until(lambda: stands_at(driver, tracer, "/pyspark-"), "the file of the bins")
+            os.kill(driver.process.pid, signal.SIGKILL)
             wait_until(lambda: not driver.lives, "the kill")
         assert "/pyspark-" in tracer.lines[-1]
         assert "killed by SIGKILL" in tracer.text
@@ -209,3 +214,13 @@ def entry_after(table: Path, more: int) -> Path:
 
 def newest(drivers: Drivers) -> dict[str, Any]:
     return heads(drivers.folders.table)[-1]
+
+
+def stands_at(driver: Driver, tracer: Tracer, path: str) -> bool:
+    """Whether the driver was stopped at a call about this path; stopped at another one, it goes on."""
+    if not tracer.text.endswith("--- stopped by SIGSTOP ---\n"):
+        return False
+    if path in tracer.lines[-1]:
+        return True
+    os.kill(driver.process.pid, signal.SIGCONT)
+    return False

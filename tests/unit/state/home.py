@@ -10,9 +10,10 @@ import msgspec
 
 from lockstep.state.changelog import StateFileWriter, StateVersion, make_empty_state
 from lockstep.state.codec import StateSchema
+from lockstep.state.decoded_sessions import SessionCache, SessionEntry
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.restore import Restored
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.store import PartitionState
 
 BOOT = "00000000-0000-4000-8000-000000000001"
 OTHER_BOOT = "00000000-0000-4000-8000-000000000002"
@@ -37,6 +38,7 @@ class Home:
     boot: str = BOOT
     copies_max: int = 100
     schema: StateSchema[Panel] = field(default_factory=lambda: StateSchema[Panel](Panel))
+    decoded: SessionCache = field(default_factory=lambda: SessionCache(bytes_max=0))
 
     def start(self, partition: int = 0) -> StateVersion:
         """The empty state of a partition."""
@@ -44,7 +46,9 @@ class Home:
 
     def hot(self) -> LocalStorePool:
         """The hot folder, as a new process would open it."""
-        return LocalStorePool(self.hot_root, self.durable, boot=self.boot, copies_max=self.copies_max)
+        return LocalStorePool(
+            self.hot_root, self.durable, boot=self.boot, copies_max=self.copies_max, decoded=self.decoded
+        )
 
     def open(self, address: StateVersion, hot: LocalStorePool | None = None) -> PartitionState[Panel]:
         """The state of an address."""

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from lockstep.state.changelog import SegmentHeader, StateVersion, read_header
 from lockstep.state.codec import MigrationFailed, StateSchema, StateTypeChanged
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.state.store import PartitionState
 from tests.unit.state.home import Home, Panel
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from lockstep.state.changelog import RestoreKind, StateDamaged, StateFileWriter, StateVersion, advance
 from lockstep.state.codec import StateNotOfItsType, StateSchema, StateTypeChanged
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.state.store import PartitionState
 from tests.unit.state.home import Home, Panel, drop, put
 
 AWKWARD = [

@@ -18,8 +18,9 @@ from lockstep import MapState
 from lockstep.errors import DeclarationError
 from lockstep.state.changelog import StateFileWriter, StateVersion, read_segment
 from lockstep.state.codec import StateNotOfItsType, StateSchema
+from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.local_store_pool import MemoryBudget
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.store import PartitionState
 from tests.unit.state.home import Home
 
 

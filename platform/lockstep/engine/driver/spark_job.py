@@ -177,8 +177,8 @@ def renew_executor(context: SparkContext, executor: str) -> bool:
         return False
 
 
-Arrived = tuple[int, bytes]
-"""Number of a job, and the encoded result of one of its tasks."""
+Arrived = tuple[int, int, bytes]
+"""Number of a job, number of a bin, and the encoded result of its task."""
 
 
 class _Concatenation:
@@ -201,6 +201,9 @@ class SparkRunner:
 
     Tasks send their results through an accumulator as well, so that those that have ended are known before the job
     ends: a task on a silent executor does not hold up the others. Its partitions are planned again.
+
+    A bin is started in the place in which it ended the last time: Spark gives its tasks, in their order, to the Python
+    workers in the order in which these became free. So a bin meets the worker that has its sessions decoded.
     """
 
     def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
@@ -224,7 +227,9 @@ class SparkRunner:
         Raises:
             BatchTimeout: The deadline passed; no result counts.
         """
-        tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
+        tasks = [(number, msgspec.msgpack.encode(task)) for number, task in enumerate(make_tasks(plan))]
+        ended_at = {number: place for place, (_, number, _) in enumerate(self._arrived.value)}
+        tasks.sort(key=lambda task: ended_at.get(task[0], len(ended_at)))
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
         bins = self._context.parallelize(tasks, len(tasks)).mapPartitions(work)
@@ -232,7 +237,7 @@ class SparkRunner:
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
         if outcome is not CancelReason.STRAGGLERS:
-            return [_facts(encoded) for encoded in outcome]
+            return [_facts(encoded) for _, encoded in sorted(outcome)]
         ended = self._ended()
         where = f" (executors {', '.join(sorted(self._late))})" if self._late else ""
         behind = f"{len(tasks) - len(ended)} of {len(tasks)} tasks are behind{where}"
@@ -250,7 +255,7 @@ class SparkRunner:
 
     def _ended(self) -> list[bytes]:
         """The results of this job's tasks so far."""
-        return [result for job, result in self._arrived.value if job == self._job]
+        return [result for job, _, result in self._arrived.value if job == self._job]
 
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
         """Judges the job that begins now."""
@@ -275,12 +280,13 @@ def _report(
     work: Callable[[Iterable[bytes]], Iterator[bytes]],
     arrived: Accumulator[list[Arrived]],
     job: int,
-    tasks: Iterable[bytes],
-) -> Iterator[bytes]:
+    tasks: Iterable[tuple[int, bytes]],
+) -> Iterator[tuple[int, bytes]]:
     """Runs on a worker."""
-    for result in work(tasks):
-        arrived.add([(job, result)])
-        yield result
+    for number, task in tasks:
+        for result in work([task]):
+            arrived.add([(job, number, result)])
+            yield number, result
 
 
 def warm_up(context: SparkContext, stream: bytes) -> None:

@@ -36,7 +36,8 @@ from lockstep.integrity.sequence_numbers import LARGEST
 from lockstep.integrity.strict import Sequence as Numbers
 from lockstep.model.position import Position
 from lockstep.model.table_schema import TIMESTAMP
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.state.store import PartitionState
 
 Words = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]

@@ -16,7 +16,8 @@ from lockstep.integrity.base import Fault, PartitionTime, find_event_time, to_mi
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.state.store import PartitionState
 from lockstep.state.timers import CLOCK, NEVER, TimerQueue
 
 

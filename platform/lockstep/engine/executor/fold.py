@@ -28,7 +28,8 @@ from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.state.store import PartitionState
 from lockstep.table.row_encoder import RowRejected
 
 TRACEBACK_MAX = 4_000

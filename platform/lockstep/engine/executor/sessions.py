@@ -13,7 +13,8 @@ from lockstep.integrity.suspension import Opened, mark_suspended
 from lockstep.integrity.verdict import Gate, GateState, Verdict
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Record
-from lockstep.state.store import PartitionState, SessionEntry
+from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.state.store import PartitionState
 from lockstep.state.timers import MessageBuffer
 
 DIGEST_BYTES = 8

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -49,6 +49,7 @@ from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Position, SegmentRef, SuspendedSession
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import StateFileWriter, make_state_version
+from lockstep.state.decoded_sessions import SessionCache
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.table.delta_log import SideFile
@@ -480,10 +481,14 @@ def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: 
     return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
 
 
+_DECODED: Final = SessionCache()
+"""Of this worker: what its next task may go on with."""
+
+
 def _process_bin(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
     with ExitStack() as stack:
         latest_us = task.batch.planned_at_us + to_microseconds(program.event_time.max_skew)
-        hot = LocalStorePool(job.hot, job.state)
+        hot = LocalStorePool(job.hot, job.state, decoded=_DECODED)
         opener = RangeOpener(job, log, task.batch.generation, program, hot, stack, latest_us)
         works = [opener.open(planned) for planned in task.ranges]
         read_and_fold(opener, works)

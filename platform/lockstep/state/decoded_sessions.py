@@ -1,0 +1,123 @@
+"""Decoded sessions that a worker keeps from one batch to the next, so that a live stream does not decode them again.
+
+They are kept under the segment of the state that they are. A batch that was not committed, was folded elsewhere or went
+back leads to another segment, for which nothing is found. Nor are they used without a local store that has that
+segment: they are part of it, and as durable as it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Generic, cast
+
+import msgspec
+
+from lockstep.model.position import SegmentRef
+from lockstep.state.changelog import StateVersion
+from lockstep.state.codec import S, StateSchema
+
+BYTES_MAX = 48_000_000
+"""Encoded bytes of the sessions that a process keeps; half of what a task may decode (`MemoryBudget`)."""
+ENTRY_BYTES = 250
+"""Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
+BATCHES_MAX = 16
+"""A session is decoded again after so many of its batches at most: a fold that leaves a value there that its type
+cannot hold is found that soon, and not with the next restart."""
+
+
+class SessionEntry(msgspec.Struct, Generic[S]):
+    """One session's state in memory. The fold changes `gate` and `state` in place or replaces them.
+
+    Attributes:
+        gate: The integrity gate's memory of the session: any small value msgpack can encode.
+        state: The user's state.
+        stored: Its value in the local store; None for a session opened in this range.
+        batches: Batches since it was decoded.
+    """
+
+    gate: object
+    state: S
+    stored: bytes | None = None
+    batches: int = 0
+
+
+class DecodedSessions(Generic[S]):
+    """Decoded sessions of one partition.
+
+    Attributes:
+        size: Encoded bytes of all of them.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, SessionEntry[S]] = {}
+        self.size = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What counts towards a limit."""
+        return self.size + len(self._entries) * ENTRY_BYTES
+
+    def take(self, session: str) -> SessionEntry[S] | None:
+        """Take a session out; None without it."""
+        entry = self._entries.pop(session, None)
+        if entry is not None:
+            self.size -= len(entry.stored or b"")
+        return entry
+
+    def put(self, session: str, entry: SessionEntry[S]) -> None:
+        """Add a session that is as it is stored."""
+        self._entries[session] = entry
+        self.size += len(entry.stored or b"")
+
+    def __len__(self) -> int:
+        """Their number."""
+        return len(self._entries)
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    section: SegmentRef
+    schema: object
+    sessions: DecodedSessions[object]
+
+
+Place = tuple[Path, str, int]
+"""Folder of the durable state, topic id, partition."""
+
+
+class SessionCache:
+    """The decoded sessions of a process, those that were kept first given up first."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        """An empty cache; with `bytes_max` 0 it stays so."""
+        self._bytes_max, self._held = bytes_max, 0
+        self._kept: dict[Place, _Kept] = {}
+
+    def take(self, durable: Path, address: StateVersion, schema: StateSchema[S]) -> DecodedSessions[S]:
+        """Take the sessions of a state out; empty unless they were kept under its segment and in this type."""
+        kept = self._drop((durable, address.topic_id, address.partition))
+        if kept is None or kept.section != address.section or kept.schema is not schema:
+            return DecodedSessions()
+        return cast("DecodedSessions[S]", kept.sessions)
+
+    def put(
+        self,
+        durable: Path,
+        address: StateVersion,
+        section: SegmentRef,
+        sessions: DecodedSessions[S],
+        schema: StateSchema[S],
+    ) -> None:
+        """Keep the sessions of a partition, under the segment of the state that they are; others give way."""
+        place = (durable, address.topic_id, address.partition)
+        self._drop(place)
+        if len(sessions):
+            self._kept[place] = _Kept(section, schema, cast("DecodedSessions[object]", sessions))
+            self._held += sessions.memory_bytes
+        while self._held > self._bytes_max:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, place: Place) -> _Kept | None:
+        kept = self._kept.pop(place, None)
+        if kept is not None:
+            self._held -= kept.sessions.memory_bytes
+        return kept

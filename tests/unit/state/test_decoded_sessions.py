@@ -1,0 +1,179 @@
+"""Sessions that a worker keeps decoded are those that are stored: in any other case they are decoded again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.state.codec import StateNotOfItsType
+from lockstep.state.decoded_sessions import BATCHES_MAX, SessionCache
+from lockstep.state.local_store_pool import MemoryBudget
+from tests.unit.state.home import Home, drop, put
+
+if TYPE_CHECKING:
+    from lockstep.state.changelog import StateVersion
+    from lockstep.state.store import PartitionState
+    from tests.unit.state.home import Fold, Panel
+
+
+A, B = islice((name for name in map(str, count()) if hash(name) % BATCHES_MAX == 1), 2)
+"""Two sessions that are kept for as many batches as any."""
+
+
+@pytest.fixture
+def keeping(home: Home) -> Home:
+    return replace(home, decoded=SessionCache())
+
+
+def state_of(home: Home, address: StateVersion, session: str) -> Panel:
+    """The object that a batch works on."""
+    with home.open(address) as state:
+        entry = state.load(session)
+        assert entry is not None
+        state.publish_local()  # as a task does that changed nothing
+    return entry.state
+
+
+def test_the_next_batch_goes_on_with_the_same_objects(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    first = state_of(keeping, address, A)
+    after = keeping.batch(address, put({A: 3}))
+    assert state_of(keeping, after, A) is first
+    assert first.value == 3
+
+
+def test_a_session_that_a_batch_does_not_touch_stays_decoded_and_is_not_written(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    first = state_of(keeping, address, B)
+    address = keeping.batch(address, put({A: 3}))
+    with keeping.open(address) as state:
+        entry = state.load(B)
+        assert entry is not None
+        assert (entry.state is first, state.changed()) == (True, [])
+
+
+def test_a_batch_that_was_not_committed_leaves_no_trace(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    keeping.batch(address, put({A: 100}))
+    assert keeping.values(keeping.batch(address, put({B: 5})), [A, B]) == {A: 1, B: 5}
+
+
+def test_a_task_that_failed_in_the_middle_leaves_no_trace(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1}))
+    with keeping.open(address) as state:
+        put({A: 100})(state)
+    assert keeping.values(address, [A]) == {A: 1}
+
+
+def test_without_the_local_store_nothing_is_kept(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1}))
+    first = state_of(keeping, address, A)
+    shutil.rmtree(keeping.hot_root)
+    assert state_of(keeping, address, A) is not first
+    assert keeping.values(address, [A]) == {A: 1}
+
+
+def test_a_removed_session_stays_removed(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    address = keeping.batch(address, drop(A))
+    assert keeping.values(address, [A, B]) == {B: 2}
+    address = keeping.batch(address, put({A: 7}))
+    assert keeping.values(address, [A, B]) == {A: 7, B: 2}
+
+
+def test_a_value_that_its_type_cannot_hold_is_found_some_batches_later(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1}))
+    address = keeping.batch(address, put({A: cast("int", "no number")}))
+
+    def go_on() -> None:
+        nonlocal address
+        for _ in range(BATCHES_MAX + 1):
+            with keeping.open(address) as state:
+                entry = state.load(A)
+                assert entry is not None
+                entry.gate = entry.gate + 1 if isinstance(entry.gate, int) else 0
+                state.publish_local()
+
+    with pytest.raises(StateNotOfItsType, match="Expected `int`"):
+        go_on()
+
+
+def test_what_was_spilled_is_decoded_again(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({f"s{n}": n for n in range(50)}))
+    hot = keeping.hot()
+    hot.budget = MemoryBudget(3_000)
+    with keeping.open(address, hot) as state:
+        put({f"s{n}": -n for n in range(50)})(state)
+        assert len(state.entries) < 50
+        entry = state.load("s1")
+        assert entry is not None
+        assert entry.state.value == -1
+
+
+def test_a_cache_holds_no_more_than_its_bytes_and_gives_up_the_oldest(home: Home) -> None:
+    keeping = replace(home, decoded=SessionCache(bytes_max=3_000))
+    addresses = [keeping.batch(keeping.start(partition), put_text(A, "x" * 1_000)) for partition in range(3)]
+    with keeping.open(addresses[0]) as oldest, keeping.open(addresses[2]) as newest:
+        assert [len(state.find_decoded()) for state in (oldest, newest)] == [0, 1]
+
+
+def put_text(session: str, text: str) -> Fold:
+    def fold(state: PartitionState[Panel]) -> None:
+        put({session: 1})(state)
+        state.entries[session].state.text = text
+
+    return fold
+
+
+@dataclass
+class Step:
+    """One batch: what it sets, what it removes, and what happens after it."""
+
+    values: dict[str, int]
+    removed: set[str]
+    commits: bool
+    loses_local_store: bool
+
+
+SESSIONS = st.sampled_from(["a", "b", "c", "d"])
+STEPS = st.lists(
+    st.builds(
+        Step,
+        st.dictionaries(SESSIONS, st.integers(0, 3)),
+        st.sets(SESSIONS, max_size=1),
+        st.booleans(),
+        st.integers(0, 9).map(lambda number: number == 0),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_any_history_of_batches_reads_as_a_plain_dict(steps: list[Step]) -> None:
+    with TemporaryDirectory() as folder:
+        home = Home(Path(folder) / "durable", Path(folder) / "hot", decoded=SessionCache())
+        home.durable.mkdir()
+        address, expected = home.start(), dict[str, int]()
+        for step in steps:
+
+            def fold(state: PartitionState[Panel], step: Step = step) -> None:
+                put(step.values)(state)
+                drop(*step.removed)(state)
+
+            after = home.batch(address, fold)
+            if step.commits:
+                address = after
+                expected |= step.values
+                for session in step.removed:
+                    expected.pop(session, None)
+            if step.loses_local_store:
+                shutil.rmtree(home.hot_root, ignore_errors=True)
+        assert home.values(address, ["a", "b", "c", "d"]) == expected
