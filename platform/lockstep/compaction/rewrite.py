@@ -3,13 +3,16 @@
 Rows are collected into runs of a bounded size. A run is grouped by partition, sorted inside each,
 and stored in a mapped scratch file, so that the system may reclaim its memory. The sorted whole
 consists of slices of the runs, one after another.
+
+Columns of text with few distinct values are read, moved and hashed as dictionaries, and written as text: their values
+are then looked at once for each dictionary instead of once for each row.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -177,6 +180,11 @@ WHOLE_BYTES_MAX = 8 * 1024 * 1024
 """Smaller files are read with one request instead of two for each column."""
 
 
+SAMPLE_ROWS, DISTINCT_RATIO = 10_000, 4
+"""A column of text is read as a dictionary if the first file has, in so many rows, this many times fewer distinct
+values: with many of them a dictionary costs more than it saves."""
+
+
 class RewriteTask(msgspec.Struct, frozen=True):
     """The work of one task.
 
@@ -240,23 +248,28 @@ def rewrite_bin(task: RewriteTask) -> Rewritten:
     before = _join_proofs(runs)
     _check_count(task.bin, before)
     file = _write(task, runs)
+    dictionaries = [field.name for field in runs[0].rows.schema if pa.types.is_dictionary(field.type)]
     try:
-        compare_proofs(before, prove_file(task.table / file.path))
+        compare_proofs(before, prove_file(task.table / file.path, dictionaries))
     except TableError:
         find_storage(task.table).delete(task.table / file.path)
         raise
     return Rewritten(file, before.digest, len(before.spans), time.process_time() - started)
 
 
-def prove_file(path: Path) -> RowProof:
+def prove_file(path: Path, dictionaries: Sequence[str] = ()) -> RowProof:
     """The proof of a compacted file, read back row group by row group.
+
+    Args:
+        path: The file.
+        dictionaries: Columns of text that are read as dictionaries.
 
     Raises:
         OutOfOrder: Its rows are not in order of topic id, partition, emit offset and row.
     """
     proof = RowProof()
     last: tuple[PartitionKey, RowPlace] | None = None
-    for rows in _row_groups(path):
+    for rows in _row_groups(path, dictionaries):
         segments = find_segments(rows)
         _check_order(segments, last)
         last = segments.partition(-1), segments.closes(-1)
@@ -277,18 +290,26 @@ class _Unlike(TableError):
 
 def _runs(task: RewriteTask, scratch: Path) -> list[FileRun]:
     """The inputs' rows; all files are inspected beforehand only where their columns were found to differ."""
+    dictionaries = _find_repetitive(task.table / task.bin.files[0].path)
     try:
-        return collect_runs(_read_inputs(task), scratch, run_bytes=task.run_bytes)
+        return collect_runs(_read_inputs(task, dictionaries), scratch, run_bytes=task.run_bytes)
     except _Unlike as unlike:
         widest = _widest(task, unlike)
-        return collect_runs(_read_inputs(task, widest), scratch, run_bytes=task.run_bytes)
+        return collect_runs(_read_inputs(task, (), widest), scratch, run_bytes=task.run_bytes)
 
 
-def _read_inputs(task: RewriteTask, widest: pa.Schema | None = None) -> Iterator[pa.Table]:
+def _find_repetitive(path: Path) -> list[str]:
+    """The columns of text that have few distinct values in a file."""
+    rows = next(_row_groups(path), pa.table({})).slice(0, SAMPLE_ROWS)
+    texts = [field.name for field in rows.schema if pa.types.is_string(field.type)]
+    return [name for name in texts if DISTINCT_RATIO * len(rows[name].unique()) <= len(rows)]
+
+
+def _read_inputs(task: RewriteTask, dictionaries: Sequence[str], widest: pa.Schema | None = None) -> Iterator[pa.Table]:
     schema = widest
     for file in task.bin.files:
         path = task.table / file.path
-        for found in _row_groups(path, is_small=file.size < WHOLE_BYTES_MAX):
+        for found in _row_groups(path, dictionaries, is_small=file.size < WHOLE_BYTES_MAX):
             rows = found if widest is None else widen_schema(found, widest)
             schema = schema or rows.schema
             if rows.schema != schema:
@@ -322,13 +343,13 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
     return pa.schema([field if field.name in everywhere else field.with_nullable(nullable=True) for field in united])
 
 
-def _row_groups(path: Path, *, is_small: bool = False) -> Iterator[pa.Table]:
+def _row_groups(path: Path, dictionaries: Sequence[str] = (), *, is_small: bool = False) -> Iterator[pa.Table]:
     storage = find_storage(path)
     try:
         with (
-            pq.ParquetFile(pa.BufferReader(storage.read(path)), pre_buffer=False)
+            pq.ParquetFile(pa.BufferReader(storage.read(path)), pre_buffer=False, read_dictionary=list(dictionaries))
             if is_small
-            else pq.ParquetFile(storage.uri(path), pre_buffer=False)
+            else pq.ParquetFile(storage.uri(path), pre_buffer=False, read_dictionary=list(dictionaries))
         ) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, use_threads=False)
@@ -354,7 +375,7 @@ def _check_count(planned: Bin, before: RowProof) -> None:
 
 
 def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
-    schema = runs[0].rows.schema
+    schema = _as_text(runs[0].rows.schema.empty_table()).schema
     with DataFileWriter(
         task.table,
         schema,
@@ -363,13 +384,30 @@ def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
         compression_level=BATCH_COMPRESSION_LEVEL if task.bin.is_minor else COMPRESSION_LEVEL,
     ) as writer:
         for rows in regroup_rows(sort_in_order(runs), _group_rows(runs, task.group_rows)):
-            writer.write(rows)
+            writer.write(_as_text(rows))
         return writer.finish()
 
 
+def _as_text(rows: pa.Table) -> pa.Table:
+    """The rows with the values of dictionaries in their place."""
+    for n, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            text: Any = field.with_type(field.type.value_type)
+            rows = rows.set_column(n, text, rows.column(n).cast(text.type))
+    return rows
+
+
 def _group_rows(runs: list[FileRun], rows_max: int) -> int:
-    rows, size = sum(len(run.rows) for run in runs), sum(run.rows.nbytes for run in runs)
+    rows, size = sum(len(run.rows) for run in runs), sum(_count_bytes(run.rows) for run in runs)
     return max(1, min(rows_max, rows * ROW_GROUP_BYTES // max(1, size)))
+
+
+def _count_bytes(rows: pa.Table) -> int:
+    """Decoded bytes of rows; of dictionaries about."""
+    chunks: list[Any] = [chunk for column in rows.columns for chunk in column.chunks]
+    texts = [chunk for chunk in chunks if pa.types.is_dictionary(chunk.type)]
+    known: list[int] = [len(each) * each.dictionary.nbytes // max(1, len(each.dictionary)) for each in texts]
+    return rows.nbytes + sum(known)
 
 
 def _missing(path: Path) -> TableError:

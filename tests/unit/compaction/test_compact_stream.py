@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -64,6 +65,16 @@ def test_many_files_of_a_closed_hour_become_one_and_rows_stay_equal(filled: Stre
         result.files_after,
     ) == (1, 0, (HOUR,), 10, 1)
     assert len(before) == result.rows
+
+
+def test_a_compacted_file_has_the_schema_of_its_inputs(filled: StreamTable) -> None:
+    """Texts that were moved as dictionaries are texts again."""
+    filled.close()
+    (before, *_) = live_files(filled.folders)
+    schema = pq.read_schema(filled.folders.table / before)
+    compact(filled)
+    (after,) = live_files(filled.folders)
+    assert pq.read_schema(filled.folders.table / after).equals(schema, check_metadata=True)
 
 
 def test_rows_lie_in_the_order_of_their_identity(filled: StreamTable) -> None:

@@ -184,10 +184,24 @@ def test_it_is_the_same_however_rows_are_split_and_ordered(
     assert digest_rows(whole) == (digest_rows(parts.slice(0, cut)) + digest_rows(parts.slice(cut))) % 2**64
 
 
+SOME_TEXTS = st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=40)
+
+
+@given(first=SOME_TEXTS, second=SOME_TEXTS)
+def test_a_dictionary_counts_as_its_values(first: list[str | None], second: list[str | None]) -> None:
+    parts = [
+        pa.table({"n": pa.array(range(len(t)), pa.int64()), "t": pa.array(t, pa.string())}) for t in (first, second)
+    ]
+    encoded = [part.set_column(1, "t", part.column("t").dictionary_encode()) for part in parts]
+    whole = pa.concat_tables(encoded)
+    assert digest_rows(whole) == digest_rows(whole.combine_chunks()) == digest_rows(pa.concat_tables(parts))
+
+
 def test_rows_past_one_block_count_as_well() -> None:
     numbers = pa.table({"n": range(40_000), "t": [f"text {n % 7}" for n in range(40_000)]})
     parts = [digest_rows(numbers.slice(start, 10_000)) for start in range(0, 40_000, 10_000)]
     assert digest_rows(numbers) == sum(parts) % 2**64
+    assert digest_rows(numbers.set_column(1, "t", numbers["t"].dictionary_encode())) == digest_rows(numbers)
 
 
 @pytest.mark.parametrize(

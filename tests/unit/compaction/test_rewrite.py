@@ -44,22 +44,29 @@ def written(files: list[dict[tuple[str, int], int]]) -> list[list[Identity]]:
     return result
 
 
-def gathered(files: list[list[Identity]], scratch: Path, run_bytes: int) -> list[Identity]:
-    runs = collect_runs([rows_at(places) for places in files], scratch, run_bytes=run_bytes)
+def with_dictionary(rows: pa.Table) -> pa.Table:
+    """The same rows, the topic ids as a dictionary of this table's own."""
+    return rows.set_column(0, "_topic_id", rows.column("_topic_id").dictionary_encode())
+
+
+def gathered(tables: list[pa.Table], scratch: Path, run_bytes: int) -> list[Identity]:
+    runs = collect_runs(tables, scratch, run_bytes=run_bytes)
     return [place for piece in sort_in_order(runs) for place in identities(piece)]
 
 
-@given(files=FILES, dice=st.randoms(), run_bytes=st.sampled_from([1, 200, 10**9]))
+@given(files=FILES, dice=st.randoms(), run_bytes=st.sampled_from([1, 200, 10**9]), encoded=st.booleans())
 def test_rows_of_files_in_any_order_come_out_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[dict[tuple[str, int], int]],
     dice: random.Random,
     run_bytes: int,
+    encoded: bool,  # noqa: FBT001  # drawn
 ) -> None:
     places = written(files)
     dice.shuffle(places)
     expected = sorted(place for file in places for place in file)
-    assert expected == gathered(places, tmp_path_factory.getbasetemp(), run_bytes)
+    tables = [with_dictionary(rows_at(each)) if encoded else rows_at(each) for each in places]
+    assert expected == gathered(tables, tmp_path_factory.getbasetemp(), run_bytes)
 
 
 def test_scratch_files_leave_no_name_behind(tmp_path: Path) -> None:
@@ -84,13 +91,13 @@ def test_overlapping_ranges_are_refused_by_name(
     tmp_path: Path, files: list[list[Identity]], offset: int, run_bytes: int
 ) -> None:
     with pytest.raises(OutOfOrder, match="topic id a, partition 0") as refused:
-        gathered(files, tmp_path, run_bytes)
+        gathered(list(map(rows_at, files)), tmp_path, run_bytes)
     assert ("a", 0, offset) == (refused.value.topic_id, refused.value.partition, refused.value.offset)
 
 
 def test_a_file_that_is_not_sorted_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(OutOfOrder, match="topic id b, partition 7, emit offset 3"):
-        gathered([[("a", 0, 9, 0), ("b", 7, 4, 0), ("b", 7, 3, 0)]], tmp_path, 10**9)
+        gathered([rows_at([("a", 0, 9, 0), ("b", 7, 4, 0), ("b", 7, 3, 0)])], tmp_path, 10**9)
 
 
 @given(sizes=st.lists(st.integers(0, 9), max_size=9), rows=st.integers(1, 7))
