@@ -206,7 +206,7 @@ class _Soak:
         began, batches = time.process_time(), int(HOUR / self._growth.seconds)
         claimed = WriterStartup(STREAM, self._folders, "cluster").claim(cancelled=lambda: False)
         with ThreadPoolExecutor(1) as helper:
-            committer = Committer(self._folders, claimed, helper)
+            committer = Committer(self._folders, claimed, helper, helper)
             for _ in range(batches):
                 self._batch(committer)
                 self._clock.now += self._growth.seconds

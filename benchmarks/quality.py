@@ -127,7 +127,7 @@ class Table:
         folders = StreamFolders(STREAM.name, root)
         claimed = WriterStartup(STREAM, folders, "cluster").claim(cancelled=lambda: False)
         with ThreadPoolExecutor(1) as helper:
-            table = cls(folders, Committer(folders, claimed, helper))
+            table = cls(folders, Committer(folders, claimed, helper, helper))
             for _ in range(0, rows, batch_rows):
                 table.append(batch_rows)
             yield table

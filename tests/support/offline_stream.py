@@ -95,12 +95,12 @@ class Offline:
         """Become the writer, as a run does."""
         return WriterStartup(self.stream, self.folders, CLUSTER).claim(cancelled=lambda: False)
 
-    def run(self, *batches: dict[str, list[Sent]]) -> list[TaskResult]:
+    def run(self, *batches: dict[str, list[Sent]], courier: ThreadPoolExecutor | None = None) -> list[TaskResult]:
         """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
         claimed, done = self.claim(), []
         positions = {row.topic: driver_positions.read_position(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as helper:
-            committer = Committer(self.folders, claimed, helper)
+            committer = Committer(self.folders, claimed, helper, courier or helper)
             for batch in batches:
                 for topic, sent in batch.items():
                     self.log.append(topic, sent)

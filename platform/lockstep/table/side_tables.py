@@ -10,7 +10,6 @@ from deltalake.exceptions import TableNotFoundError
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import CreateEntry, Head, NextEntry, SideFile
 from lockstep.table.foreign_commits import TableReplaced, refuse_foreign
@@ -79,10 +78,10 @@ class SideLog:
             refuse_foreign(self._side, tail.version)
             self._own = tail.version
 
-    def checkpoint_if_due(self) -> None:
-        """Write a log checkpoint if that costs less than reading the log since the last one."""
-        if self._tail is not None:
-            write_checkpoint_if_due(self._side, self._tail.version)
+    @property
+    def newest(self) -> tuple[Path, int] | None:
+        """The table and its newest version, as last read; None before."""
+        return None if self._tail is None else (self._side, self._tail.version)
 
 
 class SideLogs:
@@ -100,10 +99,10 @@ class SideLogs:
                 missing = side.catch_up(added.files, added.batch, after=added.after) or missing
         return missing
 
-    def checkpoint_if_due(self) -> None:
-        """Write the log checkpoints that are due."""
-        for side in (self._ledger, self._quarantine, self._late):
-            side.checkpoint_if_due()
+    def list_versions(self) -> list[tuple[Path, int]]:
+        """The tables that have been read, each with its newest version."""
+        sides = (self._ledger, self._quarantine, self._late)
+        return [newest for side in sides if (newest := side.newest) is not None]
 
 
 def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:

@@ -69,8 +69,18 @@ class Committer:
         restart: Cause and cost of the run's start, set once its first batch is committed; afterwards None.
     """
 
-    def __init__(self, folders: StreamFolders, claimed: WriterClaim, helper: ThreadPoolExecutor) -> None:
-        self._folders, self._claimed, self._helper = folders, claimed, helper
+    def __init__(
+        self, folders: StreamFolders, claimed: WriterClaim, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor
+    ) -> None:
+        """Commits nothing yet.
+
+        Args:
+            folders: Folders of the stream.
+            claimed: Result of the claim.
+            helper: Commits side tables; a batch waits for the previous one.
+            courier: Writes log checkpoints; no batch waits for it. It ends after the helper.
+        """
+        self._folders, self._claimed, self._helper, self._courier = folders, claimed, helper, courier
         self._side: Future[None] | None = None
         self._side_logs = side_tables.SideLogs(folders)
         self._full_rows = self._rows_since_full = 0
@@ -164,17 +174,19 @@ class Committer:
             self._rows_since_full += rows
 
     def _follow(self, landed: Committed) -> None:
-        """Bring the side tables up to a commit, then write the log checkpoints that are due.
-
-        The next commit waits for both: an open table skips a checkpoint of a version that it has passed, and then reads
-        all entries since the one before. Batches without a pause between them cost three times as much after 500.
-        """
+        """Bring the side tables up to a commit; then log checkpoints are written, for which no batch waits."""
         self._side_logs.catch_up(landed.head)
-        try:
-            write_checkpoint_if_due(self._folders.table, landed.version)
-            self._side_logs.checkpoint_if_due()
-        except Exception:  # only makes later opens faster; the next one tries again
-            LOG.warning("no log checkpoint this time", exc_info=True)
+        newest = [(self._folders.table, landed.version), *self._side_logs.list_versions()]
+        self._courier.submit(_write_checkpoints, newest)
+
+
+def _write_checkpoints(newest: Sequence[tuple[Path, int]]) -> None:
+    """Write the log checkpoints that are due. They only make later opens faster: after an error the next one tries."""
+    try:
+        for table, version in newest:
+            write_checkpoint_if_due(table, version)
+    except Exception:
+        LOG.warning("no log checkpoint this time", exc_info=True)
 
 
 def _needed(

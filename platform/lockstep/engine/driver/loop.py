@@ -64,7 +64,7 @@ class MicroBatchLoop:
             context: Dependencies of the run.
             claimed: Result of the claim.
             helper: Commits side tables; a batch waits for the previous one.
-            courier: Publishes positions; no batch waits for it.
+            courier: Publishes positions and writes log checkpoints; no batch waits for it.
 
         Raises:
             LockstepError: The stream cannot run on these topics.
@@ -80,7 +80,7 @@ class MicroBatchLoop:
         self._retirement = TopicRetirement(context, claimed.writer.epoch, self._watch, self._partitions)
         self._retirement.read_revived()
         self._take_up()
-        self._committer = Committer(context.folders, claimed, helper)
+        self._committer = Committer(context.folders, claimed, helper, courier)
         self._publisher = Publisher(context.group, courier)
         self._publish_start(claimed.head)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
@@ -405,7 +405,7 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     never_ending = not isinstance(context.trigger, AvailableNow)
     control, epoch = context.folders.control, claimed.writer.epoch
     heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=context.launch.run_id)
-    with heart as heartbeat, _thread("side") as helper, _thread("courier") as courier:
+    with heart as heartbeat, _thread("courier") as courier, _thread("side") as helper:  # ends before the courier
         try:
             batches = MicroBatchLoop(context, claimed, helper, courier)
             outcome = _run_until_done(batches, context, claimed, heartbeat)
