@@ -133,13 +133,15 @@ class Daemon:
         return next(each for each in self.look() if each.pid == pid)
 
     def kill_all(self) -> None:
-        """Kill all of it at once: the daemon first, so that it starts nothing again."""
+        """Kill all of it at once. It stands still before, so that nothing is started that the second look misses."""
+        for each in self.look():
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
         family = self.look()
-        self.process.kill()
-        self.process.wait()
         for each in family:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
+        self.process.wait()
         if self.server is not None:
             self.server.wait()
         psutil.wait_procs(family, timeout=DEADLINE_SECONDS)
