@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from lockstep.localdev.broker import Broker
     from tests.support.local_runs import LocalRuns
 
-SEEDS = 60
+NOTHING_TO_ERASE = {28, 43, 58}
+"""Of these seeds nothing of the session is read, or it halts the stream."""
+SEEDS = [seed for seed in range(60) if seed not in NOTHING_TO_ERASE]
 USUAL = 20
 """Its session has 11 rows, 4 entries of state, 7 late messages and 9 in quarantine, among buffered ones and timers."""
 
 
 @pytest.mark.fault("F77")
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=() if seed == USUAL else pytest.mark.slow) for seed in range(SEEDS)]
+    "seed", [pytest.param(seed, marks=() if seed == USUAL else pytest.mark.slow) for seed in SEEDS]
 )
 def test_an_erased_session_leaves_the_others_as_they_would_be_without_it(
     broker: Broker, tmp_path: Path, seed: int
@@ -35,8 +37,7 @@ def test_an_erased_session_leaves_the_others_as_they_would_be_without_it(
     made.create_topics()
     made.read_more()
     done = made.erase()
-    if done is None:
-        pytest.skip("nothing of the session was read, or it has halted the stream")
+    assert done is not None, "nothing of the session was read, or it has halted the stream"
     check_proven(made, "after the erasure")
     parts = done.plan.partitions
     assert seed != USUAL or all(sum(getattr(part, name) for part in parts) for name in ("state_entries", "late"))
