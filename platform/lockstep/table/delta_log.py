@@ -696,9 +696,9 @@ def _time(value: object) -> datetime | None:
 
 
 ENTRIES_MAX = 20_000
-"""Maximum of entries kept in the log of an output table, whatever the retention is. Each commit lists the log's
-folder, 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at 1 s
-five."""
+"""Maximum of entries kept in the log of an output table, whatever the retention is. Each opening of the table lists the
+log's folder, 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at
+1 s five."""
 
 
 def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> Head | None:
