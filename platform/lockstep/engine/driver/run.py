@@ -104,7 +104,7 @@ def run_stream(
         never_ending = not isinstance(trigger, AvailableNow)
         try:
             approach = WriterStartup(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
-            context = _warm_context(spark, job, stop, never_ending=never_ending)
+            context = _warm_context(spark, job, stop)
             claimed = approach.claim(cancelled=stop.is_set)
         except Fenced:
             return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
@@ -126,13 +126,11 @@ def run_stream(
         return run_batches(run_context, claimed)
 
 
-def _warm_context(
-    spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event, *, never_ending: bool
-) -> SparkContext:
+def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
     """Spark with an executor that has loaded the stream."""
     context = spark()
     await_executor(context, job.tuning.executors_seconds_max, cancelled=stop.is_set)
-    warm_up(context, job.stream, never_ending=never_ending)
+    warm_up(context, job.stream)
     return context
 
 

@@ -289,20 +289,12 @@ def _report(
             yield number, result
 
 
-WARM_WORKERS_MAX = 4
-"""On many cores, warming them all would cost more than it saves."""
+def warm_up(context: SparkContext, stream: bytes) -> None:
+    """Start one Python worker and load the stream's module in it, while the previous writer still writes.
 
-
-def warm_up(context: SparkContext, stream: bytes, *, never_ending: bool) -> None:
-    """Start Python workers and load the stream's module in them, while the previous writer still writes.
-
-    Args:
-        context: Runs them.
-        stream: The declaration, pickled by name.
-        never_ending: Whether the first batch is expected to fill several workers; else one is enough.
+    One is enough for the first batch of most streams; on many cores, one each would cost more than it saves.
     """
-    workers = min(WARM_WORKERS_MAX, context.defaultParallelism) if never_ending else 1
-    context.parallelize([stream] * workers, workers).mapPartitions(_loaded).collect()
+    context.parallelize([stream], 1).mapPartitions(_loaded).collect()
 
 
 def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
