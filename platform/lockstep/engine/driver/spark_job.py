@@ -181,6 +181,12 @@ Arrived = tuple[int, int, bytes]
 """Number of a job, number of a bin, and the encoded result of its task."""
 
 
+EMPTY = b""
+"""An empty task, which holds a place, and its result."""
+PLACES_MAX = 4
+"""An empty task costs some milliseconds of CPU time: of more of them than this minus one, a batch would cost more."""
+
+
 class _Concatenation:
     """An `AccumulatorParam`; Spark asks for no more than its methods, and the commands start without Spark."""
 
@@ -203,7 +209,8 @@ class SparkRunner:
     ends: a task on a silent executor does not hold up the others. Its partitions are planned again.
 
     A bin is started in the place in which it ended the last time: Spark gives its tasks, in their order, to the Python
-    workers in the order in which these became free. So a bin meets the worker that has its sessions decoded.
+    workers in the order in which these became free. So a bin meets the worker that has its sessions decoded. Where a
+    batch has fewer bins than one before, empty tasks take the places of the others: else workers would take turns.
     """
 
     def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
@@ -220,6 +227,7 @@ class SparkRunner:
         concatenation = cast("AccumulatorParam[list[Arrived]]", _Concatenation())
         self._arrived = context.accumulator(list[Arrived](), concatenation)
         self._job, self._given_up, self._late = 0, StragglerHistory(), frozenset[str]()
+        self._places = 0
 
     def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
         """The results of the bins that ended, all of them in nearly every case.
@@ -227,12 +235,11 @@ class SparkRunner:
         Raises:
             BatchTimeout: The deadline passed; no result counts.
         """
-        tasks = [(number, msgspec.msgpack.encode(task)) for number, task in enumerate(make_tasks(plan))]
-        ended_at = {number: place for place, (_, number, _) in enumerate(self._arrived.value)}
-        tasks.sort(key=lambda task: ended_at.get(task[0], len(ended_at)))
+        tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
+        placed = self._place(tasks)
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
-        bins = self._context.parallelize(tasks, len(tasks)).mapPartitions(work)
+        bins = self._context.parallelize(placed, len(placed)).mapPartitions(work)
         outcome = run_cancellable(self._context, self._watch(len(tasks)), bins.collect)
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
@@ -245,6 +252,13 @@ class SparkRunner:
         self._give_up()
         return [_facts(encoded) for encoded in ended]
 
+    def _place(self, tasks: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """The tasks, each with the number of its bin, and empty ones, in the order in which these ended last time."""
+        self._places = max(self._places, min(len(tasks), self._context.defaultParallelism))
+        empty = max(0, self._places - len(tasks)) if self._places <= PLACES_MAX else 0
+        ended_at = {number: place for place, (_, number, _) in enumerate(self._arrived.value)}
+        return sorted(enumerate([*tasks, *[EMPTY] * empty]), key=lambda task: ended_at.get(task[0], len(ended_at)))
+
     def _give_up(self) -> None:
         """Note which executors were late; replace those that were late the time before as well."""
         now = time.monotonic()
@@ -255,7 +269,7 @@ class SparkRunner:
 
     def _ended(self) -> list[bytes]:
         """The results of this job's tasks so far."""
-        return [result for job, _, result in self._arrived.value if job == self._job]
+        return [result for job, _, result in self._arrived.value if job == self._job and result != EMPTY]
 
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
         """Judges the job that begins now."""
@@ -284,7 +298,9 @@ def _report(
 ) -> Iterator[tuple[int, bytes]]:
     """Runs on a worker."""
     for number, task in tasks:
-        for result in work([task]):
+        if task == EMPTY:
+            arrived.add([(job, number, EMPTY)])
+        for result in work([task] if task else ()):
             arrived.add([(job, number, result)])
             yield number, result
 
