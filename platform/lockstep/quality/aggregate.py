@@ -1,12 +1,8 @@
-"""One two-level Spark aggregate of matching versions.
+"""One Spark aggregate of matching versions.
 
-Rows and ledger ranges go through one shuffle, by topic id and partition, and are sorted by
-offset: each row then has the range that covers it, whether the previous row has its coordinates,
-and the number of messages before it. A second sort, by session, compares the sequences. The first
-level counts by batch, so that errors of two batches cannot cancel out; the second by partition.
-
-An increment is measured in the same way: the offset that each partition had reached and the last number of each session
-take part as rows that count nothing. The user's rules are columns of the rows, true where a row violates them.
+Rows, ledger ranges and what is known of the time before go through one shuffle, by topic id and partition, and are
+sorted by offset; `partitions.py` measures them so. The user's rules are columns of the rows, true where a row violates
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from __future__ import annotations
 import operator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,7 +19,19 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
 from lockstep.declare.rules import ColumnRule, InRange, InSet, Matches, Predicate, Rule, Unique
 from lockstep.model.table_schema import IDENTITY, make_provenance_schema
-from lockstep.quality.increment import Increment, SessionEnd, TableVersions
+from lockstep.quality.increment import CheckState, Increment, TableVersions
+from lockstep.quality.partitions import (
+    END,
+    ORDER,
+    RANGE,
+    RANGE_VALUES,
+    REACHED,
+    ROW,
+    RULES_OF_MASK,
+    MeasuredPartition,
+    SessionEnd,
+    summarize_partitions,
+)
 from lockstep.quality.rules import FileSummary, PartitionSummary
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 
 _OPTIONS: Final = {
@@ -47,6 +55,9 @@ _OPTIONS: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # A failed conversion in a user's condition is null, which violates the rule, and not the end of all rules.
     "spark.sql.ansi.enabled": "false",
+    # With a limit of bytes, Spark adds up a whole Arrow batch at each of its rows; events are small.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
 }
 _SMALL_OPTIONS: Final = {
     # One task and no generated code: to write and compile a hundred classes costs more than to interpret a few rows.
@@ -65,159 +76,40 @@ SAMPLE_ROWS: Final = 20
 """Rows shown of a violated rule."""
 
 _ROWS: Final = """
-select _topic_id as topic_id, _topic as topic, _partition as partition, _emit_offset as at, 1 as kind,
-       _row as row_number, _offset as offset, _session as session, _sequence as sequence,
-       _event_time as event_time{violations}
+select xxhash64(_topic_id, int(_partition)) as place, _emit_offset as at, {kind} as kind,
+       cast(_row as long) as row_number, _offset as offset, _session as session, _sequence as sequence,
+       unix_micros(_event_time) as event_time, {violated} as violated
 from {rows}
 """
 
 _RANGES: Final = """
-with ranges as (
-    select *,
-           coalesce(max(until) over (
-               partition by topic_id, partition order by start, until, batch
-               rows between unbounded preceding and 1 preceding
-           ), start) as reached,
-           aggregate(holes, 0L, (total, hole) -> total + hole.until - hole.start) as hole_offsets,
+select xxhash64(topic_id, int(partition)) as place, topic_id, topic, int(partition) as partition,
+       start as at, {kind} as kind, until as row_number, batch as offset,
+       array({values}) as values
+from (
+    select topic_id, topic, partition, start, batch, until, messages,
+           if(until > start and batch > {retired}, rows, 0) as ledger_rows,
+           coalesce(if(batch > {retired}, with_rows, 0), -1) as with_rows,
+           if(until > start or batch <= {retired}, 0, rows) as silent_rows,
+           if(batch > {retired}, timer_rows, 0) as timer_rows,
+           released, buffered, late,
+           if(batch > {retired}, accepted_without_row, coalesce(accepted_without_row + with_rows,
+              messages + released - skipped - dropped - quarantined - late - buffered)) as accepted_without_row,
+           skipped, dropped, quarantined, repeats,
+           aggregate(holes, 0L, (total, hole) -> total + hole.until - hole.start) as holes,
            aggregate(filter(holes, hole -> hole.cause = 'unproven'), 0L,
-                     (total, hole) -> total + hole.until - hole.start) as unproven_offsets
+                     (total, hole) -> total + hole.until - hole.start) as unproven_holes,
+           if(accepted_loss is null, 0L, until - start - messages
+              - aggregate(holes, 0L, (total, hole) -> total + hole.until - hole.start)) as accepted_losses,
+           aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.rows)
+               as erased_rows,
+           aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.messages)
+               as erased_messages
     from {ledger}
 )
-select topic_id, topic, partition, greatest(start, reached) as at, 0 as kind,
-       struct(batch, until, until > greatest(start, reached) as covers, until - start as offsets_read, messages,
-              if(until > start and batch > {retired}, rows, 0) as ledger_rows,
-              if(until > start or batch <= {retired}, 0, rows) as silent_rows,
-              if(batch > {retired}, with_rows, 0) as with_rows,
-              released, buffered, late, if(batch > {retired}, timer_rows, 0) as timer_rows,
-              if(batch > {retired}, accepted_without_row, coalesce(accepted_without_row + with_rows,
-                 messages + released - skipped - dropped - quarantined - late - buffered)) as accepted_without_row,
-              skipped, dropped, quarantined, repeats,
-              hole_offsets as holes, unproven_offsets as unproven_holes,
-              if(accepted_loss is null, 0L, until - start - messages - hole_offsets) as accepted_losses,
-              greatest(start - reached, 0) as gap_offsets,
-              greatest(least(until, reached) - start, 0) as overlap_offsets,
-              aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.rows)
-                  as erased_rows,
-              aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.messages)
-                  as erased_messages) as ledger
-from ranges where not is_boundary
 """
-"""A range covers the offsets that no earlier range covers, so each offset belongs to one batch. The rows of batches up
-to {retired} were dropped by retention: their messages count as accepted without a row. The ledger row of an erasure
-counts the rows that it removed."""
-
-_SUMMARY: Final = """
-with placed as (
-    select *,
-           last(if(ledger.covers, struct(ledger.batch, ledger.until), null)) ignore nulls over so_far as cover,
-           kind = 1 and not coalesce(lag(kind) over in_order = 1 and lag(at) over in_order = at
-               and lag(row_number) over in_order = row_number, false) as is_new_row,
-           kind = 1 and not coalesce(lag(kind) over in_order = 1
-               and lag(offset) over in_order = offset, false) as is_new_message,
-           coalesce(known_own, offset = at) as is_own
-    from {events}
-    window in_order as (partition by topic_id, partition order by at, kind, row_number),
-           so_far as (partition by topic_id, partition order by at, kind, row_number
-                      rows between unbounded preceding and current row)
-), counted as (
-    select *, kind = 1 as is_row, coalesce(kind = 1 and at < cover.until, false) as inside,
-           coalesce(known_number, count_if(is_new_message and is_own) over (
-               partition by topic_id, partition order by at, kind, row_number
-               rows between unbounded preceding and current row)) as message_number
-    from placed
-), compared as (
-    select *,
-           is_row and row_number() over in_session = 1 as is_new_session,
-           is_row and lead(at) over in_session is null as ends_session,
-           last(if(sequence is null, null, struct(sequence, at, message_number, is_own))) ignore nulls over (
-               partition by topic_id, partition, session order by at, row_number
-               rows between unbounded preceding and 1 preceding) as previous
-    from counted
-    window in_session as (partition by topic_id, partition, session order by at, row_number)
-), by_batch as (
-    select topic_id, partition, max(topic) as topic, max(ledger.batch) as ledger_batch,
-           count_if(is_new_session) as sessions, count_if(is_row) as rows,
-           count_if(is_new_row) as distinct_rows, count_if(is_row and not inside) as rows_outside,
-           count_if(is_new_row and inside) as rows_inside,
-           count_if(is_new_message and inside) as messages_with_rows,
-           count_if(is_row and sequence is not null) as numbered_rows,
-           count_if(sequence < previous.sequence and not may_restart) as sequence_falls,
-           count_if(sequence = previous.sequence and at > previous.at and not may_restart) as sequence_repeats,
-           count_if(sequence <= previous.sequence and may_restart) as sequence_restarts,
-           max(ledger.with_rows) as with_rows, max(ledger.until) as reached,
-           count_if(is_new_message and is_own) as new_messages,
-           collect_list(if(ends_session and newest.sequence is not null,
-                           struct(newest.at, session, newest.sequence, newest.message_number, newest.is_own), null))
-               as session_ends,
-           {sums},
-           unix_micros(min(event_time)) as first_event_time_us,
-           unix_micros(max(event_time)) as last_event_time_us
-    from (select *, not previous.is_own
-                    or at - previous.at > message_number - previous.message_number as may_restart,
-                 if(sequence is null, previous, struct(sequence, at, message_number, is_own)) as newest
-          from compared)
-    group by topic_id, partition, if(is_row, if(inside, cover.batch, null), ledger.batch)
-)
-select topic_id, max(topic) as topic, partition, count(ledger_batch) as batches,
-       if(sum(silent_rows) + sum(erased_rows) = 0, sum(abs(ledger_rows - rows_inside)),
-          abs(sum(ledger_rows) + sum(silent_rows) - sum(erased_rows) - sum(rows))) as row_differences,
-       sum(abs(offsets_read - messages - holes - accepted_losses)) as unexplained_offsets,
-       if(sum(erased_messages) = 0,
-          sum(abs(unaccounted))
-              + if(sum(timer_rows) = 0, sum(abs(coalesce(with_rows, messages_with_rows) - messages_with_rows)), 0),
-          sum(abs(if(with_rows is null, 0, unaccounted))) + if(sum(timer_rows) > 0, 0,
-              abs(sum(if(with_rows is null, unaccounted, with_rows - messages_with_rows)) - sum(erased_messages))))
-           as unexplained_messages,
-       {totals},
-       max(reached) as reached, sum(new_messages) as new_messages,
-       slice(sort_array(flatten(collect_list(session_ends)), false), 1, {ends_max}) as session_ends,
-       min(first_event_time_us) as first_event_time_us, max(last_event_time_us) as last_event_time_us
-from (select *, messages + released - coalesce(with_rows, messages_with_rows) - accepted_without_row - skipped
-             - dropped - quarantined - late - buffered as unaccounted
-      from by_batch)
-group by topic_id, partition
-"""
-"""Rows that timers emitted while a partition was idle belong to an empty range; a later range covers their
-offset. So where there are any, rows are compared by partition, not by batch. Likewise where a session was erased.
-
-A sequence may fall where a session ends and restarts, but the snapshot of the restart emits no row: a restart is
-excluded only where every offset between the two rows has rows of its own. Those of timers and of released messages are
-not: they belong to earlier offsets. Where the first of the two rows was released, its own emit offset may be the
-snapshot's."""
-
-_LEDGER_SUMS: Final = (
-    "offsets_read",
-    "messages",
-    "ledger_rows",
-    "accepted_without_row",
-    "skipped",
-    "dropped",
-    "quarantined",
-    "released",
-    "buffered",
-    "late",
-    "timer_rows",
-    "silent_rows",
-    "erased_rows",
-    "erased_messages",
-    "repeats",
-    "holes",
-    "unproven_holes",
-    "accepted_losses",
-    "gap_offsets",
-    "overlap_offsets",
-)
-_ROW_SUMS: Final = (
-    "sessions",
-    "rows",
-    "distinct_rows",
-    "rows_outside",
-    "messages_with_rows",
-    "numbered_rows",
-    "sequence_falls",
-    "sequence_restarts",
-    "sequence_repeats",
-)
+"""The rows of batches up to {retired} were dropped by retention: their messages count as accepted without a row. The
+ledger row of an erasure counts the rows that it removed."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -286,16 +178,41 @@ def _measure(events: _Events, violations: Sequence[tuple[Rule, Column]], uncompi
     flags = [_name_flag(number) for number in range(len(violations))]
     flagged = events.rows.withColumns(dict(zip(flags, (flag for _, flag in violations), strict=True)))
     known = events.increment.state.totals if events.increment else ()
-    text = _make_summary_text(flags, max(100, SESSION_ENDS_MAX // max(1, len(known))))
-    summary = events.session.sql(text, events=_load_events(events, flagged, flags))
-    found = [row.asDict(recursive=True) for row in summary.collect()]
     ids = [rule.name for rule, _ in violations]
-    partitions = [_read_partition(row, ids) for row in found]
-    violated = [number for number, name in enumerate(ids) if any(place.violations[name] for place in partitions)]
+    measure = partial(summarize_partitions, rules=ids, ends_max=max(100, SESSION_ENDS_MAX // max(1, len(known))))
+    placed = _place(events.session, _load_events(events, flagged, flags)).sortWithinPartitions(*ORDER)
+    rows = placed.mapInArrow(measure, "measured binary").collect()
+    found = _name_places(events.rows, [msgspec.msgpack.decode(row["measured"], type=MeasuredPartition) for row in rows])
+    places = sorted((each.summary for each in found), key=lambda each: (each.topic, each.topic_id, each.partition))
+    violated = [number for number, name in enumerate(ids) if any(place.violations[name] for place in places)]
     samples = _collect_samples(flagged, {ids[number]: flags[number] for number in violated})
-    partitions.sort(key=lambda place: (place.topic, place.topic_id, place.partition))
-    ends = tuple(_read_session_end(row, end) for row in found for end in row["session_ends"])
-    return Summary(tuple(partitions), ends, uncompiled, samples)
+    return Summary(tuple(places), tuple(end for each in found for end in each.ends), uncompiled, samples)
+
+
+def _name_places(rows: DataFrame, found: Sequence[MeasuredPartition]) -> list[MeasuredPartition]:
+    """The measurements, also those of partitions without a ledger range, with topic and number."""
+    from pyspark.sql.functions import col
+
+    unnamed = [each.place for each in found if not each.summary.topic_id]
+    if not unnamed:
+        return list(found)
+    places = rows.select(_hash_place("_topic_id", "_partition").alias("place"), "_topic_id", "_topic", "_partition")
+    names = {row["place"]: row for row in places.where(col("place").isin(unnamed)).distinct().collect()}
+    return [_name_place(each, names[each.place]) if each.place in names else each for each in found]
+
+
+def _name_place(measured: MeasuredPartition, names: Row) -> MeasuredPartition:
+    topic_id, topic, partition = names["_topic_id"], names["_topic"], names["_partition"]
+    summary = msgspec.structs.replace(measured.summary, topic_id=topic_id, topic=topic, partition=partition)
+    ends = tuple(msgspec.structs.replace(end, topic_id=topic_id, partition=partition) for end in measured.ends)
+    return MeasuredPartition(measured.place, summary, ends)
+
+
+def _place(session: SparkSession, events: DataFrame) -> DataFrame:
+    """All events of a partition in one task."""
+    if session.conf.get("spark.sql.shuffle.partitions") == "1":
+        return events.coalesce(1)
+    return events.repartition("place")
 
 
 def _find_raising(rows: DataFrame, violations: Iterable[tuple[Rule, Column]]) -> dict[str, str]:
@@ -318,36 +235,41 @@ def _describe(error: Exception) -> str:
     return text.rpartition(" executor driver): ")[2] or type(error).__name__
 
 
-def _read_partition(row: dict[str, Any], rules: Sequence[str]) -> PartitionSummary:
-    violations = {name: row[_name_flag(number)] for number, name in enumerate(rules)}
-    return msgspec.convert(row | {"violations": violations}, PartitionSummary)
-
-
-def _read_session_end(row: dict[str, Any], end: dict[str, Any]) -> SessionEnd:
-    number = end["message_number"] - row["new_messages"]
-    place = row["topic_id"], row["partition"]
-    return SessionEnd(*place, end["session"], end["sequence"], end["at"], number, end["is_own"])
-
-
 def _load_events(events: _Events, rows: DataFrame, flags: Sequence[str]) -> DataFrame:
     """Rows, ledger ranges, and what is known of the time before."""
     session, versions, increment = events.session, events.versions, events.increment
     ledger = _load_ledger(session, events.folders.ledger, versions, increment)
     retired = 0 if increment else versions.retired  # of an increment the files themselves are read, also dropped ones
-    ranges = session.sql(_RANGES, ledger=ledger, retired=retired)
-    violations = "".join(f", {flag}" for flag in flags)
-    flagged = session.sql(_ROWS.replace("{violations}", violations), rows=rows)
-    ends = session.createDataFrame(_make_ends(increment.state.sessions if increment else ()))
-    return flagged.unionByName(ranges, allowMissingColumns=True).unionByName(ends, allowMissingColumns=True)
+    values = ", ".join(f"coalesce({name}, 0L)" for name in RANGE_VALUES)
+    ranges = session.sql(_RANGES.replace("{values}", values), ledger=ledger, retired=retired, kind=RANGE)
+    flagged = session.sql(_ROWS.replace("{violated}", _make_masks(flags)), rows=rows, kind=ROW)
+    loaded = flagged.unionByName(ranges, allowMissingColumns=True)
+    if increment is None:
+        return loaded
+    known = session.createDataFrame(_make_known(increment.state))
+    placed = known.withColumn("place", _hash_place("topic_id", "partition"))
+    return loaded.unionByName(placed, allowMissingColumns=True)
+
+
+def _make_masks(flags: Sequence[str]) -> str:
+    """Integers with a bit for each rule that a row violates; null for none."""
+    if not flags:
+        return "cast(null as array<long>)"
+    bits = [f"if({flag}, {1 << number % RULES_OF_MASK}L, 0L)" for number, flag in enumerate(flags)]
+    masks = [" | ".join(bits[first : first + RULES_OF_MASK]) for first in range(0, len(bits), RULES_OF_MASK)]
+    return f"if({' or '.join(flags)}, array({', '.join(masks)}), null)"
+
+
+def _hash_place(topic_id: str, partition: str) -> Column:
+    from pyspark.sql.functions import expr
+
+    return expr(f"xxhash64({topic_id}, int({partition}))")  # a hash depends on the types
 
 
 def _load_ledger(
     session: SparkSession, ledger: Path, versions: TableVersions, increment: Increment | None
 ) -> DataFrame:
-    """The ledger rows of the batches, with all current columns; an older release wrote fewer.
-
-    Those of an increment follow one row a partition, which ends where the earlier check ended and counts nothing.
-    """
+    """The ledger rows of the batches, with all current columns; an older release wrote fewer."""
     from pyspark.sql.functions import col, lit
 
     if increment is None:
@@ -358,12 +280,7 @@ def _load_ledger(
         frame = _load_files(session, ledger, versions.ledger, [_make_action(ledger, path) for path in paths])
     missing = [name for name in LedgerRow.__struct_fields__ if name not in frame.columns]
     frame = frame.withColumns({name: lit(None).cast(_NESTED.get(name, "long")) for name in missing})
-    frame = frame.where((col("batch") > since) & (col("batch") <= versions.batch)).where(_counts(versions.valid))
-    frame = frame.withColumn("is_boundary", lit(False))  # noqa: FBT003  # a value
-    if increment is None:
-        return frame
-    boundary = session.createDataFrame(_make_boundary(increment.state.totals))
-    return frame.unionByName(boundary, allowMissingColumns=True)
+    return frame.where((col("batch") > since) & (col("batch") <= versions.batch)).where(_counts(versions.valid))
 
 
 _NESTED: Final = {"erased": "array<struct<digest: string, start: long, batch: long, rows: long, messages: long>>"}
@@ -383,32 +300,41 @@ def _make_action(folder: Path, path: str) -> str:
     return msgspec.json.encode({"add": line | {"dataChange": True}}).decode()
 
 
-def _make_boundary(totals: Iterable[PartitionSummary]) -> pa.Table:
-    reached = [(place.topic_id, place.partition, place.reached) for place in totals if place.reached is not None]
-    return pa.table(
-        {
-            "topic_id": pa.array([topic_id for topic_id, _, _ in reached], pa.string()),
-            "partition": pa.array([partition for _, partition, _ in reached], pa.int32()),
-            "start": pa.array([-1] * len(reached), pa.int64()),  # before all ranges
-            "until": pa.array([until for _, _, until in reached], pa.int64()),
-            "is_boundary": pa.array([True] * len(reached), pa.bool_()),
-        }
-    )
+def _make_known(state: CheckState) -> pa.Table:
+    """The offset that each partition had reached and the last number of each session, before all other events."""
+    totals = [place for place in state.totals if place.reached is not None]
+    reached = [place.reached for place in totals]
+    numbers = [end.number for end in state.sessions]
+    offsets = [end.at if end.is_own else -1 for end in state.sessions]
+    before: dict[str, pa.Array[Any]] = {
+        "topic": pa.array([place.topic for place in totals], pa.string()),
+        "at": pa.array([-1] * len(totals), pa.int64()),
+        "offset": pa.array([-1] * len(totals), pa.int64()),
+    }
+    ends: dict[str, pa.Array[Any]] = {
+        "at": pa.array([end.at for end in state.sessions], pa.int64()),
+        "offset": pa.array(offsets, pa.int64()),
+        "session": pa.array([end.session for end in state.sessions], pa.string()),
+        "sequence": pa.array([end.sequence for end in state.sessions], pa.int64()),
+    }
+    known = [_make_events(totals, REACHED, before, reached), _make_events(state.sessions, END, ends, numbers)]
+    return pa.concat_tables(known, promote_options="default")
 
 
-def _make_ends(ends: Sequence[SessionEnd]) -> pa.Table:
-    """Session ends as events, before all rows of the increment."""
+def _make_events(
+    places: Sequence[PartitionSummary | SessionEnd],
+    kind: int,
+    columns: Mapping[str, pa.Array[Any]],
+    values: Iterable[int | None],
+) -> pa.Table:
     return pa.table(
         {
-            "topic_id": pa.array([end.topic_id for end in ends], pa.string()),
-            "partition": pa.array([end.partition for end in ends], pa.int32()),
-            "at": pa.array([end.at for end in ends], pa.int64()),
-            "kind": pa.array([2] * len(ends), pa.int32()),
-            "row_number": pa.array([-1] * len(ends), pa.int32()),
-            "session": pa.array([end.session for end in ends], pa.string()),
-            "sequence": pa.array([end.sequence for end in ends], pa.int64()),
-            "known_number": pa.array([end.number for end in ends], pa.int64()),
-            "known_own": pa.array([end.is_own for end in ends], pa.bool_()),
+            "topic_id": pa.array([place.topic_id for place in places], pa.string()),
+            "partition": pa.array([place.partition for place in places], pa.int32()),
+            "kind": pa.array([kind] * len(places), pa.int32()),
+            "row_number": pa.array([-1] * len(places), pa.int64()),
+            "values": pa.array([[value] for value in values], pa.list_(pa.int64())),
+            **columns,
         }
     )
 
@@ -540,14 +466,6 @@ def _file_summary(action: dict[str, object], required: list[str]) -> FileSummary
         uncounted=held * sum(1 for count in counts if count is None),
         size=int(str(action["size_bytes"])),
     )
-
-
-def _make_summary_text(flags: Sequence[str], ends_max: int) -> str:
-    sums = [f"coalesce(sum(ledger.{name}), 0) as {name}" for name in _LEDGER_SUMS]
-    sums += [f"count_if(is_row and {flag}) as {flag}" for flag in flags]
-    totals = ", ".join(f"sum({name}) as {name}" for name in (*_LEDGER_SUMS, *_ROW_SUMS, *flags))
-    text = _SUMMARY.replace("{sums}", ", ".join(sums)).replace("{totals}", totals)
-    return text.replace("{ends_max}", str(ends_max))
 
 
 def _load(session: SparkSession, table: Path, version: int) -> DataFrame:

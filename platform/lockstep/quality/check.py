@@ -20,13 +20,13 @@ from lockstep.quality.aggregate import SESSION_ENDS_MAX, Summary, open_rows, sum
 from lockstep.quality.increment import (
     CheckState,
     Increment,
-    SessionEnd,
     TableVersions,
     find_matching_versions,
     keep_state,
     load_state,
     plan_increment,
 )
+from lockstep.quality.partitions import SessionEnd
 from lockstep.quality.rules import (
     PROOF_NOT_NULL,
     FileSummary,

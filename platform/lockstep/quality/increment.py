@@ -14,6 +14,7 @@ import msgspec
 
 from lockstep.errors import TableError
 from lockstep.model.table_schema import make_provenance_schema
+from lockstep.quality.partitions import SessionEnd
 from lockstep.quality.rules import FileSummary, PartitionSummary, RuleResult
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -82,29 +83,6 @@ def _make_versions(table: int, ledger: int, head: Head, table_id: str) -> TableV
     retired = 0 if head.retention is None else head.retention.batch
     valid = tuple(Lineage(generation, last) for generation, last in head.valid_batches.items())
     return TableVersions(table, ledger, head.batch, retired, table_id, valid)
-
-
-class SessionEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The last numbered row of a session, up to a checked version.
-
-    Attributes:
-        topic_id: Kafka's topic id.
-        partition: Partition number.
-        session: The session.
-        sequence: The producer's number.
-        at: Emit offset of the row.
-        number: Number of its message among those of the partition that emitted rows at their own offset, 0 for the
-            last one, else negative.
-        is_own: Whether its emit offset is that of its message, which was not buffered.
-    """
-
-    topic_id: str
-    partition: int
-    session: str
-    sequence: int
-    at: int
-    number: int
-    is_own: bool = True
 
 
 class CheckState(msgspec.Struct, frozen=True):

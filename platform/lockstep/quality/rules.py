@@ -113,7 +113,7 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     def add(self, later: PartitionSummary) -> PartitionSummary:
         """These measurements and those of a later increment. The violations are those of the increment."""
-        counts = {name: getattr(self, name) + getattr(later, name) for name in _COUNTS}
+        counts = {name: getattr(self, name) + getattr(later, name) for name in COUNTS}
         first = [time for time in (self.first_event_time_us, later.first_event_time_us) if time is not None]
         last = [time for time in (self.last_event_time_us, later.last_event_time_us) if time is not None]
         return msgspec.structs.replace(
@@ -140,7 +140,7 @@ _NOT_COUNTS = (
     "violations",
     "new_messages",
 )
-_COUNTS: Final = tuple(name for name in PartitionSummary.__struct_fields__ if name not in _NOT_COUNTS)
+COUNTS: Final = tuple(name for name in PartitionSummary.__struct_fields__ if name not in _NOT_COUNTS)
 
 
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -118,7 +118,8 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
 class TasksInThisProcess:
     """What the runner uses of a Spark context, without Spark: tasks one after the other, by their bytes."""
 
-    master, defaultParallelism = "local[1]", 1
+    master = "local[1]"
+    defaultParallelism = 1  # noqa: N815  # Spark's name
 
     def accumulator(self, value: list[object], _: object) -> TasksInThisProcess:
         self.value = value

@@ -40,6 +40,11 @@ def a_ledger_row_is_missing(parts: Parts) -> None:
     parts[1].ledger.clear()
 
 
+def all_ledger_rows_are_missing(parts: Parts) -> None:
+    for part in parts:
+        part.ledger.clear()
+
+
 def two_ranges_overlap(parts: Parts) -> None:
     parts[1].change_ledger(start=128, holes=[Hole(128, 130, "marker"), *parts[1].ledger[0].holes])
 
@@ -105,6 +110,7 @@ FAULTS: list[tuple[Callable[[Parts], None], set[str]]] = [
     (the_only_row_of_a_message_is_lost, {COMPLETENESS, ROWS}),
     (a_file_is_committed_twice, {DUPLICATES}),
     (a_ledger_row_is_missing, {COMPLETENESS}),
+    (all_ledger_rows_are_missing, {COMPLETENESS}),
     (two_ranges_overlap, {COMPLETENESS}),
     (too_many_messages_are_counted, {COMPLETENESS}),
     (a_hole_is_not_written_down, {COMPLETENESS}),
