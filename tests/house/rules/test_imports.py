@@ -74,6 +74,7 @@ ONE_IMPORTER = {
         "commands, which the entry point only collects",
     ),
     "engine.driver.batch_checks": "pure checks over a whole batch",
+    "engine.executor.collector": "Python's garbage collector, apart from the steps of a task",
     "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
     "engine.driver.retirement": "topics that come and go, apart from the loop",

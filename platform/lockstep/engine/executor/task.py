@@ -9,7 +9,6 @@ retried task writes the same rows. Only file names differ.
 
 from __future__ import annotations
 
-import gc
 import pickle
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.declare.decoders.base import DecodeCause
+from lockstep.engine.executor.collector import CollectorSchedule
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_pickled
 from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_message
 from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutcome, FoldStopped, MessageFailed
@@ -471,16 +471,12 @@ def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: 
     6. Return the result.
     """
     started = time.process_time()
-    gc.freeze()  # nothing that lives now is garbage soon, and a batch makes no cycles: the collector
-    gc.disable()  # would scan all state again and again
-    try:
+    with _COLLECTOR.pause():
         result = _process_bin(job, task, program, log)
-    finally:
-        gc.enable()  # only now: the states are released, and there is next to nothing left to scan
-        gc.unfreeze()
     return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
 
 
+_COLLECTOR: Final = CollectorSchedule()
 _DECODED: Final = SessionCache()
 """Of this worker: what its next task may go on with."""
 

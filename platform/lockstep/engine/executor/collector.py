@@ -1,0 +1,40 @@
+"""Keeps Python's collector of reference cycles off state: it would scan all sessions again and again.
+
+It is off during a task. After each task PySpark has it look at everything that is not frozen, which is what the task
+left behind, but not the sessions that the worker keeps decoded. Now and then it sees those too: a cycle within a state
+that was replaced is garbage that nothing else frees.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOOK_SECONDS = 60.0
+"""Between two looks at what outlives tasks."""
+
+
+class CollectorSchedule:
+    """The collector of this process, between and during tasks."""
+
+    def __init__(self, seconds: float = LOOK_SECONDS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Changes nothing yet."""
+        self._seconds, self._clock, self._looked_at = seconds, clock, clock()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """No collection in this context; afterwards only of what was made in it, unless a look is due."""
+        gc.freeze()
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
+            if self._clock() - self._looked_at >= self._seconds:
+                self._looked_at = self._clock()
+                gc.unfreeze()

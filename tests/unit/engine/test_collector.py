@@ -1,0 +1,61 @@
+"""Sessions that live from task to task cost the garbage collector nothing, and cycles do not stay."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.engine.executor.collector import LOOK_SECONDS, CollectorSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_what_a_task_leaves_behind_is_collected_after_it() -> None:
+    with CollectorSchedule().pause():
+        assert not gc.isenabled()
+        left = weakref.ref(Cycle())
+    assert gc.isenabled()
+    assert left() is not None
+    gc.collect()
+    assert left() is None
+
+
+def test_what_outlives_tasks_is_looked_at_now_and_then() -> None:
+    times = [0.0]
+    schedule = CollectorSchedule(clock=lambda: times[0])
+    kept = Cycle()
+    gone = weakref.ref(kept)
+    with schedule.pause():
+        del kept
+    gc.disable()
+    gc.collect()
+    assert gone() is not None  # frozen: not looked at
+    times[0] = LOOK_SECONDS
+    with schedule.pause():
+        pass
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_error_in_a_task_leaves_the_collector_on() -> None:
+    with pytest.raises(ZeroDivisionError), CollectorSchedule().pause():
+        raise ZeroDivisionError
+    assert gc.isenabled()
