@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
@@ -38,6 +39,7 @@ from lockstep.kafka.client import (
     OffsetAnswers,
     make_consumer,
     make_reader_configuration,
+    read_topic_id,
 )
 from lockstep.kafka.leader_epochs import TruncationCheck, check_truncation
 from lockstep.model.position import Key, Position
@@ -71,6 +73,8 @@ FIRST_BROKER_SECONDS = 3.0
 """Time for the broker that is asked first, and half of the next one's; an answer for 1,000 topics takes some 20 ms."""
 REQUEST_PARTITIONS = 200
 """The client searches its list of partitions for each answer: 11 us a partition with 1,000 in a request, 6 with 200."""
+REQUESTS_MAX = 100_000
+"""Kept parts of requests, some 200 bytes each: three a partition."""
 SILENT_LEADER_SECONDS, SILENT_AGAIN_SECONDS = 2.0, 0.1
 """Time for a leader after another one has answered; and for one that was silent in the last look already."""
 
@@ -215,14 +219,33 @@ class ClusterAdmin:
         Raises:
             KafkaError: A request was not answered.
         """
-        asked = {
-            place: _Leader((topic.topic_id, place[1]), broker)
-            for place, broker in view.leaders.items()
-            if (topic := view.topics.get(place[0])) is not None
-        }
-        ends = self._offsets(asked)
+        ends = self._offsets(_find_leaders(view.topics, view.leaders))
         self._admin.clear_log()
         return msgspec.structs.replace(view, ends=ends, cut=frozenset())
+
+    def view_for_commit(self, names: Iterable[str], before: ClusterView) -> ClusterView:
+        """Ids, last stable offsets and leader epochs of the existing topics, in one request to each leader.
+
+        Log starts are those of before, and so are high watermarks below a last stable offset: for a plan both are too
+        old. Partitions that were not in the view before are not in this one.
+
+        Raises:
+            KafkaError: A request was not answered.
+        """
+        topics, leaders = self._describe(names)
+        (stable,) = self._ask_leaders(_find_leaders(topics, leaders), _STABLE_END)
+        ends = {
+            key: msgspec.structs.replace(
+                known,
+                stable_end=stable[key].offset,
+                high_watermark=max(known.high_watermark, stable[key].offset),
+                leader_epoch=_known_epoch(stable[key]),
+            )
+            for key, known in before.ends.items()
+            if key in stable
+        }
+        self._admin.clear_log()
+        return ClusterView(cluster_id=before.cluster_id, topics=topics, ends=ends, leaders=leaders)
 
     def find_offsets_at(self, places: Iterable[Place], timestamp_ms: int) -> dict[Place, int]:
         """Offset of the first message with this Kafka timestamp or a later one; partitions without one are left out.
@@ -266,7 +289,7 @@ class ClusterAdmin:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
         described = self._describe_patiently(wanted) if wanted else {}
-        ids = {name: str(each.topic_id) for name, each in described.items()}
+        ids = {name: read_topic_id(each) for name, each in described.items()}
         self._learn_policies(ids)
         topics = {
             name: Topic(
@@ -401,7 +424,7 @@ class ClusterAdmin:
         return tuple(found[question] for question in questions)
 
     def _request_offsets(self, places: Sequence[Place], question: _Question) -> _Answers:
-        asked = [TopicPartition(*place, question.which) for place in places]
+        asked = [_make_request(place, question.which) for place in places]
         answers = self._ask("offsets", lambda: self._admin.request_offsets(asked, question.isolation, self._timeout))
         return _Answers(asked, answers)
 
@@ -452,6 +475,20 @@ class ClusterAdmin:
 
     def _unread(self, what: str, error: KafkaException) -> KafkaError:
         return self._admin.explain_failure(what, error.args[0])
+
+
+def _find_leaders(topics: Mapping[str, Topic], leaders: Mapping[Place, int]) -> dict[Place, _Leader]:
+    return {
+        place: _Leader((topic.topic_id, place[1]), broker)
+        for place, broker in leaders.items()
+        if (topic := topics.get(place[0])) is not None
+    }
+
+
+@lru_cache(maxsize=REQUESTS_MAX)
+def _make_request(place: Place, which: int) -> TopicPartition:
+    """Kept: each batch asks the same, and making one costs as much as all else of a request."""
+    return TopicPartition(*place, which)
 
 
 def _by_leader(asked: Mapping[Place, _Leader]) -> dict[int, list[Place]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
@@ -33,6 +36,29 @@ this timeout of a request closes the connection: a minute by default. All reques
 
 OffsetAnswers = Mapping[TopicPartition, ListOffsetsResultInfo | ClientError]
 """The answers to one request for offsets."""
+
+
+def _count_references(described: TopicDescription | SimpleNamespace) -> int:
+    topic_id = described.topic_id
+    return sys.getrefcount(topic_id)
+
+
+_REFERENCES = _count_references(SimpleNamespace(topic_id=object()))
+"""To an object that one other object has."""
+_release = ctypes.pythonapi.Py_DecRef
+_release.argtypes, _release.restype = [ctypes.py_object], None
+
+
+def read_topic_id(described: TopicDescription) -> str:
+    """Kafka's id of a described topic, in Base64.
+
+    confluent-kafka (2.16, and all before that know topic ids) holds a reference to each id that nothing releases: 100
+    bytes a topic and request, 8 GB a day with 1,000 topics and a batch a second. It is released here, where there is one
+    more than the description itself has.
+    """
+    if _count_references(described) > _REFERENCES:
+        _release(described.topic_id)
+    return str(described.topic_id)
 
 
 class ClusterClient(AdminClient):

@@ -15,9 +15,6 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         move_seconds: Duration of these reads before a position is moved or a topic left out, under a class that
             continues: deleted data stays deleted, and a stream that races with retention must not wait half a minute
             each time.
-        fresh_seconds: Age up to which a view of Kafka serves for a plan, while it shows more than the last batch took.
-            Without such a backlog each plan asks again: messages that arrived during the last commit would wait for
-            the next trigger.
         described_seconds: Age up to which a description of the topics (ids, partitions, leaders) serves for a plan: it
             is half of what Kafka is asked for a batch, and each batch ends with one before its commit.
         appear_seconds: Interval at which a run that adopts topics looks for new ones; the list of all topics is the
@@ -57,7 +54,6 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     confirm_looks: int = 3
     confirm_seconds: float = 30.0
     move_seconds: float = 1.0
-    fresh_seconds: float = 0.2
     described_seconds: float = 1.0
     appear_seconds: float = 5.0
     lifecycle_seconds: float = 30.0

@@ -162,15 +162,15 @@ def test_a_bounded_run_pauses_while_a_partition_has_no_leader(
 ) -> None:
     topic = feed.create("values")
     feed.send(topic, session(5))
-    pauses, right, looks_without = Pauses(), ClusterAdmin.view, iter(range(4))
+    pauses, right, looks_without = Pauses(), ClusterAdmin.view_offsets, iter(range(4))
     begun = threading.Event()
 
-    def leaderless_after_the_first_batch(discovery: ClusterAdmin, names: Iterable[str]) -> ClusterView:
-        view = right(discovery, names)
+    def leaderless_after_the_first_batch(discovery: ClusterAdmin, before: ClusterView) -> ClusterView:
+        view = right(discovery, before)
         gone = begun.is_set() and next(looks_without, None) is not None
         return msgspec.structs.replace(view, ends={}) if gone else view
 
-    monkeypatch.setattr(ClusterAdmin, "view", leaderless_after_the_first_batch)
+    monkeypatch.setattr(ClusterAdmin, "view_offsets", leaderless_after_the_first_batch)
     two_batches = runs.with_limits(Limits(batch_messages=3))
     assert two_batches.run(stop=pauses, around=telling(begun)) is RunOutcome.ENDED
     assert pauses.seconds

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -18,42 +19,42 @@ from lockstep.model.position import Key, Position
 
 LOG = logging.getLogger("lockstep")
 
+T = TypeVar("T")
+
 
 class ClusterMonitor:
     """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics or retires drained ones."""
 
     def __init__(self, context: RunContext, known_topics: frozenset[str], retired: frozenset[str]) -> None:
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
-        self._names, self._looked_at, self._listed_at = known_topics - retired, 0.0, time.monotonic()
+        self._names, self._listed_at = known_topics - retired, time.monotonic()
         self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
         self.view = self._first_look()
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the view is recent enough for a plan."""
-        return time.monotonic() - self._looked_at < self._tuning.fresh_seconds
-
-    def refresh(self) -> ClusterView:
-        """Read the cluster again.
+    def refresh_for_commit(self) -> ClusterView:
+        """Read the topics again, and the leader epochs of their partitions; log starts stay as they were.
 
         Raises:
             KafkaError: No answer for two minutes.
         """
-        self.view = self._patiently()
+        self.view = self._patiently(lambda: self._context.discovery.view_for_commit(self._names, self.view))
         return self.view
 
     def refresh_for_plan(self) -> ClusterView:
         """Read the offsets again; the topics, too, unless they were described a moment ago.
 
         A topic that was re-created since is read at offsets of its predecessor, and found before the commit: no batch
-        is committed without a later description. Raises as `refresh` does.
+        is committed without a later description.
+
+        Raises:
+            KafkaError: No answer for two minutes.
         """
-        asked_at = time.monotonic()
-        if asked_at - self._described_at <= self._tuning.described_seconds:
+        if time.monotonic() - self._described_at <= self._tuning.described_seconds:
             with suppress(KafkaError):
-                self.view, self._looked_at = self._context.discovery.view_offsets(self.view), asked_at
+                self.view = self._context.discovery.view_offsets(self.view)
                 return self.view
-        return self.refresh()
+        self.view = self._read()
+        return self.view
 
     def look_for_new(self) -> None:
         """Add topics of the stream that have appeared since to the view; checked at an interval.
@@ -65,7 +66,7 @@ class ClusterMonitor:
             return
         self._listed_at = time.monotonic()
         try:
-            new = self._context.stream.topics.select(self._context.discovery.topic_names()) - self._names
+            new = self._list_names() - self._names
             described = self._context.discovery.topics(new - self._retired)
         except KafkaError:
             return  # the read before the batch reports it, and waits
@@ -77,7 +78,7 @@ class ClusterMonitor:
     def follow(self, names: frozenset[str]) -> None:
         """Add topics to the view; two reads must agree on them."""
         self._names, self._retired = self._names | names, self._retired - names
-        self.view = merge_views(self._patiently(), self._patiently())
+        self.view = merge_views(self._read(), self._read())
 
     def leave(self, names: frozenset[str]) -> None:
         """Remove topics from the view: nothing is asked about them any more."""
@@ -127,7 +128,7 @@ class ClusterMonitor:
             LOG.warning("Kafka looks wrong, looking again: %s", findings[0])
             if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
-            self.view = with_lowest_starts(self.view, self._patiently())
+            self.view = with_lowest_starts(self.view, self._read())
             self.check_leader_epochs(known)
             before = {_place(finding) for finding in findings}
             findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
@@ -135,12 +136,13 @@ class ClusterMonitor:
 
     def _first_look(self) -> ClusterView:
         """Topics and positions at the start: two reads must agree, and a topic is left out only if no read shows it."""
-        view = self._patiently(adding_new=True)
+        self._names |= self._patiently(self._list_names) - self._retired
+        view = self._read()
         for _ in range(self._tuning.confirm_looks - 1):
             pause = self._tuning.move_seconds / (self._tuning.confirm_looks - 1)
             if self._lacks(view) and self._context.stop.wait(pause):
                 break
-            before, view = view, merge_views(view, self._patiently())
+            before, view = view, merge_views(view, self._read())
             if not self._lacks(view) and not find_recreated_topics(before, view.topics):
                 break
         return view
@@ -150,23 +152,24 @@ class ClusterMonitor:
         silent = any((t.topic_id, n) not in view.ends for t in view.topics.values() for n in range(t.partitions))
         return silent or not self._names <= view.topics.keys()
 
-    def _patiently(self, *, adding_new: bool = False) -> ClusterView:
+    def _list_names(self) -> frozenset[str]:
+        return self._context.stream.topics.select(self._context.discovery.topic_names())
+
+    def _read(self) -> ClusterView:
+        return self._patiently(lambda: self._context.discovery.view(self._names))
+
+    def _patiently(self, question: Callable[[], T]) -> T:
+        """The answer; a Kafka that does not answer is asked again for a while."""
         deadline = time.monotonic() + self._tuning.patience_seconds
         while True:
+            self._described_at = time.monotonic()
             try:
-                return self._ask(adding_new=adding_new)
+                return question()
             except KafkaError as error:
                 if time.monotonic() > deadline or self._context.stop.is_set():
                     raise
                 LOG.warning("%s; trying again", error.problem)
                 self._context.stop.wait(self._tuning.retry_seconds)
-
-    def _ask(self, *, adding_new: bool) -> ClusterView:
-        discovery, topics = self._context.discovery, self._context.stream.topics
-        if adding_new:
-            self._names |= topics.select(discovery.topic_names()) - self._retired
-        self._looked_at = self._described_at = time.monotonic()
-        return discovery.view(self._names)
 
 
 def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Sequence
@@ -85,7 +86,6 @@ class MicroBatchLoop:
         self._publish_start(claimed.head)
         self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
         self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
-        self._has_more = True
         self._idle, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
@@ -112,7 +112,6 @@ class MicroBatchLoop:
         self._take_up()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
-        self._has_more = plan.backlog > 0
         # Commit new partitions even while empty, so that they count as subscribed; also commit what was accepted
         # of the log, or the next run would not know of it once the log has grown past it.
         silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
@@ -208,7 +207,7 @@ class MicroBatchLoop:
     def _replaced(self, plan: BatchPlan) -> bool:
         """Whether a topic was re-created since the plan, or a log that was read was truncated."""
         before = self._watch.view
-        after = self._watch.refresh()
+        after = self._watch.refresh_for_commit()
         known = self._partitions.known
         read = {key: known[key] for group in plan.bins for item in group if (key := item.position.key) in known}
         cut = (known[key].topic for key in self._watch.check_leader_epochs(read))
@@ -253,8 +252,7 @@ class MicroBatchLoop:
         self._publisher.publish(self._partitions.positions.values())
 
     def _audit(self) -> None:
-        if not (self._has_more and self._watch.is_fresh):  # else what came during the last commit would wait
-            self._watch.refresh_for_plan()
+        self._watch.refresh_for_plan()
         known = self._partitions.known
         self._watch.check_leader_epochs(known)
         self._note_stalls()
@@ -377,6 +375,8 @@ class MicroBatchLoop:
 
 LOG = logging.getLogger("lockstep")
 
+COLLECTOR_THRESHOLDS = (20_000, 20, 20)
+"""Objects between two looks at the youngest generation, and such looks between two at each older one."""
 LOOK_SECONDS = 0.1
 """Interval at which a stop or a successor's request is looked for while waiting; a look costs one stat()."""
 
@@ -408,6 +408,7 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     with heart as heartbeat, _thread("courier") as courier, _thread("side") as helper:  # ends before the courier
         try:
             batches = MicroBatchLoop(context, claimed, helper, courier)
+            _quiet_collector()
             outcome = _run_until_done(batches, context, claimed, heartbeat)
             if outcome is not RunOutcome.HANDED_OVER:  # the next writer waits, and publishes with its first batch
                 batches.end()
@@ -419,6 +420,15 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
                 raise
             return RunOutcome.STOPPED  # asked to stop while Kafka did not answer
         return outcome
+
+
+def _quiet_collector() -> None:
+    """Keep Python's collector of reference cycles off what a run begins with, and let it look less often at the rest.
+
+    A batch over 1,000 partitions makes tens of thousands of objects and no cycle: it took a third of the driver's time.
+    """
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 def _run_until_done(
