@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -14,7 +15,7 @@ from benchmarks.peers.systems import PEERS, Peer
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.report import Report, Result
 from benchmarks.rounds import Plan, measure_all
-from benchmarks.systems import LOCKSTEP, REFERENCE
+from benchmarks.systems import LOCKSTEP, READY, REFERENCE
 from benchmarks.workload import SMOKE, Size
 from lockstep.errors import EnvironmentProblem
 
@@ -22,7 +23,7 @@ from lockstep.errors import EnvironmentProblem
 def measure_peers(
     names: Sequence[str], size: Size, repeat: int, *, bootstrap_servers: str, folder: Path, console: Console
 ) -> Record:
-    """Measure some peers next to lockstep and the bare loop; the rows of all are proven equal.
+    """Measure some peers next to lockstep, with both its folds, and the bare loop; the rows of all are proven equal.
 
     Raises:
         WrongRowsError: A system wrote other rows.
@@ -30,7 +31,7 @@ def measure_peers(
     """
     conditions, before = Conditions.now(), spin()
     peers, missing = prepare_peers([PEERS[name] for name in names], console)
-    systems = (REFERENCE, LOCKSTEP, *(peer.system for peer in peers))
+    systems = (REFERENCE, LOCKSTEP, READY, *(peer.system for peer in peers))
     plan = Plan(size, SMOKE, systems, repeat, batch_messages=200_000)
     report = measure_all(plan, bootstrap_servers, folder, console)
     machine = conditions.hardware
@@ -56,20 +57,17 @@ def prepare_peers(peers: Sequence[Peer], console: Console) -> tuple[list[Peer], 
 def make_record(report: Report, conditions: Conditions, missing: dict[str, str], doubts: Sequence[str]) -> Record:
     """The figures of all systems, and lockstep's ratio to each."""
     found = {result.system: result for result in report.results}
-    ours = found[LOCKSTEP.name]
     figures = [figure for result in report.results for figure in _figures(result, report)]
-    for name, result in found.items():
-        if name in PEERS:
-            middle, low, high = compute_spread(compute_pair_ratios(ours, result))
-            ratio = f"lockstep to {name}, median of the pairs"
-            figures += [
-                Figure(ratio, middle, "", PEERS[name].ratio_max),
-                Figure(f"lockstep to {name}, quartiles of the pairs apart", high - low, ""),
-            ]
+    for ours, name in product((LOCKSTEP.name, READY.name), (name for name in found if name in PEERS)):
+        middle, low, high = compute_spread(compute_pair_ratios(found[ours], found[name]))
+        figures += [
+            Figure(f"{ours} to {name}, median of the pairs", middle, "", PEERS[name].ratio_max),
+            Figure(f"{ours} to {name}, quartiles of the pairs apart", high - low, ""),
+        ]
     settings: dict[str, object] = {
         "messages": report.size.messages,
         "batch_messages": report.batch_messages,
-        "rounds": len(ours.runs),
+        "rounds": len(found[LOCKSTEP.name].runs),
         "left_out": missing,
         "doubts": list(doubts),
     }
