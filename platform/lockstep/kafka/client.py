@@ -53,8 +53,8 @@ def read_topic_id(described: TopicDescription) -> str:
     """Kafka's id of a described topic, in Base64.
 
     confluent-kafka (2.16, and all before that know topic ids) holds a reference to each id that nothing releases: 100
-    bytes a topic and request, 8 GB a day with 1,000 topics and a batch a second. It is released here, where there is one
-    more than the description itself has.
+    bytes a topic and request, 8 GB a day with 1,000 topics and a batch a second. It is released here, where there is
+    one more than the description itself has.
     """
     if _count_references(described) > _REFERENCES:
         _release(described.topic_id)

@@ -11,6 +11,9 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
+
+from lockstep.spark.surplus_worker import with_end
 
 PRELOADED = ("pyspark.worker", "lockstep.engine.executor.task")
 """Modules whose import starts no thread that a fork would lose: those of Arrow's allocator and of BLAS are restarted by
@@ -49,7 +52,9 @@ def main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()  # the collector of a worker does not touch, and so not copy, the pages that it shares
-    importlib.import_module("pyspark.daemon").manager()
+    daemon: Any = importlib.import_module("pyspark.daemon")
+    daemon.worker = with_end(daemon.worker)
+    daemon.manager()
 
 
 if __name__ == "__main__":

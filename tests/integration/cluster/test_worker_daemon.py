@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pyspark
 
+from lockstep.spark.surplus_worker import end_after_task
 from lockstep.spark.worker_daemon import PRELOADED, drop_archives, move_working_folder_last
+from tests.integration.cluster.cluster_runs import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,6 +47,24 @@ def test_workers_are_forked_with_what_they_need(shared_spark: SparkSession) -> N
     for file, modules, _ in found:
         assert file == pyspark.__file__
         assert set(PRELOADED) <= set(modules)
+
+
+def test_a_worker_that_a_task_ends_is_replaced_when_it_is_needed(shared_spark: SparkSession) -> None:
+    context = shared_spark.sparkContext
+
+    def run(*, ends: bool) -> set[int]:
+        def work(_: Iterable[int]) -> Iterator[int]:
+            if ends:
+                end_after_task()
+            yield os.getpid()
+
+        return set(context.parallelize(range(1), 1).mapPartitions(work).collect())
+
+    before, ended = {pid for _ in range(4) for pid in run(ends=False)}, set[int]()
+    while not before <= ended:  # Spark gives each task to the worker that has waited longest
+        ended |= run(ends=True)
+    wait_until(lambda: not any(map(psutil.pid_exists, ended)), "the workers have ended")
+    assert len({pid for _ in range(4) for pid in run(ends=False)} - ended) == 1
 
 
 def test_what_is_imported_before_the_fork_starts_no_thread_but_those_that_survive_it() -> None:

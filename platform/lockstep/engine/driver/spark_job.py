@@ -22,6 +22,7 @@ import pickle
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -37,6 +38,7 @@ from lockstep.errors import LockstepError
 from lockstep.model.position import Key
 from lockstep.model.tuning import Tuning
 from lockstep.spark.session import is_local
+from lockstep.spark.surplus_worker import end_after_task
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -183,8 +185,46 @@ Arrived = tuple[int, int, bytes]
 
 EMPTY = b""
 """An empty task, which holds a place, and its result."""
+SURPLUS = b"surplus"
+"""An empty task that ends its worker."""
 PLACES_MAX = 4
 """An empty task costs some milliseconds of CPU time: of more of them than this minus one, a batch would cost more."""
+SURPLUS_BATCHES = 20
+"""Workers that no batch of so many in a row needed are ended; a new one is forked in some 10 ms."""
+
+
+class WorkerPlaces:
+    """The order in which the tasks of a batch are started.
+
+    A bin is started in the place in which it ended the last time: Spark gives its tasks, in their order, to the Python
+    workers in the order in which these became free. So a bin meets the worker that has its sessions decoded. Where a
+    batch has fewer bins than one before, empty tasks take the places of the others: else workers would take turns. A
+    worker that no batch needs for a while is ended: which of two is free first is a race now and then.
+    """
+
+    def __init__(self, cores: int) -> None:
+        """No worker is known yet.
+
+        Args:
+            cores: Tasks that run at once.
+        """
+        self._cores, self._places, self._bins = cores, 0, deque[int](maxlen=SURPLUS_BATCHES)
+
+    def arrange(self, tasks: Sequence[bytes], ended: Sequence[int]) -> list[tuple[int, bytes]]:
+        """The tasks, each with the number of its bin, and empty ones, in the order in which they are started.
+
+        Args:
+            tasks: The bins.
+            ended: The numbers of the batch before, in the order in which their tasks ended.
+        """
+        self._bins.append(min(len(tasks), self._cores))
+        busiest = max(self._bins)
+        kept = busiest if len(self._bins) == SURPLUS_BATCHES else max(self._places, busiest)
+        surplus, self._places = max(0, self._places - kept), kept
+        empty = max(0, kept - len(tasks)) if kept <= PLACES_MAX else 0
+        place_of = {number: place for place, number in enumerate(ended)}
+        every = enumerate([*tasks, *[EMPTY] * empty, *[SURPLUS] * surplus])
+        return sorted(every, key=lambda task: place_of.get(task[0], len(place_of)))
 
 
 class _Concatenation:
@@ -207,10 +247,6 @@ class SparkRunner:
 
     Tasks send their results through an accumulator as well, so that those that have ended are known before the job
     ends: a task on a silent executor does not hold up the others. Its partitions are planned again.
-
-    A bin is started in the place in which it ended the last time: Spark gives its tasks, in their order, to the Python
-    workers in the order in which these became free. So a bin meets the worker that has its sessions decoded. Where a
-    batch has fewer bins than one before, empty tasks take the places of the others: else workers would take turns.
     """
 
     def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
@@ -227,7 +263,7 @@ class SparkRunner:
         concatenation = cast("AccumulatorParam[list[Arrived]]", _Concatenation())
         self._arrived = context.accumulator(list[Arrived](), concatenation)
         self._job, self._given_up, self._late = 0, StragglerHistory(), frozenset[str]()
-        self._places = 0
+        self._places = WorkerPlaces(context.defaultParallelism)
 
     def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
         """The results of the bins that ended, all of them in nearly every case.
@@ -236,7 +272,7 @@ class SparkRunner:
             BatchTimeout: The deadline passed; no result counts.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
-        placed = self._place(tasks)
+        placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
         bins = self._context.parallelize(placed, len(placed)).mapPartitions(work)
@@ -251,13 +287,6 @@ class SparkRunner:
         LOG.warning("%s: their partitions are planned again", behind)
         self._give_up()
         return [_facts(encoded) for encoded in ended]
-
-    def _place(self, tasks: Sequence[bytes]) -> list[tuple[int, bytes]]:
-        """The tasks, each with the number of its bin, and empty ones, in the order in which these ended last time."""
-        self._places = max(self._places, min(len(tasks), self._context.defaultParallelism))
-        empty = max(0, self._places - len(tasks)) if self._places <= PLACES_MAX else 0
-        ended_at = {number: place for place, (_, number, _) in enumerate(self._arrived.value)}
-        return sorted(enumerate([*tasks, *[EMPTY] * empty]), key=lambda task: ended_at.get(task[0], len(ended_at)))
 
     def _give_up(self) -> None:
         """Note which executors were late; replace those that were late the time before as well."""
@@ -298,9 +327,12 @@ def _report(
 ) -> Iterator[tuple[int, bytes]]:
     """Runs on a worker."""
     for number, task in tasks:
-        if task == EMPTY:
+        if task == SURPLUS:
+            end_after_task()
+        if task in {EMPTY, SURPLUS}:
             arrived.add([(job, number, EMPTY)])
-        for result in work([task] if task else ()):
+            continue
+        for result in work([task]):
             arrived.add([(job, number, result)])
             yield number, result
 
