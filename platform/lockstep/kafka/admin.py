@@ -39,7 +39,6 @@ from lockstep.kafka.client import (
     OffsetAnswers,
     make_consumer,
     make_reader_configuration,
-    read_topic_id,
 )
 from lockstep.kafka.leader_epochs import TruncationCheck, check_truncation
 from lockstep.model.position import Key, Position
@@ -289,7 +288,7 @@ class ClusterAdmin:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
         described = self._describe_patiently(wanted) if wanted else {}
-        ids = {name: read_topic_id(each) for name, each in described.items()}
+        ids = {name: str(each.topic_id) for name, each in described.items()}
         self._learn_policies(ids)
         topics = {
             name: Topic(
