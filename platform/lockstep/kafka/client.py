@@ -96,7 +96,7 @@ class ClusterClient(AdminClient):
         super(AdminClient, self).describe_topics(list(names), answer, request_timeout=timeout_seconds)  # type: ignore[arg-type]  # its stub swaps them
         return answer
 
-    def describe_topics(self, topics: TopicCollection, **options: Any) -> dict[str, Future[TopicDescription]]:
+    def describe_topics(self, topics: TopicCollection, **options: Any) -> dict[str, Future[Any]]:  # type: ignore[override]  # as its own
         """As `AdminClient`, without what it leaves in memory."""
         answers = super().describe_topics(topics, **options)
         for answer in answers.values():
