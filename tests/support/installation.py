@@ -200,6 +200,12 @@ class Installation:
         self.runs.append(Run(process, output))
         return self.runs[-1]
 
+    def kill_runs(self) -> None:
+        """Kill the runs that were started here: one that lives on would write into the next test."""
+        for each in self.runs:
+            each.process.kill()
+            each.process.wait()
+
     def run_command(self, module: str, *arguments: str, home: str = "home") -> None:
         """Run a command to its end, which is to be a good one."""
         command = [sys.executable, "-m", module, *arguments]

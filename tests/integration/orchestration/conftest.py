@@ -31,6 +31,4 @@ def installation(
     code = getattr(request.module, "CODE_LOCATION", "")
     made = Installation(tmp_path_factory.mktemp("installation"), kafka.bootstrap_servers, code=code)
     yield made
-    for run in made.runs:
-        run.process.kill()
-        run.process.wait()
+    made.kill_runs()

@@ -136,11 +136,8 @@ def say_seconds(what: str, began: float) -> None:
 
 @pytest.fixture
 def site(installation: Installation) -> Iterator[Site]:
-    made = Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
-    yield made
-    for each in installation.runs:
-        each.process.kill()
-        each.process.wait()
+    yield Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
+    installation.kill_runs()
 
 
 @pytest.mark.slow

@@ -52,8 +52,9 @@ TOPICS_SENSOR = "order_books_topics"
 
 
 @pytest.fixture
-def site(installation: Installation) -> Site:
-    return Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
+def site(installation: Installation) -> Iterator[Site]:
+    yield Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
+    installation.kill_runs()
 
 
 def is_silent(tick: InstigatorTick) -> bool:

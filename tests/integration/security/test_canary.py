@@ -108,9 +108,7 @@ def watched(secured: Secured, tmp_path: Path) -> Iterator[Watched]:
     address = secured.broker.bootstrap_servers
     made = Watched(tmp_path, address, secured=secured, ui_port=port, phrase=f"file:{tmp_path}/canary")
     yield made
-    for run in made.runs:
-        run.process.kill()
-        run.process.wait()
+    made.kill_runs()
 
 
 @pytest.mark.slow
