@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -37,6 +36,8 @@ class Race:
         self.folders = folders
         self.enough = threading.Event()
         self.fenced = self.rewound = 0
+        self._may_start = threading.Event()
+        self._may_start.set()
         self._landed = threading.Condition()
         self._newest_batch = 0
 
@@ -44,6 +45,7 @@ class Race:
         """Start run after run; each goes on until it is fenced, or dies between its two last commits."""
         while not self.enough.is_set():
             self._let_others_commit(1 + seed)
+            self._may_start.wait()
             run = ProtocolRun(self.folders)
             try:
                 run.claim()
@@ -65,14 +67,29 @@ class Race:
             write_checkpoint(self.folders.table)
 
     def rewind_again_and_again(self) -> None:
-        """Undo a batch or two, or bring back what an earlier rewind undid; lost races change nothing."""
-        while not self.enough.is_set():
-            self._let_others_commit(3)
-            run = ProtocolRun(self.folders)
-            with suppress(Fenced, TableError):
-                side_tables.catch_up_beside_writer(self.folders, run.head)
-                run.rewind(max(0, run.head.batch - 2 - self.rewound % 5))
-                self.rewound += 1
+        """Undo a batch or two, or bring back what an earlier rewind undid; lost races change nothing.
+
+        After a lost race no new run starts before a rewind has won: against ever new runs it may starve.
+        """
+        try:
+            while not self.enough.is_set():
+                self._let_others_commit(3)
+                if self._has_rewound():
+                    self._may_start.set()
+                else:
+                    self._may_start.clear()
+        finally:
+            self._may_start.set()
+
+    def _has_rewound(self) -> bool:
+        run = ProtocolRun(self.folders)
+        try:
+            side_tables.catch_up_beside_writer(self.folders, run.head)
+            run.rewind(max(0, run.head.batch - 2 - self.rewound % 5))
+        except (Fenced, TableError):
+            return False
+        self.rewound += 1
+        return True
 
     def _batch(self, run: ProtocolRun) -> Head:
         head = run.commit(run.prepared(rows=1 + run.head.batch % 3)).head
