@@ -34,7 +34,7 @@ import msgspec
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.executor.task import run_tasks
 from lockstep.engine.protocol import JobSpec, PlannedRange, TaskFailure, TaskResult, TaskSpec
-from lockstep.errors import LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.model.position import Key
 from lockstep.model.tuning import Tuning
 from lockstep.spark.session import is_local
@@ -245,8 +245,9 @@ Runner = Callable[[BatchPlan], Sequence[TaskResult]]
 class SparkRunner:
     """Bins as tasks of a Spark job, which retries them and spreads them over executors.
 
-    Tasks send their results through an accumulator as well, so that those that have ended are known before the job
-    ends: a task on a silent executor does not hold up the others. Its partitions are planned again.
+    Tasks send their results through an accumulator, so that those that have ended are known before the job ends: a
+    task on a silent executor does not hold up the others. Its partitions are planned again. Spark adds the result of
+    a task once, however often the task was tried, and before the job ends.
     """
 
     def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
@@ -270,23 +271,29 @@ class SparkRunner:
 
         Raises:
             BatchTimeout: The deadline passed; no result counts.
+            EnvironmentProblem: The job ended, but not every task's result arrived; none counts.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
-        bins = self._context.parallelize(placed, len(placed)).mapPartitions(work)
-        outcome = run_cancellable(self._context, self._watch(len(tasks)), bins.collect)
+        run = partial(self._context.parallelize(placed, len(placed)).foreachPartition, work)
+        outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
-        if outcome is not CancelReason.STRAGGLERS:
-            return [_facts(encoded) for _, encoded in sorted(outcome)]
         ended = self._ended()
-        where = f" (executors {', '.join(sorted(self._late))})" if self._late else ""
-        behind = f"{len(tasks) - len(ended)} of {len(tasks)} tasks are behind{where}"
-        LOG.warning("%s: their partitions are planned again", behind)
-        self._give_up()
-        return [_facts(encoded) for encoded in ended]
+        if outcome is CancelReason.STRAGGLERS:
+            where = f" (executors {', '.join(sorted(self._late))})" if self._late else ""
+            behind = f"{len(tasks) - len(ended)} of {len(tasks)} tasks are behind{where}"
+            LOG.warning("%s: their partitions are planned again", behind)
+            self._give_up()
+        elif len(ended) < len(tasks):
+            raise EnvironmentProblem(
+                f"{len(tasks) - len(ended)} of {len(tasks)} tasks ended without a result: Spark's connection for "
+                "accumulators to this driver is broken",
+                next_step="the batch is tried again; look in the log of the driver for what closed the connection",
+            )
+        return [_facts(encoded) for _, encoded in sorted(ended.items())]
 
     def _give_up(self) -> None:
         """Note which executors were late; replace those that were late the time before as well."""
@@ -296,9 +303,9 @@ class SparkRunner:
             LOG.warning("executor %s is behind for the second time: %s", executor, done)
         self._given_up = self._given_up.add(self._late, self._tuning, now)
 
-    def _ended(self) -> list[bytes]:
-        """The results of this job's tasks so far."""
-        return [result for job, _, result in self._arrived.value if job == self._job and result != EMPTY]
+    def _ended(self) -> dict[int, bytes]:
+        """The results of this job's tasks so far, by the number of the bin."""
+        return {number: result for job, number, result in self._arrived.value if job == self._job and result != EMPTY}
 
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
         """Judges the job that begins now."""
@@ -324,7 +331,7 @@ def _report(
     arrived: Accumulator[list[Arrived]],
     job: int,
     tasks: Iterable[tuple[int, bytes]],
-) -> Iterator[tuple[int, bytes]]:
+) -> None:
     """Runs on a worker."""
     for number, task in tasks:
         if task == SURPLUS:
@@ -334,7 +341,6 @@ def _report(
             continue
         for result in work([task]):
             arrived.add([(job, number, result)])
-            yield number, result
 
 
 def warm_up(context: SparkContext, stream: bytes) -> None:
