@@ -128,6 +128,7 @@ class _Reading:
             (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
         }
         self._alive = set(self._open.values())
+        self._finished: list[TopicPartition] = []
 
     def runs(self) -> Iterator[MessageRun | UnreadableRange]:
         """All runs until every range is done or Kafka stays silent."""
@@ -147,6 +148,7 @@ class _Reading:
                 )
                 return
             yield from self._sorted(messages)
+            self._stop_fetching()
 
     def _patience_seconds(self) -> float:
         """How long to wait for any message: other partitions of the batch wait to be committed meanwhile."""
@@ -228,9 +230,14 @@ class _Reading:
         done = self._ranges[index]
         del self._open[done.topic, done.partition]
         self._alive.discard(index)
-        if self._open:
+        self._finished.append(TopicPartition(done.topic, done.partition))
+
+    def _stop_fetching(self) -> None:
+        """Drop finished ranges from the assignment, all of a poll at once: each call waits for the client's thread."""
+        finished, self._finished = self._finished, []
+        if finished and self._open:
             try:
-                self._consumer.incremental_unassign([TopicPartition(done.topic, done.partition)])
+                self._consumer.incremental_unassign(finished)
             except KafkaException:
                 return  # only saves fetching: later messages are dropped
 

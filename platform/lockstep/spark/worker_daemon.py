@@ -6,6 +6,7 @@ bytecode, and leaves all other imports to each worker.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -18,6 +19,15 @@ from lockstep.spark.surplus_worker import with_end
 PRELOADED = ("pyspark.worker", "lockstep.engine.executor.task")
 """Modules whose import starts no thread that a fork would lose: those of Arrow's allocator and of BLAS are restarted by
 their libraries in the child. No module of the user's is among them: it might do anything."""
+
+MALLOC_OPTIONS = {"M_MMAP_THRESHOLD": (-3, 1 << 20), "M_TRIM_THRESHOLD": (-1, 16 << 20)}
+"""Options of glibc's `mallopt`, each with its number in `malloc.h` and our value in bytes.
+
+Each open LMDB environment allocates lists of 2 MiB (zeroed) and 1 MiB and touches little of them. glibc maps blocks of
+that size until the first is freed and then takes them from the heap: a worker with 1,000 partitions held 3.3 GB and
+spent 15 % of its time on zeroing them. A set threshold does not move: 0.4 GB. The second option spares the system calls
+of a heap whose top grows and shrinks by more than 128 kB; 256 MB of it would be kept, not reused.
+"""
 
 
 def drop_archives(path: list[str]) -> list[str]:
@@ -46,11 +56,18 @@ def move_working_folder_last(path: list[str], folder: str) -> list[str]:
     return [*path[1:], folder] if path[:1] == [folder] else path
 
 
+def set_malloc_options() -> bool:
+    """Set `MALLOC_OPTIONS` for this process and its forks. False where the C library has no such options."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all(mallopt(*option) == 1 for option in MALLOC_OPTIONS.values())
+
+
 def main() -> None:
     """Serve Spark until it closes the standard input."""
     sys.path[:] = drop_archives(move_working_folder_last(sys.path, os.getcwd()))  # noqa: PTH109  # as `python -m` wrote it
     for name in PRELOADED:
         importlib.import_module(name)
+    set_malloc_options()
     gc.freeze()  # the collector of a worker does not touch, and so not copy, the pages that it shares
     daemon: Any = importlib.import_module("pyspark.daemon")
     daemon.worker = with_end(daemon.worker)
