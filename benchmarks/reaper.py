@@ -40,19 +40,25 @@ class _Sampler(threading.Thread):
     """Samples all descendants four times a second: peak memory, and CPU time that no parent counts.
 
     A process whose parent ignores SIGCHLD (Spark's daemon of Python workers does) is reaped by the
-    kernel, which adds its time to no process: its last sample counts, at most a quarter second short.
+    kernel, which adds its time to no process: its last sample counts, at most a quarter second short. Where that parent
+    ends first, this process reaps it, and the sample does not count.
+
+    Attributes:
+        peak_bytes: Peak memory of all descendants.
+        reaped: Processes that this one has waited for.
     """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak_bytes = 0
+        self.reaped: set[int] = set()
         self._uncounted_seconds: dict[int, float] = {}
         self._done = threading.Event()
 
     @property
     def uncounted_seconds(self) -> float:
         """CPU time of all processes without a waiting parent."""
-        return sum(self._uncounted_seconds.values())
+        return sum(seconds for pid, seconds in self._uncounted_seconds.items() if pid not in self.reaped)
 
     def run(self) -> None:
         while not self._done.wait(SAMPLE_SECONDS):
@@ -82,9 +88,9 @@ def run(command: list[str]) -> dict[str, float]:
     try:
         pid = subprocess.Popen(command).pid  # 2
         sampler.start()
-        exit_code = _wait_for(pid)  # 3
+        exit_code = _wait_for(pid, sampler.reaped)  # 3
         wall_seconds = time.monotonic() - began
-        left_behind = _wait_for_the_rest()  # 4
+        left_behind = _wait_for_the_rest(sampler.reaped)  # 4
     finally:
         _kill_descendants()
     sampler.finish()
@@ -136,29 +142,30 @@ def _cpu_seconds_if_uncounted(pid: int) -> float | None:
     return None
 
 
-def _wait_for(pid: int) -> int:
+def _wait_for(pid: int, reaped: set[int]) -> int:
     while True:
         ended, status = os.wait()
+        reaped.add(ended)
         if ended == pid:
             return os.waitstatus_to_exitcode(status)
 
 
-def _wait_for_the_rest() -> int:
+def _wait_for_the_rest(reaped: set[int]) -> int:
     """Wait for all other descendants, killing them after the deadline; returns how many were killed."""
     deadline = time.monotonic() + LEFT_BEHIND_SECONDS_MAX
     killed = 0
-    while _reap():
+    while _reap(reaped):
         if time.monotonic() > deadline:
             killed += _kill_descendants()
         time.sleep(_POLL_SECONDS)
     return killed
 
 
-def _reap() -> bool:
+def _reap(reaped: set[int]) -> bool:
     """Reap everything that has ended; returns whether any child is left."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            reaped.add(pid)
     except ChildProcessError:
         return False
     return True

@@ -41,6 +41,18 @@ if child == 0:
 while os.path.exists(f"/proc/{child}"):
     time.sleep(0.01)
 """
+IGNORED_AND_LEFT = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+parent = os.getpid()
+if os.fork() == 0:
+    burn(1)
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    os._exit(0)
+time.sleep(60)
+"""
 PAIR = """
 import os
 child = os.fork()
@@ -74,6 +86,14 @@ def test_the_cpu_time_of_children_that_nobody_waits_for_is_counted_to_a_quarter_
     """Spark's daemon of Python workers ignores their ends; the kernel then adds their time to nobody's."""
     start_up = measured("").cpu_seconds
     assert 0.5 <= measured(IGNORED).cpu_seconds < 1.9 + start_up
+
+
+def test_the_cpu_time_of_a_child_whose_ignoring_parent_ends_first_is_counted_once() -> None:
+    """Spark's daemon does as well, with the JVM: its workers are adopted, and counted when they are waited for."""
+    start_up = measured("").cpu_seconds
+    with pytest.raises(CommandFailedError) as raised:
+        measured(IGNORED_AND_LEFT)
+    assert 1.0 <= raised.value.usage.cpu_seconds < 1.7 + start_up
 
 
 @pytest.mark.slow
