@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +90,7 @@ def _files(folder: Path) -> list[Path]:
     if (folder / "_delta_log").is_dir():
         from deltalake import DeltaTable
 
-        return [Path(uri.removeprefix("file://")) for uri in DeltaTable(folder).file_uris()]
+        return [Path(unquote(uri.removeprefix("file://"))) for uri in DeltaTable(folder).file_uris()]
     return sorted(folder.rglob("*.parquet"))
 
 

@@ -59,10 +59,10 @@ def test_a_null_is_refused_by_name() -> None:
 
 
 def test_only_the_committed_files_of_a_delta_table_count(tmp_path: Path) -> None:
-    hours = pa.array(["2026-01-01T00", "2026-01-01T00", "2026-01-01T01"])
-    write_deltalake(str(tmp_path), table(ROWS).append_column("commit_hour", hours), partition_by=["commit_hour"])
-    pq.write_table(table(ROWS), tmp_path / "orphan.parquet")
-    assert digest_of(tmp_path) == digest(ROWS)
+    hours, folder = pa.array(["2026-01-01T00", "2026-01-01T00", "2026-01-01T01"]), tmp_path / "ready fold, 100%"
+    write_deltalake(str(folder), table(ROWS).append_column("commit_hour", hours), partition_by=["commit_hour"])
+    pq.write_table(table(ROWS), folder / "orphan.parquet")
+    assert digest_of(folder) == digest(ROWS)
 
 
 def test_the_plain_fold_gives_a_row_for_each_update() -> None:
