@@ -192,24 +192,29 @@ def compress_blocks(entries: Iterable[Change], compressor: zstandard.ZstdCompres
     """Pack entries into compressed blocks of about `BLOCK_BYTES`."""
     blocks: list[bytes] = []
     count = size = 0
-    for block in iterate_blocks(entries):
+    for block, block_bytes in _sized_blocks(entries):
         blocks.append(_block(block, compressor))
-        count, size = count + len(block), size + sum(map(count_change_bytes, block))
+        count, size = count + len(block), size + block_bytes
     return CompressedBlocks(tuple(blocks), count, size)
 
 
 def iterate_blocks(entries: Iterable[Change]) -> Iterator[list[Change]]:
     """The entries in lists of about `BLOCK_BYTES`."""
+    return (block for block, _ in _sized_blocks(entries))
+
+
+def _sized_blocks(entries: Iterable[Change]) -> Iterator[tuple[list[Change], int]]:
+    """Blocks of entries, each with its bytes before compression."""
     waiting: list[Change] = []
     waiting_bytes = 0
     for entry in entries:
         waiting.append(entry)
         waiting_bytes += count_change_bytes(entry)
         if waiting_bytes >= BLOCK_BYTES:
-            yield waiting
+            yield waiting, waiting_bytes
             waiting, waiting_bytes = [], 0
     if waiting:
-        yield waiting
+        yield waiting, waiting_bytes
 
 
 def encode_segment(header: SegmentHeader, packed: CompressedBlocks, compressor: zstandard.ZstdCompressor) -> bytes:

@@ -20,9 +20,9 @@ BYTES_MAX = 48_000_000
 """Encoded bytes of the sessions that a process keeps; half of what a task may decode (`MemoryBudget`)."""
 ENTRY_BYTES = 250
 """Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
-BATCHES_MAX = 16
+BATCHES_MAX = 64
 """A session is decoded again after so many of its batches at most: a fold that leaves a value there that its type
-cannot hold is found that soon, and not with the next restart."""
+cannot hold is found that soon, and not with the next restart. To decode is four times the work of encoding."""
 
 
 class SessionEntry(msgspec.Struct, Generic[S]):

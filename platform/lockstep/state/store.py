@@ -342,16 +342,17 @@ class PartitionState(Generic[S]):
         if not self.entries and not self._removed:
             return []
         encode, typed = self._schema.encode, self._translated()
+        mark, has_tables = typed.mark, typed.has_tables
         changes: list[Change] = []
         for session, entry in self.entries.items():
-            value = typed.mark + encode(session, entry.gate, entry.state)
+            value = mark + encode(session, entry.gate, entry.state)
             if value != entry.stored:
                 changes.append((_key(session), value))
-            if typed.has_tables:
-                changes += self._row_changes(session, entry, typed.mark)
+            if has_tables:
+                changes += self._row_changes(session, entry, mark)
         for session in sorted(self._removed - self.entries.keys()):
             changes.append((_key(session), None))
-            if typed.has_tables:
+            if has_tables:
                 changes += self._rows.removals(_key(session))
         return changes
 

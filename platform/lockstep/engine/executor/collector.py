@@ -1,8 +1,8 @@
 """Keeps Python's collector of reference cycles off state: it would scan all sessions again and again.
 
-It is off during a task. After each task PySpark has it look at everything that is not frozen, which is what the task
-left behind, but not the sessions that the worker keeps decoded. Now and then it sees those too: a cycle within a state
-that was replaced is garbage that nothing else frees.
+It is off during a task, and looks once at what the task left behind, but not at the sessions that the worker has kept
+decoded since earlier ones. PySpark's own look after each task finds everything frozen. Now and then it sees all: a
+cycle within a state that was replaced is garbage that nothing else frees.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ class CollectorSchedule:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """No collection in this context; afterwards only of what was made in it, unless a look is due."""
+        """No collection in this context, one of what was made in it at its end; of everything when a look is due."""
         gc.freeze()
         gc.disable()
         try:
             yield
         finally:
-            gc.enable()
             if self._clock() - self._looked_at >= self._seconds:
                 self._looked_at = self._clock()
                 gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            gc.enable()
