@@ -138,12 +138,9 @@ class TasksInThisProcess:
         self._tasks = tasks
         return self
 
-    def mapPartitions(self, work: Callable[[Iterator[bytes]], Iterator[bytes]]) -> TasksInThisProcess:  # noqa: N802  # Spark's name
-        self._work = work
-        return self
-
-    def collect(self) -> list[bytes]:
-        return [facts for task in self._tasks for facts in self._work(iter([task]))]
+    def foreachPartition(self, work: Callable[[Iterator[bytes]], None]) -> None:  # noqa: N802  # Spark's name
+        for task in self._tasks:
+            work(iter([task]))
 
 
 def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(
