@@ -145,9 +145,9 @@ class ColumnRule(Rule):
     runs_inline = True
     suffix: ClassVar[str]
 
+    @abstractmethod
     def accepts(self, value: object) -> bool:
         """Whether a value of the column keeps the promise. Null is judged before."""
-        raise NotImplementedError(type(self).__name__)
 
     @property
     def allows_null(self) -> bool:
