@@ -18,8 +18,9 @@ from benchmarks import goals, record, report
 from benchmarks.amplification import OpenHours, measure_amplification
 from benchmarks.compaction import SmallFiles, measure_compaction
 from benchmarks.driver import Driver, measure_driver
-from benchmarks.feed import FeedIncompleteError, feed
+from benchmarks.feed import FeedIncompleteError, feed, forget_positions
 from benchmarks.growth import Growth, OtherSettingsError, measure_growth
+from benchmarks.large_state import LargeState, measure_large_state
 from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
@@ -170,6 +171,20 @@ def restart(
     asked = plan_restarts(handovers, rate)
     with _prepared(keep, (), console) as (broker, output):
         found = measure_restart(asked, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def state(
+    gigabytes: Annotated[float, typer.Option(help="State, as the local copy holds it.")] = 10.0,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """Much state: memory, disk, and restarts with and without the local copy; 10 GB need 45 GB of disk."""
+    console, asked = Console(), LargeState(gigabytes)
+    with _prepared(keep, (asked.size,), console) as (broker, output):
+        forget_positions(broker.bootstrap_servers)
+        found = measure_large_state(asked, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
     _keep_record(found, results, console)
 
 

@@ -15,8 +15,8 @@ from benchmarks.report import Report
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- figures: `python -m benchmarks plots` writes this -->", "<!-- end of figures -->"
 ORDER = (
-    *("pairs", "main", "peers", "topics", "sessions", "latency", "restart", "startup", "driver"),
-    *("growth-5s", "growth-300s", "compaction", "amplification", "quality"),
+    *("pairs", "main", "peers", "topics", "sessions", "latency", "restart", "state", "startup", "driver"),
+    *("growth-1s", "growth-5s", "growth-300s", "compaction", "amplification", "quality"),
 )
 CPU_MAX, RATE_MIN, RATIO_MAX = 4.5, 350_000, 1.25
 

@@ -101,14 +101,23 @@ class Side:
     def run_slice(self, core: int) -> Slice:
         """One batch on one core."""
         before = self._pin(core)
-        self._release()
-        messages = self.wait_done()
+        messages = self.run_batch()
         return Slice(messages, compute_used(before, self.read_cpu()))
+
+    def run_batch(self) -> int:
+        """One batch; returns the messages of all processes.
+
+        Raises:
+            EndedEarlyError: A process has ended.
+        """
+        for process in self._processes:
+            self._release_one(process)
+        return self.wait_done()
 
     def read_cpu(self) -> dict[int, float]:
         """CPU seconds of every process, with those of its ended children."""
         found: dict[int, float] = {}
-        for process in self._tree():
+        for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 found[process.pid] = sum(process.cpu_times()[:4])
         return found
@@ -126,7 +135,7 @@ class Side:
 
     def close(self) -> None:
         """End what still runs."""
-        for process in self._tree():
+        for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         for each in self._processes:
@@ -139,10 +148,6 @@ class Side:
                 self._wait_one(process)
         if process.wait(_END_SECONDS_MAX):
             raise EndedEarlyError(self.name)
-
-    def _release(self) -> None:
-        for process in self._processes:
-            self._release_one(process)
 
     def _release_one(self, process: subprocess.Popen[str]) -> None:
         if process.stdin is not None:
@@ -157,14 +162,15 @@ class Side:
 
     def _pin(self, core: int, cores: set[int] | None = None) -> dict[int, float]:
         """Bind every thread to a core (or to several); returns the CPU seconds until now."""
-        for process in self._tree():
+        for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 for thread in process.threads():
                     with suppress(ProcessLookupError):
                         os.sched_setaffinity(thread.id, cores or {core})
         return self.read_cpu()
 
-    def _tree(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
+        """All processes, and what they started."""
         found: list[psutil.Process] = []
         for each in self._processes:
             with suppress(psutil.NoSuchProcess):

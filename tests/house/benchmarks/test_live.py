@@ -9,7 +9,9 @@ import pytest
 from rich.console import Console
 
 from benchmarks.driver import Driver, measure_driver
+from benchmarks.feed import feed
 from benchmarks.goals import load
+from benchmarks.large_state import LargeState, measure_large_state
 from benchmarks.latency import Live, LiveResult, measure_latency
 from benchmarks.plots import draw
 from benchmarks.record import Record, save
@@ -56,6 +58,18 @@ def test_a_small_stream_is_killed_restarted_and_handed_over(broker: Broker, tmp_
     result = record.details["result"]
     assert result["rows"] == result["messages"] > 0  # type: ignore[index]  # as written
     assert result["verified"].startswith("proven: ")  # type: ignore[index]  # as written
+
+
+@pytest.mark.slow
+def test_a_stream_with_state_restarts_with_and_without_its_local_copy(broker: Broker, tmp_path: Path) -> None:
+    asked = LargeState(gigabytes=0.01, batch_messages=400)
+    feed(broker.bootstrap_servers, asked.size, tmp_path)
+    record = measure_large_state(
+        asked, bootstrap_servers=broker.bootstrap_servers, folder=tmp_path / "x", console=QUIET
+    )
+    figures = {figure.name: figure.value for figure in record.figures}
+    assert 0 < figures["state, durable files"] < figures["state, local copy"]
+    assert all(value > 0 for value in figures.values())
 
 
 @pytest.mark.slow
