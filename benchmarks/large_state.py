@@ -26,6 +26,7 @@ SESSION_BYTES = 12_500
 SAMPLE_SECONDS = 1.0
 RESTART_MAX_SECONDS = 15.0
 KINDS = (DRIVER, JVM, WORKERS)
+RESTARTS = KEPT, LOST = "local copy kept", "local copy lost"
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def measure_large_state(asked: LargeState, *, bootstrap_servers: str, folder: Pa
     conditions, updates = Conditions.now(), asked.batches * asked.batch_messages
     task = Task(bootstrap_servers, asked.size.pattern, folder / "state", asked.batch_messages, turns=True)
     phases = dict[str, Phase]()
-    for name, messages in (("made", asked.size.sessions + updates), ("local copy kept", updates), ("lost", updates)):
-        if name == "lost":
+    for name, messages in (("made", asked.size.sessions + updates), (KEPT, updates), (LOST, updates)):
+        if name == LOST:
             shutil.rmtree(task.output / "local")
         phases[name] = run_phase(task, messages)
         console.print(name, phases[name])
@@ -100,10 +101,7 @@ def run_phase(task: Task, messages: int) -> Phase:
             wall_seconds, cpu_seconds = time.monotonic() - began, sum(side.read_cpu().values())
     finally:
         side.close()
-    folders = {
-        "local copy": task.output / "local",
-        **{kind: task.output / STREAM / kind for kind in ("state", "table")},
-    }
+    folders = {"local copy": task.output / "local", "state": task.output / STREAM / "state"}
     disk = {name: measure_folder(folder) for name, folder in folders.items()}
     return Phase(first_seconds, done, wall_seconds, cpu_seconds, dict(memory), disk)
 
@@ -159,11 +157,11 @@ def figures(phases: dict[str, Phase]) -> list[Figure]:
         Figure("to make it, wall time", made.wall_seconds, "s"),
         *(
             Figure(f"restart to first batch, {name}", phases[name].first_seconds, "s", RESTART_MAX_SECONDS)
-            for name in ("local copy kept", "lost")
+            for name in RESTARTS
         ),
         *(
             Figure(f"memory of {WORKERS}, most, {name}", phases[name].memory_bytes_max[WORKERS] / 1e9, "GB")
-            for name in ("local copy kept", "lost")
+            for name in RESTARTS
         ),
     ]
 
