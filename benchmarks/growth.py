@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ import msgspec
 from deltalake import DeltaTable
 from rich.console import Console
 
-from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
+from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from lockstep import Envelope, Kind, Sequence, Stream, Strict, Topics, Transform
 from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.run import compact_stream
@@ -36,7 +38,12 @@ from lockstep.table.row_encoder import Provenance, RowsBuilder
 
 HOUR, DAY = 3600.0, 86400.0
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-METADATA_MAX_MB, GROWTH_MAX = 200.0, 1.2
+METADATA_A_DAY_MAX_MB, GROWTH_MAX = 20.0, 1.2
+LOOKS = (
+    *("a start", "status", "a tick of the supervisor", "a tick of the health sensor"),
+    "open the table with Spark",
+)
+"""What operators, sensors and readers do, each in a process of its own."""
 RETENTION_SECONDS = 72 * HOUR
 
 
@@ -83,6 +90,18 @@ class Growth:
     partitions: int = 2
 
 
+class Look(msgspec.Struct, frozen=True):
+    """What a look costs.
+
+    Attributes:
+        cpu_seconds: The least of some looks, as other load of the machine only adds; of a JVM, if it looks.
+        memory_bytes: That no file backs, after the looks; of a JVM, if it looks.
+    """
+
+    cpu_seconds: float
+    memory_bytes: int
+
+
 class Day(msgspec.Struct, frozen=True, kw_only=True):
     """Disk usage at the end of a day, and the cost of reading it.
 
@@ -90,13 +109,15 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
         day: Its number, from 1.
         bytes: Bytes on disk by kind: rows, ledger, log of the table, log of the ledger, checkpoints.
         files: Files likewise.
-        cpu_seconds: CPU time by operation: a read of positions, opening the table, a claim, a batch.
+        cpu_seconds: CPU time by operation: a read of positions, opening the table, a start, a batch.
+        memory_bytes: Of the process that does it, by operation.
     """
 
     day: int
     bytes: dict[str, int]
     files: dict[str, int]
     cpu_seconds: dict[str, float]
+    memory_bytes: dict[str, int]
 
     @property
     def metadata_bytes(self) -> int:
@@ -264,6 +285,7 @@ class _Soak:
         for path in (folders.root / folders.stream).rglob("*"):
             if path.is_file():
                 found.setdefault(_kind(path, folders), []).append(path.stat().st_size)
+        looks = {name: self._look(name) for name in LOOKS}
         return Day(
             day=day,
             bytes={kind: sum(sizes) for kind, sizes in sorted(found.items())},
@@ -272,10 +294,17 @@ class _Soak:
                 "positions": _cpu(lambda: read_positions(folders, OutputLog(folders.table).base().head)),
                 "open the table": _cpu(lambda: DeltaTable(folders.table).get_add_actions()),
                 "open the ledger": _cpu(lambda: DeltaTable(folders.ledger).get_add_actions()),
-                "a start": _cpu(lambda: WriterStartup(STREAM, folders, "cluster").claim(cancelled=lambda: False)),
                 "a batch": self._batch_cpu,
+                **{name: look.cpu_seconds for name, look in looks.items()},
             },
+            memory_bytes={name: look.memory_bytes for name, look in looks.items()},
         )
+
+    def _look(self, name: str) -> Look:
+        """One of another process under this clock."""
+        side = [sys.executable, "-m", "benchmarks.growth_side", name, str(self._folders.root), str(self._clock.now)]
+        answer = subprocess.run(side, check=True, stdout=subprocess.PIPE)
+        return msgspec.json.decode(answer.stdout.splitlines()[-1], type=Look)
 
 
 def _next_offset(folders: StreamFolders) -> int:
@@ -306,16 +335,27 @@ def _cpu(act: Callable[[], object], repeat: int = 5) -> float:
 
 def _make_figures(days: list[Day]) -> list[Figure]:
     last, second, filled = days[-1], days[:2][-1], days[:3][-1]
-    history = last.bytes.get("ledger, compacted", 0)
+    history, added = last.bytes.get("ledger, compacted", 0), last.metadata_bytes - filled.metadata_bytes
+    a_day = added / max(1, last.day - filled.day)
     return [
-        Figure("metadata on disk at the end, all but rows and state", last.metadata_bytes / 1e6, "MB", METADATA_MAX_MB),
-        Figure(f"metadata, day {last.day} to day {filled.day}", last.metadata_bytes / filled.metadata_bytes, ""),
+        Figure("metadata on disk at the end, all but rows and state", last.metadata_bytes / 1e6, "MB"),
+        Figure(f"metadata a day, day {filled.day} to day {last.day}", a_day / 1e6, "MB", METADATA_A_DAY_MAX_MB),
         Figure("of these the ledger's compacted hours, which are kept permanently", history / 1e6, "MB"),
         *(
             Figure(f"{what}, day {last.day} to day {second.day}", seconds / second.cpu_seconds[what], "", GROWTH_MAX)
             for what, seconds in last.cpu_seconds.items()
         ),
+        *(
+            Figure(
+                f"memory of {what}, day {last.day} to day {second.day}",
+                size / second.memory_bytes[what],
+                "",
+                GROWTH_MAX,
+            )
+            for what, size in last.memory_bytes.items()
+        ),
         *(Figure(f"{what}, day {last.day}", seconds, "CPU s") for what, seconds in last.cpu_seconds.items()),
+        *(Figure(f"memory of {what}, day {last.day}", size / 1e6, "MB") for what, size in last.memory_bytes.items()),
     ]
 
 
@@ -332,7 +372,6 @@ def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
             y_label="MB",
             series=[Series("all", [day.metadata_bytes / 1e6 for day in days], numbers)]
             + [Series(kind, [day.bytes.get(kind, 0) / 1e6 for day in days], numbers) for kind in kinds],
-            goals=[GoalLine("goal", "y", METADATA_MAX_MB)],
         ),
         Panel(
             kind="curve",
@@ -340,6 +379,15 @@ def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
             x_label="day",
             y_label="CPU s",
             series=[Series(what, [day.cpu_seconds[what] for day in days], numbers) for what in last.cpu_seconds],
+        ),
+        Panel(
+            kind="curve",
+            title="memory of a look",
+            x_label="day",
+            y_label="MB",
+            series=[
+                Series(what, [day.memory_bytes[what] / 1e6 for day in days], numbers) for what in last.memory_bytes
+            ],
         ),
     ]
     settings: dict[str, object] = {
