@@ -1,11 +1,15 @@
-"""Lets a Python worker end after its task: Spark itself keeps every worker that a busy time needed.
+"""What a Python worker does once Spark has the result of its task: it collects garbage, or ends.
 
-A stream that has become quiet would meet them in turns, each with other sessions decoded or with none, and each keeps
+Python's collector would look at all that a task made before the result is sent, and the batch would wait for it.
+PySpark calls it after each task anyway.
+
+Spark keeps every worker that a busy time needed. A stream that has become quiet would meet them in turns, each with other sessions decoded or with none, and each keeps
 its memory. Spark finds the process gone, and forks a new one when it has more tasks at once.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -14,7 +18,12 @@ from typing import Any
 Work = Callable[..., Any]
 """PySpark's function of a worker: serves one task."""
 
-_asked = threading.Event()
+_serving, _asked = threading.Event(), threading.Event()
+
+
+def is_serving() -> bool:
+    """Whether this process serves a task, after which PySpark collects garbage."""
+    return _serving.is_set()
 
 
 def end_after_task() -> None:
@@ -23,10 +32,15 @@ def end_after_task() -> None:
 
 
 def with_end(work: Work) -> Work:
-    """`work`, after which the process ends where its task has asked for that."""
+    """`work`, after which the process ends where its task has asked for that; the collector is on again after it."""
 
     def serve(*arguments: Any) -> Any:
-        code = work(*arguments)
+        _serving.set()
+        try:
+            code = work(*arguments)
+        finally:
+            _serving.clear()
+            gc.enable()
         if _asked.is_set():
             os._exit(0)
         return code

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.engine.executor.collector import LOOK_SECONDS, CollectorSchedule
+from lockstep.spark.surplus_worker import with_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,4 +61,32 @@ def test_what_outlives_tasks_is_looked_at_now_and_then() -> None:
 def test_an_error_in_a_task_leaves_the_collector_on() -> None:
     with pytest.raises(ZeroDivisionError), CollectorSchedule().pause():
         raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+def test_a_worker_of_spark_leaves_the_look_to_pyspark_which_sends_the_result_first() -> None:
+    schedule = CollectorSchedule()
+    left: list[weakref.ref[Cycle]] = []
+    earlier = [Cycle() for _ in range(1_000)]
+
+    def task() -> None:
+        with schedule.pause():
+            left.append(weakref.ref(Cycle()))
+        assert not gc.isenabled()
+        assert left[0]() is not None
+
+    with_end(task)()
+    assert gc.isenabled()
+    assert len(gc.get_objects()) < len(earlier)
+    gc.collect()  # PySpark's
+    assert left[0]() is None
+
+
+def test_a_task_of_another_kind_finds_the_collector_on() -> None:
+    def fail() -> None:
+        with CollectorSchedule().pause():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        with_end(fail)()
     assert gc.isenabled()

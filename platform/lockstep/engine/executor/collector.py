@@ -1,8 +1,8 @@
 """Keeps Python's collector of reference cycles off state: it would scan all sessions again and again.
 
 It is off during a task, and looks once at what the task left behind, but not at the sessions that the worker has kept
-decoded since earlier ones. PySpark's own look after each task finds everything frozen. Now and then it sees all: a
-cycle within a state that was replaced is garbage that nothing else frees.
+decoded since earlier ones. In a worker of Spark that is PySpark's own look after each task, once the result is sent.
+Now and then it sees all: a cycle within a state that was replaced is garbage that nothing else frees.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import gc
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from lockstep.spark.surplus_worker import is_serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +30,7 @@ class CollectorSchedule:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """No collection in this context, one of what was made in it at its end; of everything when a look is due."""
+        """No collection in this context, and one of what was made in it afterwards; of everything when a look is due."""
         gc.freeze()
         gc.disable()
         try:
@@ -37,6 +39,7 @@ class CollectorSchedule:
             if self._clock() - self._looked_at >= self._seconds:
                 self._looked_at = self._clock()
                 gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            gc.enable()
+            if not is_serving():
+                gc.collect()
+                gc.freeze()
+                gc.enable()

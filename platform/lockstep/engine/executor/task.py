@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -467,7 +468,8 @@ def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: 
     2. Read all ranges at once and fold the messages, range by range in offset order.
     3. Explain the missing offsets.
     4. Fold a range again where something stopped it: no half-applied message is left.
-    5. Write the rows, in order of topic id, partition and offset, the rejected messages, and the changed state.
+    5. Write the rows, in order of topic id, partition and offset; at the same time the rejected messages and the
+       changed state, as most of either is compressing and waiting for the disk.
     6. Return the result.
     """
     started = time.process_time()
@@ -489,11 +491,11 @@ def _process_bin(job: JobSpec, task: TaskSpec, program: CompiledStream, log: Mes
         works = [opener.open(planned) for planned in task.ranges]
         read_and_fold(opener, works)
         works = [finalize_range(work, opener) for work in works]
-        files = _write_rows(job, task, works, program)
+        rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, works, program)
         quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
         late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
         facts = _save_states(job, task, works)
-    return TaskResult(ranges=facts, files=files, cpu_seconds=0.0, quarantine=quarantine, late=late)
+        return TaskResult(ranges=facts, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
 
 
 def _write_rows(
