@@ -53,7 +53,7 @@ class _Sampler(threading.Thread):
         self.peak_bytes = 0
         self.reaped: set[int] = set()
         self._uncounted_seconds: dict[int, float] = {}
-        self._done = threading.Event()
+        self._done, self._is_whole = threading.Event(), False
 
     @property
     def uncounted_seconds(self) -> float:
@@ -68,10 +68,14 @@ class _Sampler(threading.Thread):
                 seconds = _cpu_seconds_if_uncounted(pid)
                 if seconds is not None:
                     self._uncounted_seconds[pid] = seconds
+        self._is_whole = True
 
     def finish(self) -> None:
+        """Stop sampling. Raises RuntimeError where it failed before: the figures would miss processes."""
         self._done.set()
         self.join()
+        if not self._is_whole:
+            raise RuntimeError("sampling failed, see above: CPU time and memory are not whole")
 
 
 def run(command: list[str]) -> dict[str, float]:
@@ -116,9 +120,10 @@ def descendants(pid: int) -> list[int]:
 def _children(pid: int) -> list[int]:
     """A process's children, of all its threads."""
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread or process that has just ended
-            children += map(int, task.read_text().split())
+    with contextlib.suppress(OSError):  # a process that has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                children += map(int, (task / "children").read_text().split())
     return children
 
 
