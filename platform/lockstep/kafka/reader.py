@@ -58,7 +58,8 @@ class Range(msgspec.Struct, frozen=True):
         topic: Name of the topic.
         partition: Partition number.
         start: First offset to read.
-        until: First offset not to read.
+        until: The range is waited for up to this offset.
+        beyond: Number of further offsets that are taken where the client has them already.
         leader_epoch: Epoch of the last record read before `start`, to detect a log that was truncated and
             has regrown.
         single_batches: Each fetch returns one record batch.
@@ -69,9 +70,15 @@ class Range(msgspec.Struct, frozen=True):
     partition: int
     start: int
     until: int
+    beyond: int = 0
     leader_epoch: int | None = None
     single_batches: bool = False
     patient: bool = False
+
+    @property
+    def limit(self) -> int:
+        """First offset not to read."""
+        return self.until + self.beyond
 
 
 class MessageRun(msgspec.Struct):
@@ -119,7 +126,11 @@ def read_ranges(
 
 
 class _Reading:
-    """One pass over the ranges of a bin."""
+    """One pass over the ranges of a bin.
+
+    It waits for each range up to its `until`. Until the last of them is there, and from what the client has fetched by
+    then, the others take what they may beyond it.
+    """
 
     def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning) -> None:
         self._consumer, self._ranges, self._tuning = consumer, ranges, tuning
@@ -127,16 +138,16 @@ class _Reading:
         self._open = {
             (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
         }
-        self._alive = set(self._open.values())
+        self._awaited = set(self._open.values())
         self._finished: list[TopicPartition] = []
 
     def runs(self) -> Iterator[MessageRun | UnreadableRange]:
         """All runs until every range is done or Kafka stays silent."""
         if not self._open:
             return
-        self._consumer.assign([_assigned(self._ranges[index]) for index in self._alive])
+        self._consumer.assign([_assigned(self._ranges[index]) for index in self._awaited])
         silent_since = time.monotonic()
-        while self._open:
+        while self._awaited:
             messages = self._consumer.consume(min(MESSAGES_A_CALL, self._left()), POLL_SECONDS)
             if messages:
                 silent_since = time.monotonic()
@@ -149,15 +160,17 @@ class _Reading:
                 return
             yield from self._sorted(messages)
             self._stop_fetching()
+        if self._open:
+            yield from self._sorted(self._consumer.consume(MESSAGES_A_CALL, 0.0))
 
     def _patience_seconds(self) -> float:
         """How long to wait for any message: other partitions of the batch wait to be committed meanwhile."""
-        patient = any(self._ranges[index].patient for index in self._alive)
+        patient = any(self._ranges[index].patient for index in self._awaited)
         return self._tuning.silence_seconds_max if patient else self._tuning.straggler_seconds_max
 
     def _left(self) -> int:
         """Number of offsets left: a poll for more would wait for messages beyond the ranges."""
-        return max(1, sum(self._ranges[index].until - self._next[index] for index in self._alive))
+        return max(1, sum(self._ranges[index].until - self._next[index] for index in self._awaited))
 
     def _sorted(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
         """Messages by range, then the ends of partitions that came with them.
@@ -196,24 +209,26 @@ class _Reading:
 
     def _event(self, index: int, event: Message) -> Iterator[MessageRun | UnreadableRange]:
         error = event.error()
-        if index not in self._alive or error is None:
+        if error is None or not self._is_open(index):
             return
-        if error.code() in (ClientError._PARTITION_EOF, *_CORRUPT):  # noqa: SLF001  # the client's name of the event
+        at_end = error.code() in (ClientError._PARTITION_EOF, *_CORRUPT)  # noqa: SLF001  # the client's name
+        if at_end and index in self._awaited:
             yield from self._end(index, int(event.offset() or 0))
-        if index in self._alive and _ends_range(error):
+        if _ends_range(error) and self._is_open(index):
+            was_awaited = index in self._awaited  # else it has all that it must have
             self._finish(index)
-            yield UnreadableRange(index, error.str(), error.code() in _CORRUPT)
+            if was_awaited:
+                yield UnreadableRange(index, error.str(), error.code() in _CORRUPT)
 
     def _run(self, index: int, messages: list[Message]) -> MessageRun:
-        start, until = self._next[index], self._ranges[index].until
-        past = _offset(messages[-1]) >= until - 1
+        start, limit = self._next[index], self._ranges[index].limit
+        past = _offset(messages[-1]) >= limit - 1
         if past:
-            messages = _before(messages, until)
-        gaps = _gaps(messages, start, until if past else None)
-        self._next[index] = until if past else _offset(messages[-1]) + 1
-        if past:
-            self._finish(index)
-        return MessageRun(index=index, messages=messages, gaps=gaps, reached=self._next[index])
+            messages = _before(messages, limit)
+        gaps = _gaps(messages, start, limit if past else None)
+        reached = limit if past else _offset(messages[-1]) + 1
+        self._advance(index, reached)
+        return MessageRun(index=index, messages=messages, gaps=gaps, reached=reached)
 
     def _end(self, index: int, position: int) -> Iterator[MessageRun]:
         """The readable part of the partition ends at `position`: offsets before it without a message are a gap."""
@@ -221,15 +236,24 @@ class _Reading:
             return
         reached = min(position, self._ranges[index].until)
         gap = (self._next[index], reached)
-        self._next[index] = reached
-        if reached == self._ranges[index].until:
-            self._finish(index)
+        self._advance(index, reached)
         yield MessageRun(index=index, messages=[], gaps=[gap], reached=reached)
+
+    def _advance(self, index: int, reached: int) -> None:
+        self._next[index] = reached
+        if reached >= self._ranges[index].limit:
+            self._finish(index)
+        elif reached >= self._ranges[index].until:
+            self._awaited.discard(index)
+
+    def _is_open(self, index: int) -> bool:
+        item = self._ranges[index]
+        return (item.topic, item.partition) in self._open
 
     def _finish(self, index: int) -> None:
         done = self._ranges[index]
         del self._open[done.topic, done.partition]
-        self._alive.discard(index)
+        self._awaited.discard(index)
         self._finished.append(TopicPartition(done.topic, done.partition))
 
     def _stop_fetching(self) -> None:
@@ -242,7 +266,7 @@ class _Reading:
                 return  # only saves fetching: later messages are dropped
 
     def _reject_buffered(self, reason: str) -> Iterator[UnreadableRange]:
-        for index in sorted(self._alive):
+        for index in sorted(self._awaited):
             yield UnreadableRange(index, reason)
         self._open = {}
 

@@ -3,8 +3,9 @@
 Python's collector would look at all that a task made before the result is sent, and the batch would wait for it.
 PySpark calls it after each task anyway.
 
-Spark keeps every worker that a busy time needed. A stream that has become quiet would meet them in turns, each with other sessions decoded or with none, and each keeps
-its memory. Spark finds the process gone, and forks a new one when it has more tasks at once.
+Spark keeps every worker that a busy time needed. A stream that has become quiet would meet them in turns, each with
+other sessions decoded or with none, and each keeps its memory. Spark finds the process gone, and forks a new one when
+it has more tasks at once.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep.engine.driver.planner import (
+    BEYOND_PARTITIONS_MAX,
     MOVE_FOR_SECONDS_RATIO,
     BatchPlan,
     PlanInput,
@@ -220,6 +221,33 @@ def with_bins(given: PlanInput, bins: dict[Key, int]) -> PlanInput:
 
 def bins_of(plan: BatchPlan) -> dict[Key, int]:
     return {item.position.key: number for number, group in enumerate(plan.bins) for item in group}
+
+
+def beyond(lags: dict[Key, int], **changed: object) -> set[int]:
+    """How far the ranges of a plan may go on."""
+    plan = plan_batch(given_lags(lags, **{"is_live": True, **changed}))
+    return {item.beyond for group in plan.bins for item in group}
+
+
+def test_a_live_batch_has_room_for_what_comes_until_it_is_read() -> None:
+    lags = {("a", 0): 100, ("b", 0): 300}
+    assert beyond(lags, messages_max=1_000) == {300}
+    assert beyond(lags, messages_max=400) == {0}
+
+
+def test_only_a_live_batch_without_a_backlog_goes_on_beyond_its_ends() -> None:
+    lags = {("a", 0): 100, ("b", 0): 300}
+    assert beyond(lags, is_live=False) == {0}
+    assert beyond(lags, messages_max=350) == {0}
+    assert beyond({(f"id{number}", 0): 1 for number in range(BEYOND_PARTITIONS_MAX + 1)}) == {0}
+
+
+@given(inputs())
+def test_a_live_batch_holds_at_most_its_messages(given: PlanInput) -> None:
+    plan = plan_batch(msgspec.structs.replace(given, is_live=True))
+    more = sum(item.beyond for group in plan.bins for item in group)
+    assert more >= 0
+    assert more == 0 or plan.messages + more <= given.messages_max
 
 
 def test_a_small_topic_does_not_starve_behind_a_big_one() -> None:

@@ -346,6 +346,7 @@ class MicroBatchLoop:
             tuning=self._context.launch.tuning,
             patient=self._silent.find_patient(),
             resting=self._silent.find_resting(time.monotonic()),
+            is_live=isinstance(self._context.trigger, Every),
             silent=self._idle.advance_watermarks(self._partitions.positions, self._watch.view.ends, now_us),
         )
 

@@ -62,6 +62,10 @@ TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
 fetches far beyond its end): some 2,000 messages per range keep that at half a microsecond a message."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
 
+BEYOND_PARTITIONS_MAX = 64
+"""A range that may go on beyond its end stays assigned until all ranges are read: the client would fetch thousands of
+partitions again and again meanwhile."""
+
 
 class FileGoal(msgspec.Struct, frozen=True, kw_only=True):
     """File-size trigger: a batch begins when its rows fill files, or when a message has waited long enough.
@@ -91,6 +95,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         tuning: The size of a batch that one bin does.
         patient: Partitions that were silent in the last batches: they are waited for longer.
         resting: Those of them that are left out for now.
+        is_live: The batch may include messages that come after the plan.
     """
 
     batch: BatchIdentity
@@ -105,6 +110,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     tuning: Tuning = DEFAULT_TUNING
     patient: frozenset[Key] = frozenset()
     resting: frozenset[Key] = frozenset()
+    is_live: bool = False
 
 
 Bins = tuple[tuple[PlannedRange, ...], ...]
@@ -136,7 +142,8 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     """Plan a batch.
 
     1. Count the backlog of each partition up to its last stable offset.
-    2. Share the batch among them, with a floor, so that a small topic never starves.
+    2. Share the batch among them, with a floor, so that a small topic never starves. Without a backlog behind it, a
+       live batch includes what comes until its tasks read: a task starts some 20 ms after the plan.
     3. Pack ranges into bins of about equal cost; a partition keeps its bin unless balance demands otherwise.
     """
     waiting = {position.key: _waiting(position, given) for position in given.positions}
@@ -178,8 +185,16 @@ def _plan_by_messages(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     """A batch of limited size, spread over the cores."""
     ranges = _ranges(share_batch(_rotate_lagging(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
+    if given.is_live and len(ranges) <= BEYOND_PARTITIONS_MAX:
+        beyond = _count_beyond(len(ranges), messages, sum(lagging.values()), given.messages_max)
+        ranges = [msgspec.structs.replace(item, beyond=beyond) for item in ranges]
     count = 1 if messages < given.tuning.small_batch_messages else min(given.cores, len(ranges))
     return pack_bins(ranges, _key, [_seconds(item, given) for item in ranges], count, given.learned.bins_before)
+
+
+def _count_beyond(ranges: int, messages: int, waiting: int, most: int) -> int:
+    """Offsets beyond its end that each range may be read to: none with a backlog, which decides what is next."""
+    return (most - messages) // ranges if ranges and messages == waiting else 0
 
 
 def _rotate_lagging(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:

@@ -460,7 +460,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         suspect = self.suspects[item.position.key]
         until = min(item.until, item.position.next_offset + suspect.messages)
         killing = () if suspect.killing is None else (suspect.killing,)
-        return msgspec.structs.replace(item, until=until, killing=killing, single_batches=True)
+        return msgspec.structs.replace(item, until=until, beyond=0, killing=killing, single_batches=True)
 
 
 def _narrow_suspect(item: PlannedRange, controls: int) -> dict[Key, Suspect]:

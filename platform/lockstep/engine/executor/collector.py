@@ -30,7 +30,7 @@ class CollectorSchedule:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """No collection in this context, and one of what was made in it afterwards; of everything when a look is due."""
+        """No collection in this context, one of what was made in it afterwards; of everything when a look is due."""
         gc.freeze()
         gc.disable()
         try:

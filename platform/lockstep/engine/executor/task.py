@@ -4,7 +4,8 @@ A halt that names one message at a time would have an operator resume once per m
 from the first to the last undecodable message seen, and the offset to which it was searched.
 
 A task is deterministic: no clock, no random number, no order of a set reaches a row, so that a
-retried task writes the same rows. Only file names differ.
+retried task writes the same rows for the same offsets. File names differ, and the end of a live range does, which is
+what had come by the time of reading; only one result of a task counts.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class FoldBounds(msgspec.Struct, frozen=True):
         finding: The violation at its end.
         trouble: Reason for an end there without a violation.
         passes_to: The first offset after corrupt batches there, where these are skipped.
+        beyond: Number of further offsets that it takes where they have come already.
     """
 
     until: int
@@ -77,6 +79,7 @@ class FoldBounds(msgspec.Struct, frozen=True):
     finding: Finding | None = None
     trouble: str | None = None
     passes_to: int | None = None
+    beyond: int = 0
 
 
 class RangeInProgress(msgspec.Struct):
@@ -173,7 +176,8 @@ class RangeOpener:
 
     def open(self, planned: PlannedRange, bounds: FoldBounds | None = None) -> RangeInProgress:
         """A range, ready to fold: as it was planned, or within narrower bounds."""
-        bounds = bounds or FoldBounds(planned.until, Exclusions(killing=planned.killing))
+        as_planned = FoldBounds(planned.until, Exclusions(killing=planned.killing), beyond=planned.beyond)
+        bounds = bounds or as_planned
         position = planned.position
         address = make_state_version(self.generation, position)
         opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
@@ -198,6 +202,7 @@ def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
         if work.planned.watermark_us is not None:
             work.fold.advance(work.planned.watermark_us)
         work.fold.finish(work.reached)
+        work.bounds = msgspec.structs.replace(work.bounds, until=max(work.bounds.until, work.reached), beyond=0)
 
 
 def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
@@ -231,6 +236,7 @@ def _range(work: RangeInProgress) -> Range:
         position.partition,
         position.next_offset,
         work.bounds.until,
+        work.bounds.beyond,
         position.leader_epoch,
         work.planned.single_batches,
         work.planned.patient,

@@ -1,0 +1,136 @@
+"""A live batch includes what comes between its plan and its read: no offset is lost, repeated or unexplained."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import AvailableNow, Every, Limits
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.feed import folded, send_within, session, update
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lockstep import Trigger
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import TaskResult
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+LIVE = Every(seconds=0.05)
+OPENING, LATER = session(4), [update(n, a=n) for n in (6, 7, 8)]
+
+
+def run_once(runs: LocalRuns, between: Callable[[], None], trigger: Trigger = LIVE) -> None:
+    """One batch, and something that happens after its plan and before its tasks."""
+    stop = threading.Event()
+
+    def around(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
+            between()
+            stop.set()
+            return runner(plan)
+
+        return run
+
+    runs.run(trigger=trigger, stop=stop, around=around)
+
+
+def ranges(runs: LocalRuns, topic: str, partition: int = 0) -> list[tuple[int, int]]:
+    """What each batch read of a partition."""
+    rows = [
+        row
+        for row in read_table(runs.folders.ledger).to_pylist()
+        if (row["topic"], row["partition"]) == (topic, partition) and row["messages"]
+    ]
+    assert all(row["until"] <= row["stable_end"] <= row["high_watermark"] for row in rows)
+    return [(row["start"], row["until"]) for row in rows]
+
+
+def prove(runs: LocalRuns, topic: str, held: Sequence[bytes]) -> None:
+    """The rows are those of a plain fold, and nothing that the prover knows contradicts them."""
+    assert folded([(offset, "s", value) for offset, value in enumerate(held)]) == runs.rows(topic)
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+def test_what_comes_after_the_plan_is_in_the_batch(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, OPENING)
+    run_once(runs, lambda: feed.send(topic, LATER))
+    assert ranges(runs, topic) == [(0, 8)]
+    prove(runs, topic, OPENING + LATER)
+
+
+def test_every_partition_of_a_bin_goes_on_beyond_its_end(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values", partitions=3)
+    for partition in range(3):
+        feed.send(topic, OPENING, partition=partition)
+
+    def between() -> None:
+        for partition in range(3):
+            feed.send(topic, LATER, partition=partition)
+
+    run_once(runs, between)
+    runs.run()
+    for partition in range(3):
+        values, (_, reached) = enumerate(OPENING + LATER), ranges(runs, topic, partition)[0]
+        assert reached >= len(OPENING)
+        key = f"s{partition}" if partition else "s"
+        assert folded([(offset, key, value) for offset, value in values]) == runs.rows(topic, partition)
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+def test_a_batch_grows_to_its_limit_and_no_further(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, OPENING)
+    runs = runs.with_limits(Limits(batch_messages=6))
+    run_once(runs, lambda: feed.send(topic, LATER))
+    runs.run()
+    assert ranges(runs, topic) == [(0, 6), (6, 8)]
+    prove(runs, topic, OPENING + LATER)
+
+
+def test_a_bounded_run_reads_what_was_there_at_its_start(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, OPENING)
+    run_once(runs, lambda: feed.send(topic, LATER), AvailableNow())
+    assert ranges(runs, topic) == [(0, 5)]
+    runs.run()
+    prove(runs, topic, OPENING + LATER)
+
+
+def test_transactions_beyond_the_end_are_explained(feed: Feed, runs: LocalRuns) -> None:
+    """Offsets 5 to 7 committed, 8 marker, 9 aborted, 10 marker, 11 committed, 12 marker."""
+    topic, producer = feed.create("values"), feed.transactional()
+    last = update(9, a=1)
+
+    def between() -> None:
+        for values, commits in ((LATER, True), ([last], False), ([last], True)):
+            producer.begin_transaction()
+            send_within(producer, topic, values)
+            feed.end_transaction(producer, topic, commits=commits)
+
+    feed.send(topic, OPENING)
+    run_once(runs, between)
+    assert ranges(runs, topic) == [(0, 12)]  # the marker at the end has no message behind it that shows it
+    runs.run()
+    held = [*enumerate(OPENING + LATER), (11, last)]
+    assert folded([(offset, "s", value) for offset, value in held]) == runs.rows(topic)
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+def test_a_violation_beyond_the_end_halts_there(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    feed.send(topic, OPENING)
+    with pytest.raises(IntegrityLost) as lost:
+        run_once(runs, lambda: feed.send(topic, [LATER[0], update(9, a=1)]))
+    assert [finding.offset for finding in lost.value.findings] == [6]
+    assert ranges(runs, topic) == [(0, 6)]
+    assert folded([(offset, "s", value) for offset, value in enumerate([*OPENING, LATER[0]])]) == runs.rows(topic)
