@@ -19,7 +19,7 @@ from benchmarks.pairs import Side
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.systems import LOCKSTEP, STREAM, Task
 from benchmarks.workload import Size
-from lockstep.rehearsal.process_usage import DRIVER, JVM, WORKERS
+from lockstep.rehearsal.process_usage import DRIVER, JVM, WORKERS, find_role
 
 SESSION_BYTES = 12_500
 """A session of 200 rows in the local copy of the state."""
@@ -130,8 +130,7 @@ def sum_memory(side: Side) -> Counter[str]:
     found = Counter[str]()
     for process in side.processes():
         with suppress(psutil.Error, OSError):
-            name = " ".join(process.cmdline())
-            kind = JVM if process.name() == "java" else WORKERS if "worker_daemon" in name else DRIVER
+            kind = find_role(process)
             for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss_Anon:"):
                     found[kind] += 1024 * int(line.split()[1])

@@ -31,8 +31,11 @@ from benchmarks.rounds import WrongRowsError
 from benchmarks.systems import DONE, LOCKSTEP, REFERENCE, System, Task, environment
 from benchmarks.verify import Digest, digest_of
 from benchmarks.workload import MAIN, Size
+from lockstep.rehearsal.process_usage import WORKERS, find_role
 
 CONFIDENCE = 0.95
+HALF_MAX = round(1 / 1.8, 3)
+"""Two workers do at least 1.8 times the work of one: together they take so much of its time."""
 _END_SECONDS_MAX = 60
 
 
@@ -55,10 +58,17 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Slice:
-    """What one side did in one slice."""
+    """What one side did in one slice.
+
+    Attributes:
+        messages: Messages that it folded.
+        cpu_seconds: Of all its processes.
+        serial_seconds: Of these, of processes of which there is one, whatever the number of workers.
+    """
 
     messages: int
     cpu_seconds: float
+    serial_seconds: float = 0.0
 
     @property
     def per_million(self) -> float:
@@ -100,9 +110,11 @@ class Side:
 
     def run_slice(self, core: int) -> Slice:
         """One batch on one core."""
-        before = self._pin(core)
+        before, single = self._pin(core), self._list_single()
         messages = self.run_batch()
-        return Slice(messages, compute_used(before, self.read_cpu()))
+        after = self.read_cpu()
+        of_single = {pid: seconds for pid, seconds in after.items() if pid in single}
+        return Slice(messages, compute_used(before, after), compute_used(before, of_single))
 
     def run_batch(self) -> int:
         """One batch; returns the messages of all processes.
@@ -120,6 +132,15 @@ class Side:
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 found[process.pid] = sum(process.cpu_times()[:4])
+        return found
+
+    def _list_single(self) -> set[int]:
+        """The processes of which there is one: lockstep's driver and its JVM."""
+        found = set[int]()
+        for process in self.processes():
+            with suppress(psutil.Error):
+                if find_role(process) != WORKERS:
+                    found.add(process.pid)
         return found
 
     def finish(self, cores: set[int]) -> Digest:
@@ -290,6 +311,7 @@ def _figures(plan: Pairs, first: Slice, slices: Sequence[tuple[Slice, Slice]], r
     middle, low, high = compute_spread(steady)
     sure_from, sure_to = compute_interval(steady)
     bare, ours = ([pair[side].per_million for pair in slices[plan.warm :]] for side in (0, 1))
+    ours_serial = median(ours.serial_seconds / ours.cpu_seconds for _, ours in slices[plan.warm :])
     start_up = first.cpu_seconds - median(ours) * first.messages / 1e6
     unit = "CPU s per million messages"
     return [
@@ -302,7 +324,14 @@ def _figures(plan: Pairs, first: Slice, slices: Sequence[tuple[Slice, Slice]], r
         Figure("lockstep", median(ours), unit, CPU_MAX),
         Figure("bare loops", median(bare), unit),
         Figure("lockstep: start-up", start_up, "CPU s"),
+        Figure("two workers: time to that of one, by what is serial", compute_time_ratio(ours_serial, 2), "", HALF_MAX),
+        Figure("eight workers: likewise", compute_time_ratio(ours_serial, 8), ""),
     ]
+
+
+def compute_time_ratio(serial: float, workers: int) -> float:
+    """Time with so many workers to that with one, if a share of the work is serial and the rest is spread evenly."""
+    return serial + (1 - serial) / workers
 
 
 def _swapped(ratios: Sequence[float]) -> float:

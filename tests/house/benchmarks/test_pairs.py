@@ -9,7 +9,16 @@ from sys import executable
 
 import pytest
 
-from benchmarks.pairs import Pairs, Slice, compute_interval, compute_used, make_record, pick_cores, plan_sides
+from benchmarks.pairs import (
+    Pairs,
+    Slice,
+    compute_interval,
+    compute_time_ratio,
+    compute_used,
+    make_record,
+    pick_cores,
+    plan_sides,
+)
 from benchmarks.record import Conditions, Record
 from benchmarks.report import Hardware
 from benchmarks.systems import environment
@@ -21,7 +30,7 @@ SIZE = Size("some", 1_000, topics=5)
 
 def record(*ratios: float, calibration: tuple[float, float] = (0.02, 0.02)) -> Record:
     conditions = Conditions("2026-01-01", "abc", {}, QUIET)
-    slices = [(Slice(100_000, 0.5), Slice(200_000, ratio)) for ratio in (9.0, *ratios)]
+    slices = [(Slice(100_000, 0.5), Slice(200_000, ratio, ratio / 20)) for ratio in (9.0, *ratios)]
     first = [Slice(100_000, 0.6), Slice(200_000, 8.0)]
     return make_record(Pairs(SIZE, warm=1, pairs=len(ratios)), conditions, calibration, first, slices)
 
@@ -55,6 +64,13 @@ def test_the_ratio_is_the_median_of_the_pairs_and_the_first_ones_are_apart() -> 
     assert figures["the first 1 batches after the start: median"].value == pytest.approx(9.0)
     assert figures["lockstep: start-up"].value == pytest.approx(6.8)
     assert figures["lockstep"].value == pytest.approx(6.0)
+
+
+def test_what_is_serial_tells_what_more_workers_do() -> None:
+    figures = {figure.name: figure for figure in record(1.1, 1.2, 1.4).figures}
+    assert figures["two workers: time to that of one, by what is serial"].value == pytest.approx(0.525)
+    assert compute_time_ratio(0.0, 4) == 0.25
+    assert compute_time_ratio(1.0, 4) == 1.0
 
 
 def test_a_run_whose_calibration_moved_has_no_verdict() -> None:
