@@ -146,10 +146,13 @@ class _Reading:
         if not self._open:
             return
         self._consumer.assign([_assigned(self._ranges[index]) for index in self._awaited])
-        silent_since = time.monotonic()
+        silent_since, left = time.monotonic(), self._count_left()
         while self._awaited:
-            messages = self._consumer.consume(min(MESSAGES_A_CALL, self._left()), POLL_SECONDS)
-            if messages:
+            # A poll for more than is left would wait for messages beyond the ranges.
+            yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, left), POLL_SECONDS))
+            self._stop_fetching()
+            before, left = left, self._count_left()
+            if left < before:  # what others have beyond their ranges says nothing of those that are awaited
                 silent_since = time.monotonic()
                 self._consumer.clear_log()
             elif time.monotonic() - silent_since > (patience := self._patience_seconds()):
@@ -158,8 +161,6 @@ class _Reading:
                     f"nothing was heard of the partition for {patience:g} seconds{why and f': {why}'}"
                 )
                 return
-            yield from self._sorted(messages)
-            self._stop_fetching()
         if self._open:
             yield from self._sorted(self._consumer.consume(MESSAGES_A_CALL, 0.0))
 
@@ -168,9 +169,9 @@ class _Reading:
         patient = any(self._ranges[index].patient for index in self._awaited)
         return self._tuning.silence_seconds_max if patient else self._tuning.straggler_seconds_max
 
-    def _left(self) -> int:
-        """Number of offsets left: a poll for more would wait for messages beyond the ranges."""
-        return max(1, sum(self._ranges[index].until - self._next[index] for index in self._awaited))
+    def _count_left(self) -> int:
+        """Number of offsets of the awaited ranges that are not read yet."""
+        return sum(self._ranges[index].until - self._next[index] for index in self._awaited)
 
     def _sorted(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
         """Messages by range, then the ends of partitions that came with them.
