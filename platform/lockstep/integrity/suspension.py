@@ -190,6 +190,8 @@ def migrate_gate_state(state: GateState, suspended_from: int, *, suspends: bool,
     """
     if state is None:
         return None
+    if not suspends and not isinstance(state, dict):  # each session that is loaded: without an object of its own
+        return None if state is False or suspended_from > 0 else inner.adapt(state)
     known = cast("Opened", state) if isinstance(state, dict) and "o" in state else Opened(o=0, g=state)
     if not suspends:
         return None if known["g"] is False or known["o"] < suspended_from else inner.adapt(known["g"])

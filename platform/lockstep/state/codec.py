@@ -238,6 +238,7 @@ class StateMigrator(Generic[S]):
 
     Attributes:
         mark: Type tag of newly written values; empty where the current type reads untagged values.
+        is_plain: Whether all stored values are of a type that the current one reads, without a tag.
     """
 
     def __init__(self, schema: StateSchema[S], header: SegmentHeader | None) -> None:
@@ -253,7 +254,7 @@ class StateMigrator(Generic[S]):
         self._foreign = {hashed for hashed, is_read in reads.items() if not is_read}
         self._plain = self._stored.plain if self._stored.plain in self._foreign else schema.hash
         self.mark = b"" if self._plain == schema.hash else make_type_tag(schema.hash)
-        self._is_plain = not self._foreign and not self._stored.is_mixed
+        self.is_plain = not self._foreign and not self._stored.is_mixed
 
     def today(self, session: str, stored: bytes, rows: OldRows) -> CurrentValue:
         """A stored value for the current type: without a tag, migrated if necessary.
@@ -266,7 +267,7 @@ class StateMigrator(Generic[S]):
         Raises:
             MigrationFailed: The transform's `migrate` raised, or its result is not of the type.
         """
-        if self._is_plain:
+        if self.is_plain:
             return CurrentValue(stored)
         marked, value = split_type_tag(stored)
         hashed = marked or self._plain
@@ -278,7 +279,7 @@ class StateMigrator(Generic[S]):
 
     def rebased(self) -> BaseRewriter:
         """The rewriter of stored values for a base."""
-        return BaseRewriter(self._stored, self._plain, self._schema.hash)
+        return BaseRewriter(self._stored, self._plain, self._schema.hash, is_plain=self.is_plain)
 
     @property
     def has_tables(self) -> bool:

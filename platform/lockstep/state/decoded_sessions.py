@@ -7,6 +7,7 @@ segment: they are part of it, and as durable as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, cast
 
@@ -25,8 +26,10 @@ BATCHES_MAX = 64
 cannot hold is found that soon, and not with the next restart. To decode is four times the work of encoding."""
 
 
-class SessionEntry(msgspec.Struct, Generic[S]):
+class SessionEntry(msgspec.Struct, Generic[S], gc=False):
     """One session's state in memory. The fold changes `gate` and `state` in place or replaces them.
+
+    No state refers to its entry, so that the collector of reference cycles need not look at it.
 
     Attributes:
         gate: The integrity gate's memory of the session: any small value msgpack can encode.
@@ -64,10 +67,13 @@ class DecodedSessions(Generic[S]):
             self.size -= len(entry.stored or b"")
         return entry
 
-    def put(self, session: str, entry: SessionEntry[S]) -> None:
-        """Add a session that is as it is stored."""
-        self._entries[session] = entry
-        self.size += len(entry.stored or b"")
+    def put_all(self, entries: Mapping[str, SessionEntry[S]]) -> None:
+        """Add the sessions of a batch, which are as they are stored, but not those that it is time to decode again."""
+        for session, entry in entries.items():
+            entry.batches += 1
+            if (entry.batches + hash(session)) % BATCHES_MAX:  # not all in the same batch
+                self._entries[session] = entry
+                self.size += len(entry.stored or b"")
 
     def __len__(self) -> int:
         """Their number."""

@@ -18,6 +18,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import lmdb
@@ -30,7 +31,9 @@ KEY_BYTES_MAX = 511
 STAMP_KEY = b"!"
 
 _PLAIN, HASHED = b"k", b"h"
-_CRC = struct.Struct("<I")
+_END = b"\xff"
+"""Behind all lmdb keys."""
+_CRC_BYTES = 4
 _LENGTH = struct.Struct("<I")
 
 _META_BYTES = 256
@@ -71,8 +74,9 @@ def is_hashed(key: bytes) -> bool:
 
 def encode_entry(key: bytes, session: bytes, value: bytes) -> bytes:
     """The lmdb value: a checksum over the whole entry, the session where its key is a hash, the value."""
-    named = _LENGTH.pack(len(session)) + session if is_hashed(key) else b""
-    return _CRC.pack(zlib.crc32(value, zlib.crc32(named, zlib.crc32(key)))) + named + value
+    if key[:1] == HASHED:
+        value = _LENGTH.pack(len(session)) + session + value
+    return zlib.crc32(value, zlib.crc32(key)).to_bytes(_CRC_BYTES, "little") + value
 
 
 def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
@@ -81,10 +85,10 @@ def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     Raises:
         HotDamaged: The entry has been changed since it was written.
     """
-    rest = sealed[_CRC.size :]
-    if sealed[: _CRC.size] != _CRC.pack(zlib.crc32(rest, zlib.crc32(key))):
+    rest = sealed[_CRC_BYTES:]
+    if int.from_bytes(sealed[:_CRC_BYTES], "little") != zlib.crc32(rest, zlib.crc32(key)):
         raise LocalStoreCorrupt("an entry does not match its checksum")
-    if not is_hashed(key):
+    if key[:1] != HASHED:
         return key[len(_PLAIN) :], rest
     (length,) = _LENGTH.unpack_from(rest)
     end = _LENGTH.size + length
@@ -193,9 +197,10 @@ class LocalStore:
 
     def stamp(self) -> bytes | None:
         """The last stamp; None for a store without one, or with a damaged one."""
-        sealed = self._get(STAMP_KEY)
+        with _damage():
+            sealed = (self._reader or self._begin_reading()).get(STAMP_KEY)
         try:
-            return None if sealed is None else decode_entry(STAMP_KEY, sealed)[1]
+            return None if sealed is None else decode_entry(STAMP_KEY, bytes(sealed))[1]
         except LocalStoreCorrupt:
             return None
 
@@ -207,22 +212,39 @@ class LocalStore:
     def get(self, session: bytes) -> bytes | None:
         """The value of a session; None when it has none."""
         key = make_store_key(session)
-        sealed = self._get(key)
-        if sealed is None:
-            self._check_missing(key)
-            return None
-        found, value = decode_entry(key, sealed)
+        try:
+            reader = self._reader or self._begin_reading()
+            sealed = reader.get(key)
+            if sealed is None:
+                with reader.cursor() as cursor:
+                    _check_missing(cursor, key)
+                return None
+        except (lmdb.Error, OSError) as error:  # `_damage` costs as much as the search
+            raise LocalStoreCorrupt(str(error)) from error
+        found, value = decode_entry(key, bytes(sealed))
         if found != session:
             raise _collision(session, found)
         return value
 
-    def items(self, without: Iterable[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
-        """All sessions and values except those of some sessions, in the order of their lmdb keys."""
-        skipped = {STAMP_KEY, *map(make_store_key, without)}
+    def items(self, changes: Iterable[Change] = ()) -> Iterator[tuple[bytes, bytes]]:
+        """All sessions and values as they are after some changes, in the order of their lmdb keys.
+
+        Args:
+            changes: In that order, too.
+        """
+        newer, before = iter(changes), b""
+        at, change = _next_change(newer)
         with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
-            for key in cursor.iternext(keys=True, values=False):
-                if key not in skipped:
-                    yield decode_entry(bytes(key), bytes(cursor.value()))
+            for key in chain(cursor.iternext(keys=True, values=False), (_END,)):
+                if key <= before:
+                    raise LocalStoreCorrupt("the keys are out of order")
+                before = key
+                while at < key:
+                    if change[1] is not None:
+                        yield change[0], change[1]
+                    at, change = _next_change(newer)
+                if key not in {at, STAMP_KEY}:
+                    yield decode_entry(key, bytes(cursor.value()))
 
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Entries with short names by prefix, after a given name, in order, at most so many."""
@@ -238,17 +260,14 @@ class LocalStore:
 
     def scan_all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """All entries by name prefix, those with long names last."""
-        with _damage():
-            if self._reader is None:
-                self._reader = self._environment.begin()
-            with self._reader.cursor() as cursor:
-                return [*_with_prefix(cursor, prefix), *_hashed_with_prefix(cursor, prefix)]
+        with _damage(), (self._reader or self._begin_reading()).cursor() as cursor:
+            return [*_with_prefix(cursor, prefix), *_hashed_with_prefix(cursor, prefix)]
 
     def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
         """Put and remove entries and set the stamp (None: remove it), in one transaction."""
         self._end_reading()
         with _damage(), self._environment.begin(write=True) as transaction:
-            _put_all(transaction, [(session, value) for session, value in changes if value is not None])
+            _put_all(transaction, changes)
             for session, value in changes:
                 if value is None:
                     transaction.delete(make_store_key(session))
@@ -286,25 +305,9 @@ class LocalStore:
             self._path.unlink(missing_ok=True)
             return _environment(self._path)
 
-    def _get(self, key: bytes) -> bytes | None:
-        with _damage():
-            if self._reader is None:
-                self._reader = self._environment.begin()
-            found = self._reader.get(key)
-            return None if found is None else bytes(found)
-
-    def _check_missing(self, key: bytes) -> None:
-        """Check the entries around the position of a missing key.
-
-        A damaged key is not found, and its session must not be treated as unknown. But the search
-        for it ends next to it, and a search misled by a damaged branch ends out of order.
-        """
-        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
-            behind = cursor.set_range(key)
-            if behind:
-                _check_neighbour(cursor, is_right=bytes(cursor.key()) > key)
-            if cursor.prev() if behind else cursor.last():
-                _check_neighbour(cursor, is_right=bytes(cursor.key()) < key)
+    def _begin_reading(self) -> lmdb.Transaction:
+        self._reader = self._environment.begin()
+        return self._reader
 
     def _end_reading(self) -> None:
         # Without lmdb's reader table a writer may reuse the pages of an open reader.
@@ -357,19 +360,47 @@ def _hashed_with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[by
             yield found
 
 
+def _check_missing(cursor: lmdb.Cursor, key: bytes) -> None:
+    """Check the entries around the position of a missing key.
+
+    A damaged key is not found, and its session must not be treated as unknown. But the search
+    for it ends next to it, and a search misled by a damaged branch ends out of order.
+    """
+    behind = cursor.set_range(key)
+    if behind:
+        _check_neighbour(cursor, is_right=bytes(cursor.key()) > key)
+    if cursor.prev() if behind else cursor.last():
+        _check_neighbour(cursor, is_right=bytes(cursor.key()) < key)
+
+
 def _check_neighbour(cursor: lmdb.Cursor, *, is_right: bool) -> None:
     if not is_right:
         raise LocalStoreCorrupt("the keys are out of order")
     decode_entry(bytes(cursor.key()), bytes(cursor.value()))
 
 
-def _put_all(transaction: lmdb.Transaction, entries: list[tuple[bytes, bytes]]) -> None:
-    keyed = sorted((make_store_key(session), session, value) for session, value in entries)
-    for key, session, _ in keyed:
-        if is_hashed(key):
-            _refuse_collision(transaction, key, session)
+def _next_change(changes: Iterator[Change]) -> tuple[bytes, Change]:
+    change = next(changes, None)
+    return (_END, (b"", None)) if change is None else (make_store_key(change[0]), change)
+
+
+def sort_changes(changes: Iterable[Change]) -> list[Change]:
+    """Changes in the order of their lmdb keys."""
+    return sorted(changes, key=lambda change: make_store_key(change[0]))
+
+
+def _put_all(transaction: lmdb.Transaction, changes: Sequence[Change]) -> None:
+    """Put all new values: in the order of keys, so that each page is visited once."""
+    entries: list[tuple[bytes, bytes]] = []
+    for session, value in changes:
+        if value is not None:
+            key = make_store_key(session)
+            if key[:1] == HASHED:
+                _refuse_collision(transaction, key, session)
+            entries.append((key, encode_entry(key, session, value)))
+    entries.sort()
     with transaction.cursor() as cursor:
-        cursor.putmulti([(key, encode_entry(key, session, value)) for key, session, value in keyed])
+        cursor.putmulti(entries)
 
 
 def _refuse_collision(transaction: lmdb.Transaction, key: bytes, session: bytes) -> None:

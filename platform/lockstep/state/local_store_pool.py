@@ -44,7 +44,8 @@ class MemoryBudget:
 
     def note(self, state: Spillable, size: int) -> None:
         """Record that a state has decoded or created an entry of so many bytes."""
-        self.note_memory(state, size + ENTRY_BYTES)
+        self._held += size + ENTRY_BYTES
+        self._by[state] = self._by.get(state, 0) + size + ENTRY_BYTES
 
     def note_memory(self, state: Spillable, size: int) -> None:
         """Record that a state has so many bytes more."""

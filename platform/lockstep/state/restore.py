@@ -190,6 +190,15 @@ class SelfHealingStore(Generic[S]):
             self._throw_away()
             raise LocalStateUnusable(self._address, str(error)) from error
 
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry; None without one. Raises as `use` does."""
+        if self._copy is not None and self._copy.is_open:
+            try:
+                return self._copy.get(key)
+            except LocalStoreCorrupt:
+                pass  # found again below
+        return self.use(lambda copy: copy.get(key))
+
     def advance(self, changes: Iterable[Change], stamp: StoreVersion) -> None:
         """Apply changes that are already in the durable file; a store that fails is discarded."""
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain as chain_iterables
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
@@ -23,8 +22,8 @@ from lockstep.state.changelog import (
     is_base_due,
 )
 from lockstep.state.codec import S, StateMigrator, StateNotOfItsType, StateSchema
-from lockstep.state.decoded_sessions import BATCHES_MAX, DecodedSessions, SessionEntry
-from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
+from lockstep.state.decoded_sessions import DecodedSessions, SessionEntry
+from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, sort_changes
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.restore import LocalStateUnusable, Restored, SelfHealingStore, StoreVersion
 from lockstep.state.timers import SystemEntries
@@ -70,12 +69,8 @@ class SpillStore:
         """The changes of all keys with a prefix."""
         return ((key, _value(held)) for key, held in self._copy.scan_all(prefix))
 
-    def __contains__(self, key: bytes) -> bool:
-        """Whether an entry was changed."""
-        return self._copy.get(key) is not None
-
     def __iter__(self) -> Iterator[Change]:
-        """All changes."""
+        """All changes, in the order of the local store."""
         return ((key, _value(held)) for key, held in self._copy.items())
 
     def close(self) -> None:
@@ -111,7 +106,7 @@ class EntryReader(Generic[S]):
         spilled = UNTOUCHED if self.scratch is None else self._local(lambda scratch: scratch.get(key))
         if not isinstance(spilled, NotSpilled):
             return spilled
-        return None if self._address.section is None else self._copy.use(lambda copy: copy.get(key))
+        return None if self._address.section is None else self._copy.get(key)
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
         """All entries by key prefix. Raises as `get` does."""
@@ -131,12 +126,6 @@ class EntryReader(Generic[S]):
         """Put changes on top of the stored entries. Raises LocalStateUnusable."""
         self._local(lambda scratch: scratch.put(changes))
 
-    def unchanged(self, copy: LocalStore, changes: Sequence[Change] | SpillStore) -> Iterator[Change]:
-        """The unchanged entries of the local store."""
-        if isinstance(changes, SpillStore):
-            return ((key, value) for key, value in copy.items() if key not in changes)
-        return iter(copy.items(without=[key for key, _ in changes]))
-
     def forget(self) -> None:
         """Discard spilled changes. May be called again."""
         if self.scratch is not None:
@@ -153,7 +142,7 @@ class EntryReader(Generic[S]):
 
 
 Changes = Sequence[Change] | SpillStore
-"""Changes of a range: in memory, or spilled."""
+"""Changes of a range, in the order of the local store: in memory, or spilled."""
 
 
 class PendingSegment(msgspec.Struct, frozen=True):
@@ -175,10 +164,8 @@ class PendingSegment(msgspec.Struct, frozen=True):
 class SegmentWriter(Generic[S]):
     """Writes the segment that follows the one of an address."""
 
-    def __init__(
-        self, address: StateVersion, schema: StateSchema[S], copy: SelfHealingStore[S], stored: EntryReader[S]
-    ) -> None:
-        self._address, self._schema, self._copy, self._stored = address, schema, copy, stored
+    def __init__(self, address: StateVersion, schema: StateSchema[S], copy: SelfHealingStore[S]) -> None:
+        self._address, self._schema, self._copy = address, schema, copy
 
     def write(
         self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SegmentHeader | None
@@ -219,16 +206,10 @@ class SegmentWriter(Generic[S]):
         )
 
     def _whole(self, changes: Changes, writer: StateFileWriter, rebased: BaseRewriter) -> CompressedBlocks:
-        """The full new state: stored entries without a change, then the changes."""
-
-        def kept() -> Iterator[Change]:
-            return (change for change in changes if change[1] is not None)
-
+        """The full new state."""
         if self._address.section is None:
-            return writer.pack(rebased.carry(kept()))
-        return self._copy.use(
-            lambda copy: writer.pack(rebased.carry(chain_iterables(self._stored.unchanged(copy, changes), kept())))
-        )
+            return writer.pack(rebased.carry(change for change in changes if change[1] is not None))
+        return self._copy.use(lambda copy: writer.pack(rebased.carry(copy.items(changes))))
 
 
 class PartitionState(Generic[S]):
@@ -260,6 +241,7 @@ class PartitionState(Generic[S]):
         self._durable, self._hot = durable, hot
         self._kept: DecodedSessions[S] | None = None
         self._written: PendingSegment | None = None
+        self._encoded: list[tuple[SessionEntry[S], bytes]] = []
         self._translation: StateMigrator[S] | None = None
         self.write_back: Callable[[], None] = _do_nothing
 
@@ -290,14 +272,24 @@ class PartitionState(Generic[S]):
             EnvironmentProblem: The local disk cannot store the local store.
         """
         self._budget.enforce()
-        if (kept := self.find_decoded().take(session)) is not None:
-            self.entries[session] = kept
-            return kept
-        stored = None if session in self._removed else self._stored(session)
-        self._budget.note(self, len(stored or b""))
+        kept = self.find_decoded() if self._kept is None else self._kept
+        if (found := kept.take(session)) is not None:
+            self.entries[session] = found
+            return found
+        key = _key(session)
+        stored = None if session in self._removed else self._entries.get(key)
+        self._budget.note(self, 0 if stored is None else len(stored))
         if stored is None:
             return None
-        key = _key(session)
+        if self._schema.tables or not self._translated().is_plain:
+            gate, state = self._decode_other(session, key, stored)
+        else:
+            gate, state = self._schema.decode(session, stored)
+        entry = self.entries[session] = SessionEntry(gate, state, stored)
+        return entry
+
+    def _decode_other(self, session: str, key: bytes, stored: bytes) -> tuple[object, S]:
+        """Decode a state with tables, or one that may be of another type."""
         today = self._translated().today(session, stored, lambda name, shape: self._rows.old_rows(key, name, shape))
         gate, state = self._schema.decode(session, today.value)
         if today.migrated is not None:
@@ -305,8 +297,7 @@ class PartitionState(Generic[S]):
             self._schema.put_tables(state, today.migrated.state)
         elif self._schema.tables:
             self._rows.bind(key, state)
-        entry = self.entries[session] = SessionEntry(gate, state, stored)
-        return entry
+        return gate, state
 
     def find_decoded(self) -> DecodedSessions[S]:
         """The sessions that are decoded since an earlier batch, as far as the local store still has their state."""
@@ -339,6 +330,7 @@ class PartitionState(Generic[S]):
         return [*self._changed_sessions(), *self.reserved.changes()]
 
     def _changed_sessions(self) -> list[Change]:
+        self._encoded.clear()
         if not self.entries and not self._removed:
             return []
         encode, typed = self._schema.encode, self._translated()
@@ -348,6 +340,7 @@ class PartitionState(Generic[S]):
             value = mark + encode(session, entry.gate, entry.state)
             if value != entry.stored:
                 changes.append((_key(session), value))
+                self._encoded.append((entry, value))
             if has_tables:
                 changes += self._row_changes(session, entry, mark)
         for session in sorted(self._removed - self.entries.keys()):
@@ -363,13 +356,13 @@ class PartitionState(Generic[S]):
             writer: The file of this task and batch.
             next_offset: The end of the folded range.
         """
-        changes: Changes = (in_memory := self.changed())
+        changes: Changes = (in_memory := sort_changes(self.changed()))
         if self._entries.scratch is not None:
             self._entries.spill(in_memory)
             changes = self._entries.scratch
         elif not in_memory:
             return advance(self.address, next_offset, self.address.section)
-        writing = SegmentWriter(self.address, self._schema, self._copy, self._entries)
+        writing = SegmentWriter(self.address, self._schema, self._copy)
         self._written = writing.write(changes, writer, next_offset, self._head())
         return advance(self.address, next_offset, self._written.stamp.section)
 
@@ -377,7 +370,7 @@ class PartitionState(Generic[S]):
         """Bring the local store to the written state, and keep what is decoded; once the durable file is on disk."""
         written = self._written
         if written is None:
-            self._keep_decoded(self.address.section, ())
+            self._keep_decoded(self.address.section)
             return
         if not written.writer.is_durable:
             raise RuntimeError("keep() before the writer's close(): the stamp would name a file that may be lost")
@@ -385,18 +378,15 @@ class PartitionState(Generic[S]):
             return
         self._copy.advance(written.changes, written.stamp)
         if not isinstance(written.changes, SpillStore):
-            self._keep_decoded(written.stamp.section, written.changes)
+            self._keep_decoded(written.stamp.section)
 
-    def _keep_decoded(self, section: SegmentRef | None, changes: Sequence[Change]) -> None:
+    def _keep_decoded(self, section: SegmentRef | None) -> None:
         """Keep the sessions in memory for the next batch, as they are stored now. Tables stay bound to this range."""
         if self._kept is None or section is None or self._schema.tables or self._migrated:
             return
-        stored = dict(changes)
-        for session, entry in self.entries.items():
-            entry.stored = stored.get(_key(session), entry.stored)
-            entry.batches += 1
-            if (entry.batches + hash(session)) % BATCHES_MAX:  # not all in the same batch
-                self._kept.put(session, entry)
+        for entry, value in self._encoded:
+            entry.stored = value
+        self._kept.put_all(self.entries)
         self._hot.decoded.put(self._durable, self.address, section, self._kept, self._schema)
 
     def close(self) -> None:
@@ -420,6 +410,7 @@ class PartitionState(Generic[S]):
         self.entries.clear()
         self._kept = DecodedSessions()
         self._removed.clear()
+        self._encoded.clear()
         self._migrated.clear()
         self._budget.release(self)
 

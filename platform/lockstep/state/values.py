@@ -84,15 +84,16 @@ class BaseRewriter:
         is_other: Whether the bytes of any value changed, once all entries have been taken.
     """
 
-    def __init__(self, stored: StateTypeVersions, plain: str, today: str) -> None:
+    def __init__(self, stored: StateTypeVersions, plain: str, today: str, *, is_plain: bool) -> None:
         """Begin.
 
         Args:
             stored: The schemas of the stored values.
             plain: The hash assumed for a value without a tag: the current one where the current type reads it.
             today: Hash of the current schema.
+            is_plain: No value has a tag, and none needs one.
         """
-        self._stored, self._plain, self._today = stored, plain, today
+        self._stored, self._plain, self._today, self._is_plain = stored, plain, today, is_plain
         self._carried: set[str] = set()
         self.is_other = False
 
@@ -101,8 +102,11 @@ class BaseRewriter:
         """Schemas of rewritten values, other than the current one."""
         return tuple(self._stored.shapes[hashed] for hashed in sorted(self._carried))
 
-    def carry(self, entries: Iterable[Change]) -> Iterator[Change]:
+    def carry(self, entries: Iterable[Change]) -> Iterable[Change]:
         """The entries of the base."""
+        return entries if self._is_plain else self._carry(entries)
+
+    def _carry(self, entries: Iterable[Change]) -> Iterator[Change]:
         for key, value in entries:
             if value is None or not is_typed(key):
                 yield key, value

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lockstep.errors import LockstepError
 from lockstep.state.changelog import RestoreKind, StateFileWriter, StateVersion
-from lockstep.state.local_store import KeyCollision, is_key_short_enough
+from lockstep.state.local_store import KeyCollision, LocalStore, LocalStoreCorrupt, is_key_short_enough, sort_changes
 from lockstep.state.local_store_pool import COPIES_MAX, LocalStorePool, compute_copies_max, read_boot_id
 from lockstep.state.restore import LocalStateUnusable
 from tests.unit.state.home import OTHER_BOOT, Home, put
@@ -221,6 +223,37 @@ def test_a_flipped_bit_is_harmless_or_found_within_three_attempts(home: Home) ->
     wrong, rebuilt, _ = map(int, done.stdout.split())
     assert wrong == 0
     assert rebuilt > 0
+
+
+KEYS = st.sampled_from([b"", b"a", b"ab", b"b", b"\xf9a\xff", b"x" * 510, b"x" * 511, b"y" * 600])
+VALUE = st.binary(max_size=3)
+
+
+@given(stored=st.dictionaries(KEYS, VALUE), changes=st.dictionaries(KEYS, st.none() | VALUE))
+def test_items_after_changes_are_those_of_a_store_with_the_changes(
+    stored: dict[bytes, bytes], changes: dict[bytes, bytes | None]
+) -> None:
+    store = LocalStore(None, None, lambda _: None)
+    store.apply(list(stored.items()), b"stamp")
+    ahead = list(store.items(sort_changes(changes.items())))
+    store.apply(list(changes.items()), b"stamp")
+    after = list(store.items())
+    store.close()
+    assert after == ahead == sort_changes(after)
+    assert dict(after) == {key: value for key, value in (stored | changes).items() if value is not None}
+
+
+def test_keys_out_of_order_are_found_behind_changes_too(tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    store = LocalStore(path, None, lambda _: None)
+    store.apply([(b"first", b"1"), (b"other", b"2")], None)
+    store.close()
+    swapped = path.read_bytes().replace(b"kfirst", b"*").replace(b"kother", b"kfirst").replace(b"*", b"kother")
+    path.write_bytes(swapped)
+    store = LocalStore(path, None, lambda _: None)
+    with pytest.raises(LocalStoreCorrupt, match="out of order"):
+        list(store.items([(b"first", b"3"), (b"other", b"4")]))
+    store.close()
 
 
 def test_two_sessions_with_one_hash_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
