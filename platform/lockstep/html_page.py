@@ -119,7 +119,7 @@ dt, .dim, footer { color: var(--dim); } dd { margin: 0; }
 .wide { overflow-x: auto; } .wide + .wide { margin-top: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { min-width: 3rem; }
+th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { min-width: 3rem; } td.long { min-width: 18rem; }
 tr.good td:first-child { box-shadow: inset .25rem 0 var(--good); padding-left: .6rem; }
 tr.bad td:first-child { box-shadow: inset .25rem 0 var(--bad); padding-left: .6rem; }
 svg { width: 100%; min-width: 34rem; height: auto; display: block; }
@@ -140,7 +140,8 @@ svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margi
 <div class="wide"><table>
 <thead><tr>{% for name in table.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in table.rows %}
-<tr class="{{ table.marks.get(loop.index0, '') }}">{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+<tr class="{{ table.marks.get(loop.index0, '') }}">{% for cell in row %}
+<td{% if cell|length > long %} class="long"{% endif %}>{{ cell }}</td>{% endfor %}</tr>
 {%- endfor %}</tbody>
 </table></div>
 {% endfor %}
@@ -157,13 +158,15 @@ BAR_HEIGHT, BAR_LEFT, BAR_RIGHT = 24, 190, 90
 LEGEND_GAP, LETTER_WIDTH = 40, 7
 COLORS = 6
 TICKS = 4
+LONG = 40
+"""Letters from which on a cell has lines of several words also on a phone, whose reader scrolls the table instead."""
 
 
 def render_page(page: Page) -> str:
     """The page as HTML; all text of it is escaped."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     made_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    return environment.from_string(_FRAME).render(page=page, made_at=made_at)
+    return environment.from_string(_FRAME).render(page=page, made_at=made_at, long=LONG)
 
 
 def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
@@ -229,4 +232,4 @@ def _round_up(value: float) -> float:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"  # noqa: PLR2004  # two digits
+    return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"  # noqa: PLR2004  # two digits

@@ -212,7 +212,8 @@ def _list_sections(report: QualityReport) -> Iterator[Section]:
     for result in results:
         if result.worst or result.sample:
             places = tuple(_make_table(rows) for rows in (result.worst, result.sample) if rows)
-            yield Section(f"Where {result.rule} is violated", places, note=result.sentence)
+            legend = " The worst partitions, then the first rows." if len(places) > 1 else ""
+            yield Section(f"Where {result.rule} is violated", places, note=result.sentence + legend)
     bars = [Bar(term.name, term.value, f"{term.value:,}") for term in report.quarantine]
     yield Section("Quarantine by cause", charts=(draw_bars(bars, "messages"),) if bars else ())
     yield Section("Lag and freshness, check by check", charts=tuple(_draw_history(report.history)))

@@ -79,11 +79,12 @@ class Coverage(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """In a few words."""
+        files = "1 file" if self.files == 1 else f"{self.files:,} files"
         if self.full:
-            return f"the whole table: {self.rows} rows in {self.files} files ({self.reason})"
+            return f"the whole table: {self.rows:,} rows in {files} ({self.reason})"
         if not self.files:
             return f"nothing new since table version {self.since}"
-        return f"{self.rows} new rows in {self.files} files since table version {self.since}"
+        return f"{self.rows:,} new rows in {files} since table version {self.since}"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from lockstep import InRange, Predicate, Unique
 from lockstep.model.finding import Hole
+from lockstep.quality import aggregate
 from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.rules import PartitionSummary, RuleOutcome, judge_partitions
 from lockstep.quality.suite import judge_summary
-from tests.integration.quality.stream_tables import CLEAN, Part, Place, clean_batches, quiet, write
+from tests.integration.quality.stream_tables import CLEAN, Batch, Part, Place, clean_batches, quiet, write, write_more
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from lockstep.table.layout import StreamFolders
 
 COMPLETENESS, ROWS, DUPLICATES, SEQUENCE, _ = RULES
 
@@ -130,11 +135,21 @@ NAMES = list(PLACES)
 
 
 @pytest.fixture(scope="module")
-def checked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Checked:
+def batches() -> list[Batch]:
     batches = clean_batches(4, [*CLEAN, *PLACES.values()])[:3]
     for fault, _ in FAULTS:
         fault([batch[PLACES[fault.__name__]] for batch in batches])
-    return check_stream(spark, write(tmp_path_factory.mktemp("faults"), batches), snapshots_emit=False)
+    return batches
+
+
+@pytest.fixture(scope="module")
+def folders(batches: list[Batch], tmp_path_factory: pytest.TempPathFactory) -> StreamFolders:
+    return write(tmp_path_factory.mktemp("faults"), batches)
+
+
+@pytest.fixture(scope="module")
+def checked(spark: SparkSession, folders: StreamFolders) -> Checked:
+    return check_stream(spark, folders, snapshots_emit=False)
 
 
 @pytest.fixture
@@ -155,6 +170,24 @@ def test_every_rule_fails_and_names_the_partitions_that_broke_it(checked: Checke
         assert {row["topic"] for row in result.worst} == broken
         assert result.checked == len(CLEAN) + len(FAULTS)
     assert not checked.passed
+
+
+def test_many_tasks_measure_what_one_does_also_in_increments(
+    spark: SparkSession, batches: list[Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [InRange("value", at_least=150), Unique("_row"), Predicate("_offset % 2 = 0", id="even")]
+    folders, found = write(tmp_path, batches[:1]), list[Checked]()
+    for number in range(1, len(batches) + 1):
+        for size in (aggregate.SMALL_BYTES, -1):
+            with monkeypatch.context() as patch:
+                patch.setattr(aggregate, "SMALL_BYTES", size)
+                found += [
+                    check_stream(spark, folders, rules=rules, snapshots_emit=False, keep=False, full=True),
+                    check_stream(spark, folders, rules=rules, snapshots_emit=False, keep=size < 0),
+                ]
+        write_more(folders, batches[: number + 1], number)
+    assert [found[at : at + 2] for at in (0, 4, 8)] == [found[at : at + 2] for at in (2, 6, 10)]
+    assert [check.coverage.full for check in found[-2:]] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["a_number_is_used_by_two_messages"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep import Severity
+from lockstep.html_page import Line, draw_lines
 from lockstep.operations.report import QualityReport, write_report
 from lockstep.quality.check import Checked, CheckPoint, Coverage, LastCheck, make_result_path
 from lockstep.quality.increment import find_matching_versions
@@ -103,3 +104,12 @@ def test_a_stream_that_was_never_checked_says_so(tmp_path: Path) -> None:
 def test_a_stream_whose_rules_hold_is_good(tmp_path: Path) -> None:
     report = stored(tmp_path, tuple(result for result in RESULTS if result.rule in {"sequence", "idle"}))
     assert (report.verdict, report.holds) == ("1 of 2 rules hold; 1 had nothing to check.", True)
+
+
+def test_the_ticks_of_small_values_differ() -> None:
+    chart = draw_lines([Line("lag", [(0, 0), (0.003, 1)])], x_label="hours", y_label="messages")
+    ticks = re.findall(r">([\d.]+)</text>", chart)
+    assert ticks == [text for pair in zip(Y_TICKS, X_TICKS, strict=True) for text in pair]
+
+
+Y_TICKS, X_TICKS = ["0", "0.25", "0.5", "0.75", "1"], ["0", "0.0008", "0.0016", "0.0024", "0.0032"]
