@@ -37,22 +37,22 @@ class PlannedRange(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         position: Start of the range.
         until: First offset after it.
-        beyond: Number of further offsets that the task may read, where they have come by the time it reads.
         watermark_us: Watermark to which a partition without messages advances; None for one with messages.
         killing: Offsets whose worker died on every attempt; treated as undecodable.
         leader_epoch: Leader epoch of the partition at planning.
         single_batches: Fetches return one record batch each, because jobs with this range have failed.
         patient: The partition was silent in earlier batches: it is waited for longer.
+        beyond: Number of further offsets that the task may read, where they have come by the time it reads.
     """
 
     position: Position
     until: int
     watermark_us: int | None = None
-    beyond: int = 0
     killing: tuple[int, ...] = ()
     leader_epoch: int | None = None
     single_batches: bool = False
     patient: bool = False
+    beyond: int = 0
 
     @property
     def messages(self) -> int:

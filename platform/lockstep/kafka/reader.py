@@ -59,21 +59,21 @@ class Range(msgspec.Struct, frozen=True):
         partition: Partition number.
         start: First offset to read.
         until: The range is waited for up to this offset.
-        beyond: Number of further offsets that are taken where the client has them already.
         leader_epoch: Epoch of the last record read before `start`, to detect a log that was truncated and
             has regrown.
         single_batches: Each fetch returns one record batch.
         patient: It was silent before, and is waited for longer.
+        beyond: Number of further offsets that are taken where the client has them already.
     """
 
     topic: str
     partition: int
     start: int
     until: int
-    beyond: int = 0
     leader_epoch: int | None = None
     single_batches: bool = False
     patient: bool = False
+    beyond: int = 0
 
     @property
     def limit(self) -> int:

@@ -236,10 +236,10 @@ def _range(work: RangeInProgress) -> Range:
         position.partition,
         position.next_offset,
         work.bounds.until,
-        work.bounds.beyond,
         position.leader_epoch,
         work.planned.single_batches,
         work.planned.patient,
+        work.bounds.beyond,
     )
 
 
