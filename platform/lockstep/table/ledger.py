@@ -252,7 +252,7 @@ def read_ledger_file(folder: Path, path: str) -> list[LedgerRow]:
 
 def iterate_rows(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> Iterator[list[LedgerRow]]:
     """The rows of some batches, a list a file in no order of files: one file is in memory. Raises as `read_ledger`."""
-    for path in find_live_paths(ledger, first_batch=first_batch, last_batch=last_batch):
+    for path in find_live_files(ledger, first_batch=first_batch, last_batch=last_batch):
         rows = _read_files(ledger, [path], None, first_batch=first_batch, last_batch=last_batch)
         yield with_defaults(rows, LedgerRow)
 
@@ -268,7 +268,7 @@ def read_columns(
         first_batch: First batch.
         last_batch: Last batch; by default the newest.
     """
-    paths = find_live_paths(ledger, first_batch=first_batch, last_batch=last_batch)
+    paths = find_live_files(ledger, first_batch=first_batch, last_batch=last_batch)
     return _read_files(ledger, paths, columns, first_batch=first_batch, last_batch=last_batch)
 
 
@@ -318,10 +318,11 @@ def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
     return None
 
 
-def find_live_paths(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> list[str]:
-    """The live files of the ledger that may hold some batches, by their names; none is opened."""
-    live = pa.table(delta_log.open_delta_table(ledger).get_add_actions()).column("path").to_pylist()
-    return [path for path in map(str, live) if _may_hold(path, first_batch, last_batch)]
+def find_live_files(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> dict[str, int]:
+    """The live files of the ledger that may hold some batches, by their names, with their sizes; none is opened."""
+    live = pa.table(delta_log.open_delta_table(ledger).get_add_actions()).select(["path", "size_bytes"]).to_pydict()
+    files = zip(map(str, live["path"]), live["size_bytes"], strict=True)
+    return {path: size for path, size in files if _may_hold(path, first_batch, last_batch)}
 
 
 def _may_hold(path: str, first_batch: int, last_batch: int | None) -> bool:
@@ -331,7 +332,7 @@ def _may_hold(path: str, first_batch: int, last_batch: int | None) -> bool:
 
 def _read_files(
     ledger: Path,
-    paths: list[str],
+    paths: Iterable[str],
     columns: list[str] | None,
     *,
     first_batch: int = 0,

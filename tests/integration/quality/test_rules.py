@@ -73,7 +73,7 @@ def test_rules_run_with_the_built_in_ones_in_the_same_jobs(spark: SparkSession, 
     spark.sparkContext.setJobGroup("rules", "rules")
     checked = check_stream(spark, folders, rules=rules)
     assert outcomes(checked) == dict.fromkeys((*RULES, *(rule.name for rule in rules)), PASSED)
-    assert jobs(spark, "rules") <= 3
+    assert jobs(spark, "rules") <= 2
 
 
 def test_a_violated_rule_shows_where_with_one_more_query(spark: SparkSession, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def stream_with_history(root: Path, files: int) -> Offline:
     }
     made.run(first, *({"kept.busy": [("kept.busy", message(Kind.UPDATE, seq, x=1))]} for seq in range(2, BATCHES)))
     folder = made.folders.ledger
-    seed = folder / ledger.find_live_paths(folder)[0]
+    seed = folder / next(iter(ledger.find_live_files(folder)))
     names = [f"ledger-2026-01-01T00-g1-b0-0-{uuid.uuid4().hex}.parquet" for _ in range(files)]
     for name in names:
         os.link(seed, folder / name)
