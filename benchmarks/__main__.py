@@ -236,7 +236,7 @@ def compaction(
     files: Annotated[int, typer.Option(help="Small files of the hour.", min=2)] = 2_000,
     results: Results = record.RESULTS,
 ) -> None:
-    """One hour of 50 kB files, compacted by lockstep, delta-rs and Spark on copies; a Spark scan before and after."""
+    """Hours of 50 kB files, compacted by lockstep, delta-rs and Spark on copies; a Spark scan before and after."""
     console = Console()
     with _folder(None) as folder:
         found = measure_compaction(SmallFiles(files), folder=folder, console=console)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -31,11 +30,11 @@ def run_spark(table: Path) -> None:
     start_spark().sql(f"OPTIMIZE delta.`{table}`").collect()
 
 
-def scan_by_spark(table: Path, scans: int) -> None:
+def scan_by_spark(table: Path, scans: str, aggregate: str) -> None:
     """Read two columns of every row, some times."""
     session = start_spark()
-    for _ in range(scans):
-        session.read.format("delta").load(str(table)).selectExpr("sum(value)", "count(_session)").collect()
+    for _ in range(int(scans)):
+        session.read.format("delta").load(str(table)).selectExpr(aggregate, "count(_session)").collect()
 
 
 def start_only(table: Path) -> None:
@@ -48,15 +47,14 @@ def start_spark() -> SparkSession:
     return SparkSession(start_context(SparkSettings(master="local[2]"), "compaction benchmark"))
 
 
-WORKS: Mapping[str, Callable[[Path], None]] = {
+WORKS: Mapping[str, Callable[..., None]] = {
     "lockstep": run_lockstep,
     "delta-rs optimize": run_delta_rs,
     "Spark OPTIMIZE": run_spark,
-    "2 Spark scans": partial(scan_by_spark, scans=2),
-    "12 Spark scans": partial(scan_by_spark, scans=12),
+    "Spark scans": scan_by_spark,
     "Spark start": start_only,
     "imports": lambda _: None,
 }
 
 if __name__ == "__main__":
-    WORKS[sys.argv[1]](Path(sys.argv[2]))
+    WORKS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable
 from rich.console import Console
 
@@ -32,7 +33,7 @@ from lockstep.table import delta_log
 from lockstep.table.commit import BatchCommit, OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
-from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.row_encoder import PartitionRun as RunOfRows
 from lockstep.table.row_encoder import Provenance, RowsBuilder
 
@@ -274,9 +275,8 @@ class _Soak:
         times = [int(self._clock.now * 1e6)] * count
         proof = Provenance(runs, at, [0] * count, ["session"] * count, at, times)
         rows = [Reading(f"sensor {number}", self._offset / 3, "C", 1) for number in range(count)]
-        with DataFileWriter(self._folders.table, BUILDER.schema, commit_hour=hour, prefix="rows") as writer:
-            writer.write(BUILDER.build(rows, proof))
-            return writer.finish()
+        table = pa.Table.from_batches([BUILDER.build(rows, proof)])
+        return write_file(self._folders.table, table, prefix="rows", commit_hour=hour)
 
     def measured(self, day: int) -> Day:
         """Measure the disk, and the operations of operators and sensors."""

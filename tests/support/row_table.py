@@ -43,6 +43,7 @@ class RowTable:
             compression="zstd",
             use_dictionary=columns.use_dictionary,  # type: ignore[arg-type]  # the stubs forget lists
             write_statistics=columns.write_statistics,
+            column_encoding=columns.column_encoding,
         ) as writer:
             writer.write_batch(batch)
             seen.add(batch)

@@ -15,7 +15,7 @@ Columns are hashed in blocks that fit a core's cache; strings once per distinct 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -39,20 +39,30 @@ def digest_rows(rows: pa.Table) -> int:
     """The digest of rows, 0 for none; digests of parts add up modulo 2^64. Dictionaries count as their values."""
     total = 0
     for chunk in rows.to_batches():
-        texts = {n: _numbers(column) for n, column in enumerate(chunk.columns) if pa.types.is_dictionary(column.type)}
+        terms = [_prepare_terms(column, place) for place, column in enumerate(chunk.columns, 1)]
         for start in range(0, chunk.num_rows, _BLOCK_ROWS):
-            block = chunk.slice(start, _BLOCK_ROWS)
-            fields = [
-                texts[n][start : start + _BLOCK_ROWS] if n in texts else _numbers(column)
-                for n, column in enumerate(block.columns)
-            ]
-            total += int(_fields(fields, block.num_rows).sum(dtype=np.uint64))
+            stop = min(start + _BLOCK_ROWS, chunk.num_rows)
+            found = np.full(stop - start, len(terms), np.uint64)
+            for term in terms:
+                found += term(start, stop)
+            total += int(_mix(found).sum(dtype=np.uint64))
     return total % 2**64
 
 
 def hash_rows(rows: pa.RecordBatch) -> U64:
     """One 64-bit hash per row."""
     return _fields([_numbers(column) for column in rows.columns], rows.num_rows)
+
+
+def _prepare_terms(values: pa.Array[Any], place: int) -> Callable[[int, int], U64]:
+    """The terms of a column in the hashes of its rows; those of a dictionary are computed once per value."""
+    at = np.uint64(place * int(_GOLDEN) % 2**64)
+    if not pa.types.is_dictionary(values.type):
+        return lambda start, stop: _mix(_numbers(values.slice(start, stop - start)) + at)
+    coded: Any = values
+    known = _mix(np.append(_hash_texts(coded.dictionary), _NULL) + at)
+    codes: npt.NDArray[np.int32] = coded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
+    return lambda start, stop: known[codes[start:stop]]
 
 
 def _mix(x: U64) -> U64:
@@ -130,15 +140,20 @@ def _plain(values: pa.Array[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
 
 def _texts(values: pa.Array[Any]) -> U64:
     encoded: Any = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    distinct: Any = encoded.dictionary.cast(pa.large_binary())
-    if not len(distinct):
-        return np.zeros(len(values), np.uint64)
-    _, offsets, data = distinct.buffers()
-    ends = np.frombuffer(offsets, np.int64)[distinct.offset : distinct.offset + len(distinct) + 1]
-    content = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
-    hashes = _runs(content.astype(np.uint64), ends - ends[0])
-    places: npt.NDArray[np.int32] = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    hashes = np.append(_hash_texts(encoded.dictionary), _NULL)
+    places: npt.NDArray[np.int32] = encoded.indices.fill_null(len(hashes) - 1).to_numpy(zero_copy_only=False)
     return hashes[places]
+
+
+def _hash_texts(values: Any) -> U64:
+    """Hashes of strings or bytes, none of them null."""
+    large: Any = values.cast(pa.large_binary())
+    if not len(large):
+        return np.zeros(0, np.uint64)
+    _, offsets, data = large.buffers()
+    ends = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1]
+    content = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
+    return _runs(content.astype(np.uint64), ends - ends[0])
 
 
 def _lists(values: Any, elements: pa.Array[Any]) -> U64:

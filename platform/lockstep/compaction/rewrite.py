@@ -180,7 +180,7 @@ WHOLE_BYTES_MAX = 8 * 1024 * 1024
 """Smaller files are read with one request instead of two for each column."""
 
 
-SAMPLE_ROWS, DISTINCT_RATIO = 10_000, 4
+SAMPLE_ROWS, DISTINCT_RATIO = 10_000, 2
 """A column of text is read as a dictionary if the first file has, in so many rows, this many times fewer distinct
 values: with many of them a dictionary costs more than it saves."""
 

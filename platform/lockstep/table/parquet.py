@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import msgspec
 import pyarrow as pa
@@ -63,17 +63,24 @@ class WrittenColumns:
     Attributes:
         use_dictionary: Strings only: with a dictionary of floats, Spark misses -0.0 in a search for 0.0.
         write_statistics: All leaves except floats, lists and maps.
+        column_encoding: Integers and timestamps as differences: offsets, sequences and times grow by small steps.
     """
 
     use_dictionary: list[str]
     write_statistics: list[str]
+    column_encoding: dict[str, str]
 
 
 def find_written_columns(schema: pa.Schema) -> WrittenColumns:
     """The column options for a file of this schema."""
     leaves = [leaf for leaf in _leaves(schema) if not _watched(leaf.kind)]
     strings = [".".join(leaf.path) for leaf in leaves if pa.types.is_string(leaf.kind)]
-    return WrittenColumns(use_dictionary=strings, write_statistics=[".".join(leaf.path) for leaf in leaves])
+    numbers = [leaf for leaf in leaves if pa.types.is_integer(leaf.kind) or pa.types.is_timestamp(leaf.kind)]
+    return WrittenColumns(
+        use_dictionary=strings,
+        write_statistics=[".".join(leaf.path) for leaf in leaves],
+        column_encoding={".".join(leaf.path): "DELTA_BINARY_PACKED" for leaf in numbers},
+    )
 
 
 class ColumnStatistics:
@@ -263,12 +270,19 @@ ROW_GROUP_ROWS = 1_000_000
 NAMED_MAX = 5
 """Number of files named to people; the rest is counted."""
 
+ParquetCodec = Literal["zstd", "snappy", "none"]
+
 BATCH_COMPRESSION_LEVEL = 1
 """zstd's fastest usual level: a batch's file is soon compacted, and its CPU time is the batch's."""
 
+SNAPPY_BYTES_MAX = 8 * 1024 * 1024
+"""Files of fewer decoded bytes are compressed by Snappy: zstd makes them a fifth smaller, but by its fixed cost a page
+they cost twice the CPU time to write, and to read for a compaction (1,000 rows of 26 columns, measured). Files so small
+are always compacted."""
 
 UNCOMPRESSED_ROWS = 4
-"""Up to as many rows of the ledger are smaller without zstd: 7.2 kB against 7.6 with two rows, measured."""
+"""Up to as many rows of the ledger are smaller without zstd, whose overhead a column is half of the CPU time of writing
+them: 7.2 kB against 7.6 with two rows, measured."""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -313,7 +327,7 @@ class DataFileWriter:
         prefix: str,
         compression_level: int = BATCH_COMPRESSION_LEVEL,
         counted_only: bool = False,
-        compressed: bool = True,
+        codec: ParquetCodec = "zstd",
     ) -> None:
         """Create the file.
 
@@ -326,8 +340,7 @@ class DataFileWriter:
             counted_only: Write the number of rows only, without statistics of their values: a small file that is read
                 whole is half as large, and its log entry a tenth. Bounds of some columns only would be wrong: see
                 `statistics`.
-            compressed: False for a few rows: zstd's overhead for each column makes such a file larger, and costs half
-                of the CPU time of writing it.
+            codec: See `choose_codec`.
         """
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
         self._table, self._commit_hour, self._schema = table, commit_hour, schema
@@ -340,10 +353,12 @@ class DataFileWriter:
         self._parquet = pq.ParquetWriter(
             self._file.sink,
             schema,
-            compression="zstd" if compressed else "none",
-            compression_level=compression_level if compressed else None,
+            compression=codec,
+            compression_level=compression_level if codec == "zstd" else None,
             use_dictionary=cast("bool", columns.use_dictionary or False),  # or a list, which the stubs omit
             write_statistics=cast("bool", not counted_only and (columns.write_statistics or False)),
+            # A few rows are larger as differences.
+            column_encoding=None if counted_only else columns.column_encoding,
             store_schema=not counted_only,
         )
 
@@ -388,6 +403,13 @@ class DataFileWriter:
             self.abandon()
 
 
+def choose_codec(rows: pa.Table, *, counted_only: bool = False) -> ParquetCodec:
+    """The codec of a file that holds all of these rows. A few counted rows are smaller without: see the constants."""
+    if counted_only:
+        return "zstd" if rows.num_rows > UNCOMPRESSED_ROWS else "none"
+    return "snappy" if rows.nbytes < SNAPPY_BYTES_MAX else "zstd"
+
+
 def write_file(
     table: Path, rows: pa.Table, *, prefix: str, commit_hour: str | None = None, counted_only: bool = False
 ) -> DataFile:
@@ -398,7 +420,7 @@ def write_file(
         commit_hour=commit_hour,
         prefix=prefix,
         counted_only=counted_only,
-        compressed=not counted_only or rows.num_rows > UNCOMPRESSED_ROWS,
+        codec=choose_codec(rows, counted_only=counted_only),
     ) as writer:
         writer.write(rows)
         return writer.finish()

@@ -55,7 +55,7 @@ from lockstep.state.decoded_sessions import SessionCache
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.table.delta_log import SideFile
-from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy
 
@@ -511,11 +511,8 @@ def _write_rows(
     batches = [batch for work in works for batch in work.fold.batches]
     if not batches:
         return ()
-    with DataFileWriter(
-        job.table, program.rows.schema, commit_hour=task.batch.commit_hour, prefix=f"rows-{_label(task)}"
-    ) as writer:
-        writer.write(pa.Table.from_batches(batches, program.rows.schema))
-        return (writer.finish(),)
+    rows = pa.Table.from_batches(batches, program.rows.schema)
+    return (write_file(job.table, rows, prefix=f"rows-{_label(task)}", commit_hour=task.batch.commit_hour),)
 
 
 def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
