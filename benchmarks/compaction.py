@@ -200,8 +200,8 @@ def write_small_file(
     proof = Provenance(runs, offsets, [0] * len(offsets), [f"s{at % 97}" for at in offsets], offsets, times)
     values = random.normal(size=len(offsets)) * 1e6
     found = [Reading(f"sensor {at % 97}", float(values[i]), "C", 1) for i, at in enumerate(offsets)]
-    rows = pa.Table.from_batches([BUILDER.build(found, proof)])
-    return write_file(table, rows, prefix="rows", commit_hour=hour)
+    built = pa.Table.from_batches([BUILDER.build(found, proof)])
+    return write_file(table, built, prefix="rows", commit_hour=hour)
 
 
 def measure(work: str, table: Path, *arguments: str) -> float:

@@ -63,8 +63,16 @@ def fold_batches(stream: AnyStream, batches: Iterable[Batch], root: Path, *, hou
         ValueError: A batch was not folded to its end.
     """
     made, folders = compile_stream(stream), StreamFolders(stream.name, root)
-    sides = {name: root / "sides" / name for name in ("quarantine", "late", "state", "hot")}
-    job = JobSpec(stream=b"", kafka={}, table=folders.table, **sides)
+    aside = root / "aside"
+    job = JobSpec(
+        stream=b"",
+        kafka={},
+        table=folders.table,
+        quarantine=aside / "quarantine",
+        late=aside / "late",
+        state=aside / "state",
+        hot=aside / "hot",
+    )
     reached: dict[str, Position] = {}
     for number, batch in enumerate(batches, 1):
         begin = [reached.get(topic) or _begin(topic) for topic in batch]

@@ -29,6 +29,6 @@ def test_each_update_of_a_sensor_is_a_row_in_files_of_fifty_kilobytes(tmp_path: 
 def test_the_recordings_go_on_as_new_sessions_at_the_next_offset(tmp_path: Path) -> None:
     files = list(islice(fold_batches(order_books, make_order_book_batches(240.0), tmp_path, hour=HOUR), 3))
     read = [pq.read_table(tmp_path / "order_books" / "table" / file.path) for file in files]
-    laps = [session.rpartition("-")[2] for rows in read for session in rows["_session"].to_pylist()]
+    laps = [str(session).rpartition("-")[2] for rows in read for session in rows["_session"].to_pylist()]
     assert (laps.count("0"), set(laps)) == (ROWS, {"0", "1"})
-    assert min(read[2]["_offset"].to_pylist()) > 0
+    assert 0 not in read[2]["_offset"].to_pylist()
