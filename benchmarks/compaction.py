@@ -85,7 +85,7 @@ class Workload:
     Attributes:
         name: Its name among the figures; empty for the one that is measured since the first record.
         write: Writes its table.
-        aggregate: What a scan reads, besides the sessions.
+        aggregate: What a scan of two columns reads, besides the sessions.
     """
 
     name: str
@@ -106,14 +106,14 @@ class Measured:
         made: Their table.
         cpu_seconds: Of a compaction, without start-up.
         inversions: Rows out of order after it.
-        scans: CPU seconds of a warm scan by Spark, before and after the compaction by lockstep.
+        scans: CPU seconds of a warm scan by Spark, before and after the compaction by lockstep, by what it reads.
     """
 
     workload: Workload
     made: MadeTable
     cpu_seconds: dict[str, float]
     inversions: dict[str, int]
-    scans: tuple[float, float]
+    scans: dict[str, tuple[float, float]]
 
 
 def measure_compaction(small: SmallFiles, *, folder: Path, console: Console) -> Record:
@@ -132,7 +132,7 @@ def _measure_workload(workload: Workload, small: SmallFiles, folder: Path, conso
     made = workload.write(small, folder / "made")
     console.print(workload.label(f"{made.files} files, {made.rows} rows, {made.stat_bytes} bytes"))
     started = {work: measure(work, made.table) for work in ("imports", "Spark start")}
-    before = measure_scan(made.table, workload.aggregate)
+    before = measure_scans(made.table, workload.aggregate)
     cpu, inversions, tables = dict[str, float](), dict[str, int](), dict[str, Path]()
     for number, (system, start) in enumerate(SYSTEMS.items()):
         tables[system] = folder / f"copy-{number}" / made.table.parent.name / "table"
@@ -140,8 +140,9 @@ def _measure_workload(workload: Workload, small: SmallFiles, folder: Path, conso
         cpu[system] = measure(system, tables[system]) - started[start]
         inversions[system] = count_inversions(tables[system], expected_rows=made.rows)
         console.print(workload.label(f"{system}: {cpu[system]:.1f} CPU s, {inversions[system]} inversions"))
-    after = measure_scan(tables["lockstep"], workload.aggregate)
-    return Measured(workload, made, cpu, inversions, (before, after))
+    after = measure_scans(tables["lockstep"], workload.aggregate)
+    scans = {columns: (before[columns], after[columns]) for columns in before}
+    return Measured(workload, made, cpu, inversions, scans)
 
 
 def write_generated(small: SmallFiles, root: Path) -> MadeTable:
@@ -210,9 +211,13 @@ def measure(work: str, table: Path, *arguments: str) -> float:
     return run_measured(command, os.environ).cpu_seconds
 
 
-def measure_scan(table: Path, aggregate: str) -> float:
+def measure_scans(table: Path, aggregate: str) -> dict[str, float]:
     """CPU seconds of a scan by Spark once it is warm: of ten scans, as a start costs more than many of them."""
-    return (measure("Spark scans", table, "12", aggregate) - measure("Spark scans", table, "2", aggregate)) / 10
+    work = "Spark scans"
+    return {
+        columns: (measure(work, table, "12", *reads) - measure(work, table, "2", *reads)) / 10
+        for columns, reads in {"two columns": [aggregate], "all columns": []}.items()
+    }
 
 
 def count_inversions(table: Path, *, expected_rows: int) -> int:
@@ -234,14 +239,13 @@ def _record(conditions: Conditions, found: list[Measured]) -> Record:
     figures = [figure for each in found for figure in _figures(each)]
     panels = [_panel(each) for each in found]
     settings: dict[str, object] = {each.workload.name or "generated": each.made.settings for each in found}
-    scans: dict[str, object] = {each.workload.name or "generated": list(each.scans) for each in found}
+    scans: dict[str, object] = {each.workload.name or "generated": each.scans for each in found}
     return conditions.record("compaction", settings, figures, panels, {"scan_cpu_seconds": scans})
 
 
 def _figures(found: Measured) -> list[Figure]:
     """Of a million rows and of a GB: rows of another width have another cost a GB."""
     goals, label = {"lockstep": CPU_A_GIGABYTE_MAX}, found.workload.label
-    before, after = found.scans
     gigabytes, millions, cpu = found.made.stat_bytes / 1e9, found.made.rows / 1e6, found.cpu_seconds.items()
     return [
         Figure(label("bytes of a row"), found.made.stat_bytes / found.made.rows, "B"),
@@ -251,7 +255,10 @@ def _figures(found: Measured) -> list[Figure]:
         ),
         *(Figure(label(f"{name}, without start-up"), each / millions, "CPU s per million rows") for name, each in cpu),
         *(Figure(label(f"{name}: rows out of order"), each, "") for name, each in found.inversions.items()),
-        Figure(label("a warm Spark scan, compacted to small files"), after / before, "", 1 / SCAN_MIN),
+        *(
+            Figure(label(f"a warm Spark scan of {columns}, compacted to small files"), after / before, "", 1 / SCAN_MIN)
+            for columns, (before, after) in found.scans.items()
+        ),
     ]
 
 
