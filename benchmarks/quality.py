@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -108,7 +109,7 @@ def measure_quality(asked: Checks, spark: SparkSession, *, folder: Path, console
         whole = measure_in_turns(acts, asked.repeat)
         console.print({name: round(median_cpu(costs), 2) for name, costs in whole.items()})
         with Table.made(folder / "small", asked.small_rows, asked.batch_rows) as small:
-            grown = {f"{len(table):,} rows": increments(spark, table, asked) for table in (small, large)}
+            grown = measure_increments(spark, {f"{len(table):,} rows": table for table in (small, large)}, asked)
     console.print({name: round(median_cpu(costs), 2) for name, costs in grown.items()})
     return _record(conditions, asked, whole, grown)
 
@@ -218,13 +219,14 @@ def _load(spark: SparkSession, table: Table) -> DataFrame:
     return spark.read.format("delta").load(str(table.path))
 
 
-def increments(spark: SparkSession, table: Table, asked: Checks) -> list[Cost]:
-    """Costs of checks of what was added since the one before; the first ones warm up and do not count."""
-    costs = []
+def measure_increments(spark: SparkSession, tables: dict[str, Table], asked: Checks) -> dict[str, list[Cost]]:
+    """Costs of checks of what was added since the one before, table by table; the first ones warm up."""
+    costs: dict[str, list[Cost]] = {name: [] for name in tables}
     for _ in range(asked.repeat + 2):
-        table.append(asked.increment_rows)
-        costs.append(measure(lambda: check(spark, table, full=False)))
-    return costs[2:]
+        for name, table in tables.items():
+            table.append(asked.increment_rows)
+            costs[name].append(measure(partial(check, spark, table, full=False)))
+    return {name: each[2:] for name, each in costs.items()}
 
 
 def measure_in_turns(acts: dict[str, Callable[[], None]], repeat: int) -> dict[str, list[Cost]]:
