@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -46,6 +47,11 @@ def start_only(table: Path) -> None:
     start_spark().read.format("delta").load(str(table)).inputFiles()
 
 
+def import_only(_table: Path) -> None:
+    """What the imports cost: pyarrow's of pandas, at its first array, too."""
+    pa.array([0])
+
+
 def start_spark() -> SparkSession:
     """A session as the product configures it."""
     return SparkSession(start_context(SparkSettings(master="local[2]"), "compaction benchmark"))
@@ -57,7 +63,7 @@ WORKS: Mapping[str, Callable[..., None]] = {
     "Spark OPTIMIZE": run_spark,
     "Spark scans": scan_by_spark,
     "Spark start": start_only,
-    "imports": lambda _: None,
+    "imports": import_only,
 }
 
 if __name__ == "__main__":

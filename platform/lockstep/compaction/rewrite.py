@@ -127,7 +127,7 @@ def _groups(tables: Iterable[pa.Table], run_bytes: int) -> Iterator[list[pa.Tabl
     for table in tables:
         if len(table):
             held.append(table)
-            size += table.nbytes
+            size += table.get_total_buffer_size()  # `nbytes` looks into each array: a twentieth of all of a compaction
         if size >= run_bytes:
             yield held
             held, size = [], 0
@@ -201,7 +201,7 @@ class RewriteTask(msgspec.Struct, frozen=True):
     table: Path
     bin: Bin
     scratch: Path | None = None
-    run_bytes: int = 64 * 1024 * 1024
+    run_bytes: int = 32 * 1024 * 1024
     group_rows: int = 200_000
 
 
