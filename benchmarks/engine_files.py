@@ -16,11 +16,10 @@ from lockstep.engine.executor.task import run_task_safely
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskFailure, TaskSpec
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.localdev.recordings import Recorded, read_recorded_books, read_recorded_days, to_sent
-from lockstep.model.finding import Hole
 from lockstep.model.position import Position
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile
-from lockstep.testing.batches import PLANNED_AT_US
+from lockstep.testing.batches import PLANNED_AT_US, LogInMemory
 from lockstep.testing.script import InLog
 
 ORDER_BOOKS = Path(__file__).resolve().parents[1] / "tests" / "recordings" / "binance_l2"
@@ -31,8 +30,8 @@ Batch = Mapping[str, Sequence[InLog]]
 
 
 @dataclass(frozen=True)
-class MessagesInMemory:
-    """The messages of one batch, an element a range. See `lockstep.engine.executor.task.MessageSource`."""
+class MessagesInMemory(LogInMemory):
+    """The messages of one batch, an element a range."""
 
     logs: Sequence[Sequence[InLog]]
 
@@ -40,20 +39,6 @@ class MessagesInMemory:
         """All of them."""
         for index, wanted in enumerate(ranges):
             yield MessageRun(index, cast("list[Message]", list(self.logs[index])), [], wanted.until)
-
-    def ahead(self, beyond: Range) -> Iterator[MessageRun]:
-        """Nothing: recordings and generated messages break no rule."""
-        del beyond
-        return iter(())
-
-    def readable_again(self, corrupt: Range) -> int | None:
-        """Nothing in memory is corrupt."""
-        return corrupt.start
-
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
-        """There are no gaps."""
-        del position, gaps
-        return []
 
 
 def fold_batches(stream: AnyStream, batches: Iterable[Batch], root: Path, *, hour: str) -> Iterator[DataFile]:

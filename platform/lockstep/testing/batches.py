@@ -50,8 +50,26 @@ def find_latest_us(made: CompiledStream) -> int:
     return PLANNED_AT_US + to_microseconds(made.event_time.max_skew)
 
 
+class LogInMemory:
+    """The answers of a log in memory, which lacks nothing. See `lockstep.engine.executor.task.MessageSource`."""
+
+    def ahead(self, beyond: Range) -> Iterator[MessageRun]:
+        """Nothing: findings depend on no batch, so there is no need to look ahead."""
+        del beyond
+        return iter(())
+
+    def readable_again(self, corrupt: Range) -> int | None:
+        """Nothing in memory is corrupt."""
+        return corrupt.start
+
+    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        """There are no gaps."""
+        del position, gaps
+        return []
+
+
 @dataclass
-class _Life(Generic[R]):
+class _Life(LogInMemory, Generic[R]):
     """One topic with one partition, under one topic id.
 
     Attributes:
@@ -67,25 +85,11 @@ class _Life(Generic[R]):
     mark: str = ""
 
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
-        """See `lockstep.engine.executor.task.Log`."""
+        """See `lockstep.engine.executor.task.MessageSource`."""
         self.notes.begin()
         for index, wanted in enumerate(ranges):
             messages = cast("list[Message]", self.log[wanted.start : wanted.until])
             yield MessageRun(index, messages, [], wanted.until)
-
-    def ahead(self, beyond: Range) -> Iterator[MessageRun]:
-        """Nothing: findings depend on no batch, so there is no need to look ahead."""
-        del beyond
-        return iter(())
-
-    def readable_again(self, corrupt: Range) -> int | None:
-        """See `lockstep.engine.executor.task.Log`: nothing in memory is corrupt."""
-        return corrupt.start
-
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
-        """See `lockstep.engine.executor.task.Log`: a log in memory has no gaps."""
-        del position, gaps
-        return []
 
 
 class BatchedRun(Generic[S, R]):
