@@ -13,7 +13,7 @@ import pytest
 from dagster_graphql import DagsterGraphQLClient
 
 from lockstep.localdev.platform import find_dagster_problems
-from lockstep.localdev.processes import find_free_ports
+from lockstep.localdev.processes import find_free_ports, start_detached
 from tests.support.descendants import list_descendants
 from tests.support.installation import wait_until
 
@@ -40,9 +40,8 @@ def test_dg_check_defs_accepts_the_repository(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_dg_dev_brings_up_the_code_location_and_every_daemon(tmp_path: Path) -> None:
     (port,) = find_free_ports(1)
-    with (tmp_path / "dg.log").open("wb") as log:
-        command = [DG, "dev", "--port", str(port), "--host", "127.0.0.1"]
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log)
+    command = [DG, "dev", "--port", str(port), "--host", "127.0.0.1"]
+    process = start_detached(command, folder=ROOT, log=tmp_path / "dg.log", environment=environment(tmp_path))
     console = DagsterGraphQLClient("127.0.0.1", port)
     try:
         wait_until(lambda: process.poll() is not None or not find_dagster_problems(console, tmp_path), "Dagster works")
@@ -50,5 +49,10 @@ def test_dg_dev_brings_up_the_code_location_and_every_daemon(tmp_path: Path) -> 
     finally:
         family = [process.pid, *list_descendants(process.pid)]
         process.send_signal(signal.SIGINT)
-        process.wait(120)
+        try:
+            process.wait(120)
+        except subprocess.TimeoutExpired:
+            for pid in filter(psutil.pid_exists, family):
+                os.kill(pid, signal.SIGKILL)
+            raise
     wait_until(lambda: not any(map(psutil.pid_exists, family)), "no process is left", seconds=120)
