@@ -55,7 +55,7 @@ check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -q tests/house/rules
 
-bench: setup ## lockstep against bare loops, in pairs within one run, 10 minutes; the others: .venv/bin/python -m benchmarks --help
+bench: setup ## lockstep against bare loops, in pairs within one run, two minutes; the others: .venv/bin/python -m benchmarks --help
 	@$(BIN)/python -m benchmarks pairs
 
 lock: ## Renew requirements.lock from pyproject.toml (for maintainers)

@@ -83,7 +83,7 @@ def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     """The session and the value of an lmdb entry.
 
     Raises:
-        HotDamaged: The entry has been changed since it was written.
+        LocalStoreCorrupt: The entry has been changed since it was written.
     """
     rest = sealed[_CRC_BYTES:]
     if int.from_bytes(sealed[:_CRC_BYTES], "little") != zlib.crc32(rest, zlib.crc32(key)):

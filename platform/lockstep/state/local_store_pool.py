@@ -121,7 +121,7 @@ class LocalStorePool:
         Closes the store opened first when too many are open: its user opens it again when needed.
 
         Raises:
-            HotDamaged: Not even an empty store can be created.
+            LocalStoreCorrupt: Not even an empty store can be created.
         """
         while len(self._open) >= self._copies_max:
             next(iter(self._open)).close()
@@ -136,7 +136,7 @@ class LocalStorePool:
         """A private empty store, separate from those of partitions; removed when it is closed.
 
         Raises:
-            HotDamaged: It cannot be created.
+            LocalStoreCorrupt: It cannot be created.
         """
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)

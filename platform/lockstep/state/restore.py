@@ -74,7 +74,7 @@ def restore_store(copy: LocalStore, address: StateVersion, folder: Path, schema:
     Raises:
         StateDamaged: A required durable file is missing or wrong.
         StateTypeChanged: The state was written with an incompatible type.
-        HotDamaged: The local store is unusable.
+        LocalStoreCorrupt: The local store is unusable.
     """
     stamp = _stamp(copy)
     if address.section is None:
