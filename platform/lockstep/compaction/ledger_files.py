@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from itertools import groupby, starmap
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice, starmap
 from pathlib import Path
 from typing import cast
 
@@ -24,7 +24,7 @@ from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.delta_log import Head, NextEntry
-from lockstep.table.file_checksum import verify, with_checksum
+from lockstep.table.file_checksum import read_verified_rows, with_checksum
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
@@ -37,6 +37,8 @@ REPLACED_SECONDS = 2 * 3600.0
 """Readers list the files of a ledger and then read them, which takes seconds to minutes."""
 GROUP_ROWS = 100_000
 """Rows of a row group, which a compaction holds in memory."""
+MERGED_AT_ONCE = 256
+"""Tables that are copied together: bounds what is in memory twice."""
 COMPRESSION_LEVEL = 9
 
 
@@ -200,8 +202,7 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
 
 def _rows(ledger: Path, file: LedgerFile) -> pa.Table:
     """The rows of a file, with the columns that it has."""
-    verify(ledger / file.path, ledger.parent.name)
-    found = pq.ParquetFile(find_storage(ledger).uri(ledger / file.path)).read()
+    found = read_verified_rows(ledger / file.path, ledger.parent.name)
     if found.num_rows != file.rows:
         raise TableError(
             f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
@@ -213,10 +214,17 @@ def _rows(ledger: Path, file: LedgerFile) -> pa.Table:
 def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """The rows of several tables, in order, with the columns of a schema; those that a table lacks are null.
 
-    Neighbours with the same columns are cast at once: a cast costs as much for a few rows as for thousands.
+    Neighbours with the same columns are copied together and cast at once: a chunk costs as much for a few rows as for
+    thousands, to cast, to write and to compare.
     """
-    alike = (list(group) for _, group in groupby(tables, key=lambda table: table.schema))
-    return pa.concat_tables([with_columns(pa.concat_tables(group), schema) for group in alike])
+    alike = (group for _, group in groupby(tables, key=lambda table: table.schema))
+    some = (few for group in alike for few in _batched(group, MERGED_AT_ONCE))
+    return pa.concat_tables([with_columns(pa.concat_tables(few).combine_chunks(), schema) for few in some])
+
+
+def _batched(tables: Iterator[pa.Table], count: int) -> Iterator[list[pa.Table]]:
+    while few := list(islice(tables, count)):
+        yield few
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

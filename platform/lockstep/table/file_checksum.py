@@ -11,6 +11,8 @@ import zlib
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
@@ -27,8 +29,8 @@ def with_checksum(table: Path, file: DataFile) -> DataFile:
     return msgspec.structs.replace(file, path=str(Path(file.path).with_name(name)))
 
 
-def verify(path: Path, stream: str) -> None:
-    """Refuse a file that does not match the checksum in its name; files without one are not judged.
+def read_verified(path: Path, stream: str) -> bytes:
+    """The content of a file, which matches the checksum in its name; files without one are not judged.
 
     Raises:
         TableError: It is missing, truncated, or any byte of it is wrong.
@@ -40,6 +42,16 @@ def verify(path: Path, stream: str) -> None:
     seal = _SEALED.search(path.name)
     if seal is not None and zlib.crc32(content) != int(seal[1], 16):
         raise _damaged(path, "is not as it was written", stream)
+    return content
+
+
+def read_verified_rows(path: Path, stream: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of such a file, by default all columns of it. Raises as `read_verified` does.
+
+    What was verified is what is read, by one thread: most files are of one batch, and have a few rows.
+    """
+    with pq.ParquetFile(pa.BufferReader(read_verified(path, stream)), pre_buffer=False) as parquet:
+        return parquet.read(columns=columns, use_threads=False)
 
 
 def _damaged(path: Path, problem: str, stream: str) -> TableError:

@@ -13,15 +13,13 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lockstep.model.finding import Hole
 from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
-from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Head, SideFile
-from lockstep.table.file_checksum import verify, with_checksum
+from lockstep.table.file_checksum import read_verified_rows, with_checksum
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFileWriter, write_file
 from lockstep.table.schema_evolution import with_defaults
@@ -330,6 +328,11 @@ def _may_hold(path: str, first_batch: int, last_batch: int | None) -> bool:
     return name is None or (name.last >= first_batch and (last_batch is None or name.first <= last_batch))
 
 
+def _holds_only(path: str, first_batch: int, last_batch: int | None) -> bool:
+    name = LedgerFileName.parse(path)
+    return name is not None and name.first >= first_batch and (last_batch is None or name.last <= last_batch)
+
+
 def _read_files(
     ledger: Path,
     paths: Iterable[str],
@@ -341,11 +344,12 @@ def _read_files(
     """Rows of some files; a column added after a file is null in its rows."""
     schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
     parts = [schema.empty_table()]
+    wanted = pc.field("batch") >= first_batch
+    if last_batch is not None:
+        wanted &= pc.field("batch") <= last_batch
     for path in paths:
-        verify(ledger / path, ledger.parent.name)
-        found = pq.ParquetFile(find_storage(ledger).uri(ledger / path)).read(columns=columns)
-        wanted = pc.field("batch") >= first_batch
-        parts.append(found.filter(wanted if last_batch is None else wanted & (pc.field("batch") <= last_batch)))
+        found = read_verified_rows(ledger / path, ledger.parent.name, columns)
+        parts.append(found if _holds_only(path, first_batch, last_batch) else found.filter(wanted))
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
     return pa.concat_tables(parts, promote_options="default").select(schema.names).sort_by(order)

@@ -24,7 +24,7 @@ from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile
-from lockstep.table.file_checksum import verify
+from lockstep.table.file_checksum import read_verified
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 
@@ -511,7 +511,7 @@ class _CompactedRows:
 
     def _read(self, path: str) -> list[Row]:
         try:
-            verify(self._side.folder / path, self._side.folder.parent.name)
+            read_verified(self._side.folder / path, self._side.folder.parent.name)
         except TableError as error:
             self._changed(f"{self._side.name}/{path} as it was written", error.problem)
         rows, live = _read(self._side.folder / path) or [], self._side.files[path]

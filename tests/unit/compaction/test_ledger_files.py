@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -71,14 +72,29 @@ def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) 
     assert (again.hours, again.replaced_deleted) == (0, 0)
 
 
-def test_rows_stand_in_the_order_of_their_batches(run: ProtocolRun) -> None:
+@pytest.mark.parametrize("merged_at_once", [4, 256])
+def test_rows_stand_in_the_order_of_their_batches(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, merged_at_once: int
+) -> None:
+    """In the file itself: readers of the product sort what they read."""
+    monkeypatch.setattr(ledger_files, "MERGED_AT_ONCE", merged_at_once)
     compact_ledger(run.folders, run.head)
     (first, *_) = sorted(
         file.path for file in list_live_files(DeltaTable(run.folders.ledger)) if file.path.startswith("compacted-")
     )
-    stored = ledger.read_columns(run.folders.ledger, ["batch", "topic_id", "partition"], last_batch=BATCHES_AN_HOUR)
+    stored = pq.read_table(run.folders.ledger / first, columns=["batch"])
     assert stored["batch"].to_pylist() == list(range(1, BATCHES_AN_HOUR + 1))
     assert f"-b1-{BATCHES_AN_HOUR}-" in first
+
+
+def test_a_range_of_batches_may_begin_and_end_within_a_compacted_file(run: ProtocolRun) -> None:
+    compact_ledger(run.folders, run.head)
+    newest, parts = HOURS * BATCHES_AN_HOUR, (1, BATCHES_AN_HOUR - 1, BATCHES_AN_HOUR, BATCHES_AN_HOUR + 1)
+    ends = [hour * BATCHES_AN_HOUR + part for hour in (0, HOURS - 2) for part in parts]
+    for first in (0, *ends):
+        for last in (*ends, newest, None):
+            rows = ledger.read_ledger(run.folders.ledger, first_batch=first, last_batch=last)
+            assert [row.batch for row in rows] == list(range(max(1, first), (last or newest) + 1))
 
 
 def test_nothing_is_touched_from_the_newest_full_set_of_positions_on(tmp_path: Path) -> None:
