@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import COMPACTED_PREFIX
+from lockstep.compaction.proof import U64, hash_rows
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
@@ -36,7 +38,7 @@ PROOF = "lockstep.proof"
 REPLACED_SECONDS = 2 * 3600.0
 """Readers list the files of a ledger and then read them, which takes seconds to minutes."""
 GROUP_ROWS = 100_000
-"""Rows of a row group, which a compaction holds in memory."""
+"""Rows of a row group, which a compaction holds in memory, at least."""
 MERGED_AT_ONCE = 256
 """Tables that are copied together: bounds what is in memory twice."""
 COMPRESSION_LEVEL = 9
@@ -179,25 +181,52 @@ def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
 
 
 def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
-    """One file with the rows of a bin, in order; read again and compared."""
+    """One file with the rows of a bin, in order; read again, and each row compared by its hash.
+
+    A row group at a time is in memory: an hour of a thousand partitions has millions of rows.
+    """
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
-    rows = merge_rows((_rows(ledger, file) for file in part.files), schema)
     first, last = part.files[0].name, part.files[-1].name
     name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
+    before = list[U64]()
     with DataFileWriter(
         ledger, schema, commit_hour=None, prefix=name, compression_level=COMPRESSION_LEVEL, counted_only=True
     ) as writer:
-        for start in range(0, len(rows), GROUP_ROWS):
-            writer.write(rows.slice(start, GROUP_ROWS))
+        for rows in _group_rows((_rows(ledger, file) for file in part.files), schema):
+            writer.write(rows)
+            before.append(_hash(rows))
         written = with_checksum(ledger, writer.finish())
-    storage, path = find_storage(ledger), ledger / written.path
-    if not pq.ParquetFile(storage.uri(path)).read().cast(schema).equals(rows):
-        storage.delete(path)
+    if not np.array_equal(np.concatenate(before), np.concatenate(_hash_file(ledger / written.path, schema))):
+        path = ledger / written.path
+        find_storage(ledger).delete(path)
         raise TableError(
             f"{path} does not hold the rows of its inputs; nothing was committed",
             next_step="check disk and memory of this machine, then compact again",
         )
     return written
+
+
+def _group_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of several tables, in order, in tables of `GROUP_ROWS` at least, but for the last."""
+    held, count = list[pa.Table](), 0
+    for table in tables:
+        held.append(table)
+        count += table.num_rows
+        if count >= GROUP_ROWS:
+            yield merge_rows(held, schema)
+            held, count = [], 0
+    if held:
+        yield merge_rows(held, schema)
+
+
+def _hash(rows: pa.Table) -> U64:
+    return np.concatenate([np.empty(0, np.uint64), *map(hash_rows, rows.to_batches())])
+
+
+def _hash_file(path: Path, schema: pa.Schema) -> list[U64]:
+    with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
+        groups = (parquet.read_row_group(at, use_threads=False) for at in range(parquet.num_row_groups))
+        return [_hash(rows.cast(schema)) for rows in groups]
 
 
 def _rows(ledger: Path, file: LedgerFile) -> pa.Table:

@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -16,9 +17,11 @@ from lockstep.compaction import ledger_files
 from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger, list_live_files, plan_ledger
 from lockstep.errors import TableError
 from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.parquet import DataFileWriter
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from lockstep.table.ledger import LedgerRow
@@ -72,11 +75,12 @@ def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) 
     assert (again.hours, again.replaced_deleted) == (0, 0)
 
 
-@pytest.mark.parametrize("merged_at_once", [4, 256])
+@pytest.mark.parametrize(("group_rows", "merged_at_once"), [(4, 256), (100_000, 4)])
 def test_rows_stand_in_the_order_of_their_batches(
-    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, merged_at_once: int
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, group_rows: int, merged_at_once: int
 ) -> None:
     """In the file itself: readers of the product sort what they read."""
+    monkeypatch.setattr(ledger_files, "GROUP_ROWS", group_rows)
     monkeypatch.setattr(ledger_files, "MERGED_AT_ONCE", merged_at_once)
     compact_ledger(run.folders, run.head)
     (first, *_) = sorted(
@@ -85,6 +89,25 @@ def test_rows_stand_in_the_order_of_their_batches(
     stored = pq.read_table(run.folders.ledger / first, columns=["batch"])
     assert stored["batch"].to_pylist() == list(range(1, BATCHES_AN_HOUR + 1))
     assert f"-b1-{BATCHES_AN_HOUR}-" in first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.slice(1),
+        lambda rows: rows.take(list(reversed(range(len(rows))))),
+        lambda rows: rows.set_column(0, rows.schema.field(0), pa.array([99] * len(rows), pa.int64())),
+    ],
+    ids=["a row less", "another order", "another value"],
+)
+def test_a_file_with_other_rows_than_its_inputs_is_refused(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, change: Callable[[pa.Table], pa.Table]
+) -> None:
+    before, files, right = rows_of(run), sorted(run.folders.ledger.glob("*.parquet")), DataFileWriter.write
+    monkeypatch.setattr(DataFileWriter, "write", lambda writer, rows: right(writer, change(rows)))
+    with pytest.raises(TableError, match="does not hold the rows of its inputs"):
+        compact_ledger(run.folders, run.head)
+    assert (rows_of(run), sorted(run.folders.ledger.glob("*.parquet"))) == (before, files)
 
 
 def test_a_range_of_batches_may_begin_and_end_within_a_compacted_file(run: ProtocolRun) -> None:
