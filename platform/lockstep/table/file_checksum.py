@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -52,6 +53,13 @@ def read_verified_rows(path: Path, stream: str, columns: list[str] | None = None
     """
     with pq.ParquetFile(pa.BufferReader(read_verified(path, stream)), pre_buffer=False) as parquet:
         return parquet.read(columns=columns, use_threads=False)
+
+
+def iterate_verified_rows(path: Path, stream: str) -> Iterator[pa.Table]:
+    """The rows of such a file, a row group at a time. Raises as `read_verified` does."""
+    with pq.ParquetFile(pa.BufferReader(read_verified(path, stream)), pre_buffer=False) as parquet:
+        for group in range(parquet.num_row_groups):
+            yield parquet.read_row_group(group, use_threads=False)
 
 
 def _damaged(path: Path, problem: str, stream: str) -> TableError:

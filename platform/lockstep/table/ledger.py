@@ -19,7 +19,7 @@ from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
 from lockstep.table import delta_log
 from lockstep.table.delta_log import Head, SideFile
-from lockstep.table.file_checksum import read_verified_rows, with_checksum
+from lockstep.table.file_checksum import iterate_verified_rows, read_verified_rows, with_checksum
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFileWriter, write_file
 from lockstep.table.schema_evolution import with_defaults
@@ -249,10 +249,14 @@ def read_ledger_file(folder: Path, path: str) -> list[LedgerRow]:
 
 
 def iterate_rows(ledger: Path, *, first_batch: int = 0, last_batch: int | None = None) -> Iterator[list[LedgerRow]]:
-    """The rows of some batches, a list a file in no order of files: one file is in memory. Raises as `read_ledger`."""
+    """The rows of some batches, in lists and in no order of them; raises as `read_ledger` does.
+
+    A row group of a file is in memory: a compacted hour of a thousand partitions has millions of rows.
+    """
     for path in find_live_files(ledger, first_batch=first_batch, last_batch=last_batch):
-        rows = _read_files(ledger, [path], None, first_batch=first_batch, last_batch=last_batch)
-        yield with_defaults(rows, LedgerRow)
+        for rows in iterate_verified_rows(ledger / path, ledger.parent.name):
+            wanted = rows.filter(_within(first_batch, last_batch))
+            yield with_defaults(_in_order([wanted], SCHEMA), LedgerRow)
 
 
 def read_columns(
@@ -341,18 +345,25 @@ def _read_files(
     first_batch: int = 0,
     last_batch: int | None = None,
 ) -> pa.Table:
-    """Rows of some files; a column added after a file is null in its rows."""
-    schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
-    parts = [schema.empty_table()]
-    wanted = pc.field("batch") >= first_batch
-    if last_batch is not None:
-        wanted &= pc.field("batch") <= last_batch
+    """Rows of some files."""
+    parts, wanted = list[pa.Table](), _within(first_batch, last_batch)
     for path in paths:
         found = read_verified_rows(ledger / path, ledger.parent.name, columns)
         parts.append(found if _holds_only(path, first_batch, last_batch) else found.filter(wanted))
+    return _in_order(parts, SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns]))
+
+
+def _within(first_batch: int, last_batch: int | None) -> pc.Expression:
+    since = pc.field("batch") >= first_batch
+    return since if last_batch is None else since & (pc.field("batch") <= last_batch)
+
+
+def _in_order(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Rows of several files by batch, topic and partition; a column added after a file is null in its rows."""
     order: list[tuple[str, Literal["ascending", "descending"]]]
     order = [("batch", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
-    return pa.concat_tables(parts, promote_options="default").select(schema.names).sort_by(order)
+    rows = pa.concat_tables([schema.empty_table(), *parts], promote_options="default")
+    return rows.select(schema.names).sort_by(order)
 
 
 def read_clock() -> datetime:

@@ -120,6 +120,15 @@ def test_a_range_of_batches_may_begin_and_end_within_a_compacted_file(run: Proto
             assert [row.batch for row in rows] == list(range(max(1, first), (last or newest) + 1))
 
 
+def test_rows_are_read_a_row_group_at_a_time(run: ProtocolRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = rows_of(run)
+    monkeypatch.setattr(ledger_files, "GROUP_ROWS", 4)
+    compact_ledger(run.folders, run.head)
+    parts = list(ledger.iterate_rows(run.folders.ledger, first_batch=2, last_batch=HOURS * BATCHES_AN_HOUR - 1))
+    assert max(map(len, parts)) == 4
+    assert sorted((row for part in parts for row in part), key=lambda row: row.batch) == before[1:-1]
+
+
 def test_nothing_is_touched_from_the_newest_full_set_of_positions_on(tmp_path: Path) -> None:
     """Readers of positions ask for these files by their names."""
     made = ProtocolRun(folders_in(tmp_path))
