@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby, islice, starmap
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import cast
 
@@ -39,8 +39,8 @@ REPLACED_SECONDS = 2 * 3600.0
 """Readers list the files of a ledger and then read them, which takes seconds to minutes."""
 GROUP_ROWS = 100_000
 """Rows of a row group, which a compaction holds in memory, at least."""
-MERGED_AT_ONCE = 256
-"""Tables that are copied together: bounds what is in memory twice."""
+MERGED_ROWS = 50_000
+"""Rows of small tables that are copied together: bounds what is in memory twice."""
 COMPRESSION_LEVEL = 9
 
 
@@ -192,11 +192,12 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     with DataFileWriter(
         ledger, schema, commit_hour=None, prefix=name, compression_level=COMPRESSION_LEVEL, counted_only=True
     ) as writer:
-        for rows in _group_rows((_rows(ledger, file) for file in part.files), schema):
+        for tables in _batched((_rows(ledger, file) for file in part.files), GROUP_ROWS):
+            rows = merge_rows(tables, schema)
             writer.write(rows)
             before.append(_hash(rows))
         written = with_checksum(ledger, writer.finish())
-    if not np.array_equal(np.concatenate(before), np.concatenate(_hash_file(ledger / written.path, schema))):
+    if not np.array_equal(_join(before), _hash_file(ledger / written.path, schema)):
         path = ledger / written.path
         find_storage(ledger).delete(path)
         raise TableError(
@@ -206,27 +207,18 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     return written
 
 
-def _group_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of several tables, in order, in tables of `GROUP_ROWS` at least, but for the last."""
-    held, count = list[pa.Table](), 0
-    for table in tables:
-        held.append(table)
-        count += table.num_rows
-        if count >= GROUP_ROWS:
-            yield merge_rows(held, schema)
-            held, count = [], 0
-    if held:
-        yield merge_rows(held, schema)
+def _hash_file(path: Path, schema: pa.Schema) -> U64:
+    with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
+        groups = (parquet.read_row_group(at, use_threads=False) for at in range(parquet.num_row_groups))
+        return _join(_hash(rows.cast(schema)) for rows in groups)
 
 
 def _hash(rows: pa.Table) -> U64:
-    return np.concatenate([np.empty(0, np.uint64), *map(hash_rows, rows.to_batches())])
+    return _join(map(hash_rows, rows.to_batches()))
 
 
-def _hash_file(path: Path, schema: pa.Schema) -> list[U64]:
-    with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
-        groups = (parquet.read_row_group(at, use_threads=False) for at in range(parquet.num_row_groups))
-        return [_hash(rows.cast(schema)) for rows in groups]
+def _join(hashes: Iterable[U64]) -> U64:
+    return np.concatenate([np.empty(0, np.uint64), *hashes])
 
 
 def _rows(ledger: Path, file: LedgerFile) -> pa.Table:
@@ -247,13 +239,21 @@ def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     thousands, to cast, to write and to compare.
     """
     alike = (group for _, group in groupby(tables, key=lambda table: table.schema))
-    some = (few for group in alike for few in _batched(group, MERGED_AT_ONCE))
+    some = (few for group in alike for few in _batched(group, MERGED_ROWS))
     return pa.concat_tables([with_columns(pa.concat_tables(few).combine_chunks(), schema) for few in some])
 
 
-def _batched(tables: Iterator[pa.Table], count: int) -> Iterator[list[pa.Table]]:
-    while few := list(islice(tables, count)):
-        yield few
+def _batched(tables: Iterable[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
+    """Tables in order, in lists of so many rows at least, but for the last."""
+    held, count = list[pa.Table](), 0
+    for table in tables:
+        held.append(table)
+        count += table.num_rows
+        if count >= rows:
+            yield held
+            held, count = [], 0
+    if held:
+        yield held
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -75,13 +75,13 @@ def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) 
     assert (again.hours, again.replaced_deleted) == (0, 0)
 
 
-@pytest.mark.parametrize(("group_rows", "merged_at_once"), [(4, 256), (100_000, 4)])
+@pytest.mark.parametrize(("group_rows", "merged_rows"), [(4, 50_000), (100_000, 4)])
 def test_rows_stand_in_the_order_of_their_batches(
-    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, group_rows: int, merged_at_once: int
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, group_rows: int, merged_rows: int
 ) -> None:
     """In the file itself: readers of the product sort what they read."""
     monkeypatch.setattr(ledger_files, "GROUP_ROWS", group_rows)
-    monkeypatch.setattr(ledger_files, "MERGED_AT_ONCE", merged_at_once)
+    monkeypatch.setattr(ledger_files, "MERGED_ROWS", merged_rows)
     compact_ledger(run.folders, run.head)
     (first, *_) = sorted(
         file.path for file in list_live_files(DeltaTable(run.folders.ledger)) if file.path.startswith("compacted-")
