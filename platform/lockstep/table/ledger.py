@@ -255,8 +255,8 @@ def iterate_rows(ledger: Path, *, first_batch: int = 0, last_batch: int | None =
     """
     for path in find_live_files(ledger, first_batch=first_batch, last_batch=last_batch):
         for rows in iterate_verified_rows(ledger / path, ledger.parent.name):
-            wanted = rows.filter(_within(first_batch, last_batch))
-            yield with_defaults(_in_order([wanted], SCHEMA), LedgerRow)
+            if wanted := with_defaults(_in_order([rows.filter(_within(first_batch, last_batch))], SCHEMA), LedgerRow):
+                yield wanted
 
 
 def read_columns(

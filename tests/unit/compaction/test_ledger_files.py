@@ -86,8 +86,9 @@ def test_rows_stand_in_the_order_of_their_batches(
     (first, *_) = sorted(
         file.path for file in list_live_files(DeltaTable(run.folders.ledger)) if file.path.startswith("compacted-")
     )
-    stored = pq.read_table(run.folders.ledger / first, columns=["batch"])
-    assert stored["batch"].to_pylist() == list(range(1, BATCHES_AN_HOUR + 1))
+    stored = pq.ParquetFile(run.folders.ledger / first)
+    assert stored.num_row_groups == -(-BATCHES_AN_HOUR // group_rows)
+    assert stored.read(["batch"])["batch"].to_pylist() == list(range(1, BATCHES_AN_HOUR + 1))
     assert f"-b1-{BATCHES_AN_HOUR}-" in first
 
 
@@ -125,7 +126,7 @@ def test_rows_are_read_a_row_group_at_a_time(run: ProtocolRun, monkeypatch: pyte
     monkeypatch.setattr(ledger_files, "GROUP_ROWS", 4)
     compact_ledger(run.folders, run.head)
     parts = list(ledger.iterate_rows(run.folders.ledger, first_batch=2, last_batch=HOURS * BATCHES_AN_HOUR - 1))
-    assert max(map(len, parts)) == 4
+    assert {len(part) for part in parts} <= {1, 2, 3, 4}
     assert sorted((row for part in parts for row in part), key=lambda row: row.batch) == before[1:-1]
 
 
