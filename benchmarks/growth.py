@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import pyarrow as pa
@@ -45,6 +46,7 @@ LOOKS = (
     "open the table with Spark",
 )
 """What operators, sensors and readers do, each in a process of its own."""
+UPKEEP = "compaction and housekeeping of an hour"
 RETENTION_SECONDS = 72 * HOUR
 
 
@@ -222,6 +224,7 @@ class _Soak:
         self._growth, self._folders, self._clock = growth, folders, clock
         self._offset = _next_offset(folders)
         self._batch_cpu = 0.0
+        self._upkeep_cpu = list[float]()
 
     def hour(self) -> None:
         """A run of an hour, then the scheduled jobs."""
@@ -235,9 +238,11 @@ class _Soak:
             committer.wait_for_side_tables()
         self._batch_cpu = (time.process_time() - began) / batches
         self._clock.stamp(self._folders.root)
+        began = time.process_time()
         compact_ledger(self._folders, OutputLog(self._folders.table).base().head)
         compact_stream(self._folders)
         run_housekeeping(self._folders, retention_seconds=RETENTION_SECONDS)
+        self._upkeep_cpu.append(time.process_time() - began)
         self._clock.stamp(self._folders.root)
 
     def _batch(self, committer: Committer) -> None:
@@ -286,6 +291,7 @@ class _Soak:
             if path.is_file():
                 found.setdefault(_kind(path, folders), []).append(path.stat().st_size)
         looks = {name: self._look(name) for name in LOOKS}
+        upkeep, self._upkeep_cpu = median(self._upkeep_cpu), []
         return Day(
             day=day,
             bytes={kind: sum(sizes) for kind, sizes in sorted(found.items())},
@@ -295,6 +301,7 @@ class _Soak:
                 "open the table": _cpu(lambda: DeltaTable(folders.table).get_add_actions()),
                 "open the ledger": _cpu(lambda: DeltaTable(folders.ledger).get_add_actions()),
                 "a batch": self._batch_cpu,
+                UPKEEP: upkeep,
                 **{name: look.cpu_seconds for name, look in looks.items()},
             },
             memory_bytes={name: look.memory_bytes for name, look in looks.items()},

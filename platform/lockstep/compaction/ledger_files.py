@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import groupby, starmap
 from pathlib import Path
 from typing import cast
@@ -58,6 +60,10 @@ class LedgerBin(msgspec.Struct, frozen=True):
 
     hour: str
     files: tuple[LedgerFile, ...]
+
+
+NamedFile = tuple[Path, LedgerFileName]
+"""A file, and its batches."""
 
 
 class FilesCompaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,28 +144,42 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
-def list_replaced_files(ledger: Path, *, now: float | None = None) -> list[Path]:
+def list_replaced_files(ledger: Path) -> list[Path]:
     """Files that no recent version names: their batches are in a live compacted file.
 
     Decided by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
     that no compacted file contains.
     """
-    before = (time.time() if now is None else now) - REPLACED_SECONDS
-    live, storage = list_live_files(delta_log.open_delta_table(ledger)), find_storage(ledger)
-    names = {file.path for file in live}
-    compacted = [
-        file.name
-        for file in live
-        if file.path.startswith(COMPACTED_PREFIX)
-        and (status := storage.get_status(ledger / file.path)) is not None
-        and status.modified_at < before
-    ]
-    found = []
-    for path in storage.find_files(ledger, "*.parquet"):
-        name = LedgerFileName.parse(path.name)
-        if name is not None and path.name not in names and any(_holds(one, name) for one in compacted):
-            found.append(path)
-    return found
+    live = list_live_files(delta_log.open_delta_table(ledger))
+    named = {file.path for file in live}
+    compacted = [(ledger / file.path, file.name) for file in live if file.path.startswith(COMPACTED_PREFIX)]
+    paths = (path for path in find_storage(ledger).find_files(ledger, "*.parquet") if path.name not in named)
+    others = ((path, name) for path in paths if (name := LedgerFileName.parse(path.name)) is not None)
+    return find_replaced(compacted, others)
+
+
+def find_replaced(compacted: Iterable[NamedFile], others: Iterable[NamedFile]) -> list[Path]:
+    """The other files whose batches a compacted file has contained for `REPLACED_SECONDS`.
+
+    Looked at are only the compacted files that contain one of them: a table of a year has thousands.
+    """
+    ordered = sorted(compacted, key=lambda file: _start(file[1]))
+    starts, before = [_start(name) for _, name in ordered], time.time() - REPLACED_SECONDS
+
+    @cache
+    def is_old(path: Path) -> bool:
+        status = find_storage(path).get_status(path)
+        return status is not None and status.modified_at < before
+
+    def is_replaced(name: LedgerFileName) -> bool:
+        at = bisect_right(starts, _start(name)) - 1
+        return at >= 0 and _holds(ordered[at][1], name) and is_old(ordered[at][0])
+
+    return [path for path, name in others if is_replaced(name)]
+
+
+def _start(name: LedgerFileName) -> tuple[int, int]:
+    return name.generation, name.first
 
 
 def _holds(outer: LedgerFileName, inner: LedgerFileName) -> bool:

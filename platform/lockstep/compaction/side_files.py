@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.compaction.ledger_files import REPLACED_SECONDS, FilesCompaction, commit_replacement, merge_rows
+from lockstep.compaction.ledger_files import FilesCompaction, commit_replacement, find_replaced, merge_rows
 from lockstep.compaction.plan import COMPACTED_PREFIX, is_closed
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
@@ -150,21 +150,14 @@ def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
     A file whose name tells its batch is replaced once a compacted file with that batch is old enough; one that no
     commit named, or whose name tells nothing, goes by its age, once its batch cannot be committed any more.
     """
-    now, storage = time.time(), find_storage(side)
     live = list_side_files(delta_log.open_delta_table(side))
     named = {file.path for file in live}
-    old = [file.name for file in live if file.is_compacted and now - _read_time(side / file.path) > REPLACED_SECONDS]
-    found = []
-    for path in storage.find_files(side, "*.parquet"):
-        by = read_written_by(path.name)
-        if path.name in named or (by is not None and not by.is_over(head)):
-            continue
-        is_replaced = by is not None and any(
-            each.generation == by.generation and each.first <= by.batch <= each.last for each in old
-        )
-        if is_replaced or now - _read_time(path) > OLDEST_FILE_SECONDS:
-            found.append(path)
-    return found
+    others = [path for path in find_storage(side).find_files(side, "*.parquet") if path.name not in named]
+    over = {path: by for path in others if (by := read_written_by(path.name)) is None or by.is_over(head)}
+    batches = [(path, LedgerFileName("", by.generation, by.batch, by.batch)) for path, by in over.items() if by]
+    compacted = [(side / file.path, file.name) for file in live if file.is_compacted]
+    replaced, before = set(find_replaced(compacted, batches)), time.time() - OLDEST_FILE_SECONDS
+    return [path for path in over if path in replaced or _read_time(path) < before]
 
 
 def _read_time(path: Path) -> float:

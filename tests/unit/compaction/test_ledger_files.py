@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,15 +15,23 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.compaction import ledger_files
-from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger, list_live_files, plan_ledger
+from lockstep.compaction.ledger_files import (
+    REPLACED_SECONDS,
+    NamedFile,
+    compact_ledger,
+    find_replaced,
+    list_live_files,
+    plan_ledger,
+)
 from lockstep.errors import TableError
+from lockstep.storage import FileStatus, LocalStorage
 from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFileWriter
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from lockstep.table.ledger import LedgerRow
 
@@ -200,6 +209,34 @@ def test_replaced_files_stay_for_readers_under_way_and_go_later(run: ProtocolRun
     assert compact_ledger(run.folders, run.head).replaced_deleted == (HOURS - 1) * BATCHES_AN_HOUR
     assert len(list(run.folders.ledger.glob("*.parquet"))) == files - (HOURS - 1) * BATCHES_AN_HOUR
     assert rows_of(run) == before
+
+
+def test_of_many_compacted_files_only_those_that_contain_a_replaced_one_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of a year has thousands, and each look is a request to its storage."""
+
+    def named(generation: int, first: int, last: int) -> NamedFile:
+        name = LedgerFileName("2026-01-01T00", generation, first, last)
+        return tmp_path / f"{name.prefix('file')}.parquet", name
+
+    compacted = [named(1, first, first + 9) for first in range(0, 1_000, 10)] + [named(2, 500, 509)]
+    for path, _ in compacted:
+        path.touch()
+    age(tmp_path)
+    os.utime(compacted[3][0])
+    replaced = [named(1, 0, 0), named(1, 29, 29), named(1, 40, 49), named(2, 505, 505)]
+    kept = [named(1, 30, 30), named(1, 45, 50), named(1, 1_000, 1_000), named(2, 499, 499), named(0, 5, 5)]
+    asked, get_status = list[Path](), LocalStorage.get_status
+
+    def counted(storage: LocalStorage, path: Path) -> FileStatus | None:
+        asked.append(path)
+        return get_status(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "get_status", counted)
+    found = find_replaced(reversed(compacted), [*replaced, *kept, *replaced])
+    assert found == [path for path, _ in (*replaced, *replaced)]
+    assert asked == [compacted[at][0] for at in (0, 2, 4, -1, 3)]
 
 
 def test_a_file_that_a_writer_is_about_to_commit_is_never_deleted_however_old_it_is(run: ProtocolRun) -> None:
