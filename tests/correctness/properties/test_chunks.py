@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UnsetType
 from msgspec.structs import replace
 
+from lockstep import ColumnFold
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.column_program import ColumnProgram
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
@@ -27,7 +30,20 @@ from lockstep.state.changelog import make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.testing.script import InLog
-from tests.support.gauges import GAUGES, Gauge, Gauges, OwnEnvelope, make_gauges
+from tests.support.gauges import (
+    GAUGES,
+    End,
+    Gauge,
+    GaugeChange,
+    Gauges,
+    OwnEnvelope,
+    Part,
+    Snapshot,
+    make_gauges,
+)
+from tests.support.gauges import (
+    Message as GaugeMessage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +141,7 @@ class Producer:
 ROWS = st.fixed_dictionaries(
     {"name": st.sampled_from("xyz")}, optional={name: st.sampled_from(values) for name, values in VALUES.items()}
 )
-STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.lists(ROWS, min_size=1, max_size=3)), min_size=1, max_size=40)
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.lists(ROWS, max_size=3)), min_size=1, max_size=40)
 DISTURBED = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(FAULTS)), max_size=3)
 
 
@@ -279,6 +295,13 @@ def test_each_fault_in_the_middle_of_a_chunk_comes_to_the_same(fault: str, tmp_p
     assert process(singles, source, tmp_path / "a", []) == process(chunks, source, tmp_path / "b", [])
 
 
+def test_a_chunk_of_updates_without_rows_comes_to_the_same(tmp_path: Path) -> None:
+    """Producers send them to show that they live."""
+    source, (chunks, singles) = Source(make_log([("a", [])] * 9 + PLAIN, []), [3, 9]), compile_both("changes")
+    came = process(chunks, source, tmp_path / "chunks", [])
+    assert came == process(singles, source, tmp_path / "singles", [])
+
+
 def fold(program: CompiledStream, log: list[InLog], tmp_path: Path, sizes: Sequence[int]) -> RangeFold:
     position = Position(topic="gauges.a", topic_id="id", partition=0, next_offset=0)
     state: PartitionState[object] = PartitionState.open(
@@ -328,3 +351,71 @@ def test_a_stream_that_suspends_or_overrides_a_hook_has_no_chunks(tmp_path: Path
     assert folded.chunks is not None
     assert folded.chunks.folded == 0
     assert compile_any(make_gauges(OwnEnvelope())).columns is None
+
+
+class CheckedGauge(Gauge, frozen=True):
+    """A row of the state that looks at its values."""
+
+    def __post_init__(self) -> None:
+        if self.level < 0:
+            raise ValueError(f"level is {self.level}")
+
+
+class CheckedChange(GaugeChange, frozen=True):
+    """An emitted row that looks at its values."""
+
+    def __post_init__(self) -> None:
+        if self.level < 0:
+            raise ValueError(f"level is {self.level}")
+
+
+class UnequalGauge(Gauge, frozen=True, eq=False):
+    """Equal to itself only."""
+
+
+class NearGauge(Gauge, frozen=True):
+    """Equal to its neighbours."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NearGauge) and abs(other.level - self.level) < 1
+
+    __hash__ = None  # type: ignore[assignment]  # not needed
+
+
+class PartOrNan(Part):
+    """A change without a level is one to NaN."""
+
+    level: float | UnsetType = math.nan
+
+
+class UpdateOrNan(msgspec.Struct, tag="update"):
+    """Changes rows."""
+
+    number: int
+    at: int
+    rows: list[PartOrNan]
+
+
+class GaugesThatCheck(ColumnFold[GaugeMessage, str, CheckedGauge, GaugeChange]):
+    fields = Gauges.fields
+
+
+class ChangesThatCheck(ColumnFold[GaugeMessage, str, Gauge, CheckedChange]):
+    fields = Gauges.fields
+
+
+class Unequal(ColumnFold[GaugeMessage, str, UnequalGauge, GaugeChange]):
+    fields = Gauges.fields
+
+
+class Near(ColumnFold[GaugeMessage, str, NearGauge, GaugeChange]):
+    fields = Gauges.fields
+
+
+class OrNan(ColumnFold[Snapshot | UpdateOrNan | End, str, Gauge, GaugeChange]):
+    fields = Gauges.fields
+
+
+@pytest.mark.parametrize("transform", [GaugesThatCheck(), ChangesThatCheck(), Unequal(), Near(), OrNan()])
+def test_types_that_are_more_than_their_fields_have_no_chunks(transform: Any) -> None:
+    assert compile_any(make_gauges(transform)).columns is None

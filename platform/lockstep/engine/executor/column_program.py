@@ -79,7 +79,7 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
     types = {each.name: each.type for each in fields(update)}
     columns = None if change is None else _find_columns(names, change, schema)
     plain = (types.get(places.session or "", str), types[places.sequence], types.get(places.event_time_us or "", int))
-    if change is None or columns is None or plain != (str, int, int) or not (_is_plain(update) and _is_plain(change)):
+    if change is None or columns is None or plain != (str, int, int) or not _are_plain(update, change, names):
         return None
     twin = make_twin(update, {places.rows: list[make_twin(change, {})]})  # type: ignore[misc]  # made at run time
     others = [each for each in list_members(stream.types.message) if each is not update]
@@ -127,13 +127,22 @@ def make_twin(struct: type[msgspec.Struct], replaced: dict[str, Any]) -> type[ms
     )
 
 
+def _is_nan(default: object) -> bool:
+    """Whether it is the value that stands for a column that is left out."""
+    return isinstance(default, float) and math.isnan(default)
+
+
 def _is_float(kind: object) -> bool:
     return float in list_members(kind)
 
 
-def _is_plain(struct: type[msgspec.Struct]) -> bool:
-    """Whether values of a Struct are its fields by name, and nothing more."""
-    return not struct.__struct_config__.array_like and not hasattr(struct, "__post_init__")
+def _are_plain(update: type[msgspec.Struct], change: type[msgspec.Struct], names: ColumnNames) -> bool:
+    """Whether an update, its rows, the state's rows and the emitted ones are their fields, and nothing more."""
+    if any(hasattr(struct, "__post_init__") for struct in (update, change, names.value, names.row)):
+        return False
+    if any(struct.__struct_config__.array_like for struct in (update, change)):
+        return False
+    return names.value.__struct_config__.eq and names.value.__eq__ is msgspec.Struct.__eq__
 
 
 def _find_columns(
@@ -142,11 +151,12 @@ def _find_columns(
     """Type and place of each column; None where one of them is not plain."""
     changed = {each.name: each.type for each in fields(change)}
     of_value = {each.name: each.type for each in fields(names.value)}
+    defaults = {each.name: each.default for each in fields(change)}
     if changed[names.key] not in {str, int}:
         return None
     for name in names.columns:
         kind = of_value[name]
-        if kind not in ARROW or changed[name] not in {kind, kind | UnsetType}:
+        if kind not in ARROW or changed[name] not in {kind, kind | UnsetType} or _is_nan(defaults[name]):
             return None
     kinds = [changed[names.key], *(2 * [of_value[name] for name in names.columns])]
     if any(schema.field(n).type != ARROW[kinds[at]] for n, at in enumerate(names.source)):

@@ -52,7 +52,7 @@ TURNS_MAX: Final = 200
 MINUS_ZERO: Final = -(2**63)
 """The bits of -0.0 as a signed integer."""
 
-NOT_PLAIN: Final = (ValueError, TypeError, OverflowError, KeyError, RecursionError, struct.error, pa.ArrowException)
+NOT_PLAIN: Final = (ValueError, TypeError, OverflowError, LookupError, RecursionError, struct.error, pa.ArrowException)
 """Raised by messages and values that are not plain; the general fold finds out why, and what it means."""
 
 
@@ -351,6 +351,8 @@ class ChunkFold:
             if updates is None or sessions is None:
                 return False
             changes = list(chain.from_iterable(updates.rows))
+            if not changes:
+                return False  # messages without rows only prove that their producers live
             columns = list(zip(*map(astuple, changes), strict=True))
             changed = self._change(updates, columns)  # 3, 4
             if changed is None:
