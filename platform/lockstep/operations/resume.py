@@ -30,7 +30,7 @@ from lockstep.integrity.resume_options import (
     suggest_options,
 )
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, SuspendedSession
+from lockstep.model.position import Key, Position, SuspendedSession
 from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger, side_tables
@@ -78,8 +78,11 @@ def make_accepted_rows(stamp: LedgerStamp, known: Mapping[Key, LedgerRow], decis
     Raises:
         PositionMismatch: A partition is not in the ledger, or a loss does not begin at its position.
     """
-    rows = [make_kept_row(stamp, read_position(row), retired=row.retired) for row in known.values()]
-    rows += [_taken_up(rows, finding) for finding in decision.findings if _covered_by(AcceptGrowth, decision, finding)]
+    rows = [
+        replace(make_kept_row(stamp, read_position(row), retired=row.retired), newest_timestamp=row.newest_timestamp)
+        for row in known.values()
+    ]
+    rows += [_taken_up(stamp, finding) for finding in decision.findings if _covered_by(AcceptGrowth, decision, finding)]
     for accepted in sorted(decision.accepted, key=_order):
         places = [at for at, row in enumerate(rows) if _concerns(accepted, row, decision)]
         if not places and not isinstance(accepted, Fixed):
@@ -167,12 +170,10 @@ def _moved(row: LedgerRow, until: int, decision: ResumeDecision) -> LedgerRow:
     return replace(row, until=until, leader_epoch=None, accepted_loss=lost)
 
 
-def _taken_up(rows: list[LedgerRow], finding: Finding) -> LedgerRow:
-    """The first row of a partition added to a topic."""
-    sibling = next(row for row in rows if row.topic_id == finding.topic_id)
-    first = replace(sibling, partition=finding.partition, start=0, until=0, leader_epoch=None)
-    first = replace(first, state_file=None, state_start=None, state_length=None)
-    return replace(first, suspended_from=0, suspended_sessions=[], catching_up=False)
+def _taken_up(stamp: LedgerStamp, finding: Finding) -> LedgerRow:
+    """The first row of a partition added to a topic: nothing of it has been read."""
+    first = Position(topic=finding.topic, topic_id=finding.topic_id, partition=finding.partition, next_offset=0)
+    return make_kept_row(stamp, first, retired=False)
 
 
 def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> LedgerRow:

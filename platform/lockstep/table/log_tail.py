@@ -37,12 +37,19 @@ class LogTail:
         """Read the entries that were added.
 
         Raises:
-            TableReplaced: The newest entry that was read is gone.
+            TableReplaced: The newest entry that was read is gone, and no later one is there.
         """
         while self._has_entry(self.version + 1):
             self.version, self.entry = self.version + 1, delta_log.read_entry(self.table, self.version + 1)
         if not self._has_entry(self.version):
+            self._pass_deleted_entries()
+
+    def _pass_deleted_entries(self) -> None:
+        """Housekeeping deletes entries before a log checkpoint: of a quiet table the newest that was read, too."""
+        newest = delta_log.find_top_version(self.table)
+        if newest is None or newest <= self.version:
             raise TableReplaced(self.table, f"version {self.version} is gone")
+        self.version, self.entry = newest, delta_log.read_entry(self.table, newest)
 
     def find_number(self, name: str) -> int:
         """The newest number of a name (an application's transaction); 0 without one.

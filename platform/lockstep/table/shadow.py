@@ -171,13 +171,13 @@ def _write_entry(table: DeltaTable, how: CommitProperties, planned: PromotionCom
 
 
 def _copy_log(table: Path, scratch: Path, since: int, version: int) -> None:
-    """The newest checkpoint at or before a version, and the entries from it to another one."""
+    """What is needed to load two versions: of a savepoint, entries and checkpoints in between may be deleted."""
     log, storage = scratch / "_delta_log", find_storage(table)
     log.mkdir()
-    made = {at: files for at, files in delta_log.list_checkpoints(table).items() if at <= since}
-    base = max(made, default=0)
+    made = delta_log.list_checkpoints(table)
+    base, newest = (max((at for at in made if at <= end), default=0) for end in (since, version))
     entries = (delta_log.make_entry_path(table, at) for at in delta_log.list_versions(table) if base <= at <= version)
-    for path in (*made.get(base, ()), *entries):
+    for path in (*{*made.get(base, ()), *made.get(newest, ())}, *entries):
         (log / path.name).write_bytes(storage.read(path))
 
 

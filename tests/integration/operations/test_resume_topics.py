@@ -86,7 +86,9 @@ def test_new_partitions_are_read_from_their_start_once_their_growth_is_accepted(
     feed.send(topic, session(2), key="u", partition=2)
     found = halted(runs)
     assert {suggest_option(finding) for finding in found} == {AcceptGrowth(topic)}
-    assert noted(resumed(runs, AcceptGrowth(topic))) == [("accept-growth", "partitions grew", 0, 0, None)] * 2
+    rows = resumed(runs, AcceptGrowth(topic))
+    assert noted(rows) == [("accept-growth", "partitions grew", 0, 0, None)] * 2
+    assert [row.newest_timestamp is None for row in rows] == [row.partition > 0 for row in rows]
     send(feed, topic, ("s", update(3, a=1)))
     runs.run()
     assert applied([*TWO, ("s", update(3, a=1))], *range(5)) == runs.rows(topic)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+from typing_extensions import override
 
 from lockstep.engine.driver.positions import (
     LedgerStamp,
@@ -20,16 +22,20 @@ from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import run_task_safely
 from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
-from lockstep.kafka.reader import MessageRun, Range
+from lockstep.kafka.audit import audit_positions
+from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef
 from lockstep.table.ledger import LedgerRow
+from lockstep.testing.script import InLog
 from tests.support.adding_stream import adding
 from tests.support.cluster_views import topic, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from confluent_kafka import Message
 
     from lockstep import Stream
 
@@ -57,6 +63,20 @@ FACTS = RangeResult(
     state_bytes=40,
     cpu_seconds=0.01,
 )
+
+
+def test_offsets_that_expired_before_and_after_a_batch_that_was_not_committed_are_all_in_the_ledger() -> None:
+    def seen(start: int) -> ClusterView:
+        return view(topic("a", "id-a"), ends={("id-a", 0): (start, 1_000, 1_000)})
+
+    subscription = Subscription({}, seen(100), frozenset({"a"}))
+    subscription.ledger_rows(STAMP, (), seen(100).ends, full=True)
+    subscription.advance(())
+    for start in (200, 250):
+        for finding in audit_positions(subscription.known, seen(start)):
+            subscription.accept(finding, seen(start), suspend=False)
+    (row,) = subscription.ledger_rows(STAMP, (), seen(250).ends, full=subscription.is_unsaved)
+    assert (row.start, row.until, row.holes) == (100, 250, [Hole(start=100, until=250, cause="expired")])
 
 
 def test_a_worked_range_becomes_its_ledger_row() -> None:
@@ -123,11 +143,11 @@ def test_a_run_and_its_restart_from_the_ledger_stand_at_the_same_position() -> N
 class OnlyMarkers:
     """A log that holds control records where it is read."""
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         for index, wanted in enumerate(ranges):
             yield MessageRun(index, [], [(wanted.start, wanted.until)], wanted.until)
 
-    def ahead(self, beyond: Range) -> Iterator[MessageRun]:
+    def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
         return self.read([beyond])
 
     def readable_again(self, corrupt: Range) -> int | None:
@@ -138,16 +158,58 @@ class OnlyMarkers:
         return [Hole(start, until, "marker") for start, until in gaps]
 
 
-def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -> None:
-    job = JobSpec(
+def job_in(folder: Path) -> JobSpec:
+    return JobSpec(
         stream=b"",
         kafka={},
-        table=tmp_path / "table",
-        quarantine=tmp_path / "quarantine",
-        late=tmp_path / "late",
-        state=tmp_path / "state",
-        hot=tmp_path / "hot",
+        table=folder / "table",
+        quarantine=folder / "quarantine",
+        late=folder / "late",
+        state=folder / "state",
+        hot=folder / "hot",
     )
+
+
+@dataclass
+class SilentAfterwards(OnlyMarkers):
+    """A log that is read to its end once, then no further than its first messages; offset 4 holds a control record."""
+
+    log: list[InLog]
+    is_silent: bool = False
+
+    @override
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
+        log = cast("list[Message]", self.log)
+        if self.is_silent:
+            yield MessageRun(0, log[:3], [], 3)
+            yield UnreadableRange(0, "Kafka is silent")
+        else:
+            yield MessageRun(0, log, [(4, 5)], self.log[-1].offset() + 1)
+            self.is_silent = True
+
+
+def test_a_second_read_that_ends_early_leaves_the_rest_to_a_later_batch(tmp_path: Path) -> None:
+    """What the first read saw beyond it, a control record and a violation, is none of this batch's."""
+    numbers = (1, 2, 3, 4, None, 5, 9)
+    values = [b'{"type":"snapshot","seq":1,"values":{}}'] + [
+        b'{"type":"update","seq":%d,"values":{"a":1}}' % number for number in numbers[1:] if number
+    ]
+    offsets = [at for at, number in enumerate(numbers) if number]
+    log = [InLog(offset, b"s", value) for offset, value in zip(offsets, values, strict=True)]
+    position = Position(topic="a", topic_id="id-a", partition=0, next_offset=0)
+    latest = 2_000_000_000_000_000
+    batch = BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T12", planned_at_us=latest)
+    task = TaskSpec(batch, (PlannedRange(position, 7),))
+    program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
+    whole = run_task_safely(job_in(tmp_path / "whole"), task, program, SilentAfterwards(log[:-1])).ranges[0]
+    assert (whole.reached.next_offset, whole.holes) == (6, (Hole(4, 5, "marker"),))
+    cut = run_task_safely(job_in(tmp_path / "cut"), task, program, SilentAfterwards(log)).ranges[0]
+    assert (cut.reached.next_offset, cut.counts.messages) == (3, 3)
+    assert (cut.holes, cut.finding, cut.trouble) == ((), None, "Kafka is silent")
+
+
+def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
     before = msgspec.structs.replace(POSITION, state=None, suspended_from=7, catching_up=True)
     task = TaskSpec(
         BatchIdentity(generation=1, epoch=3, number=7, commit_hour="2026-01-01T12"),

@@ -84,6 +84,20 @@ def planned(run: ProtocolRun, shadow: ProtocolRun, *more: Field) -> PromotionCom
     )
 
 
+def test_a_savepoint_is_promoted_to_though_the_entries_after_it_are_deleted(
+    run: ProtocolRun, shadow: ProtocolRun
+) -> None:
+    plan, newest = planned(run, shadow), run.output.base().version
+    kept = {plan.target.batch_version, newest}
+    for version in kept:
+        write_checkpoint(run.folders.table, version)
+    for version in set(delta_log.list_versions(run.folders.table)) - kept:
+        delta_log.make_entry_path(run.folders.table, version).unlink()
+    assert newest - plan.target.batch_version > 1
+    run.output.commit(commit_promotion(plan))
+    assert len(stored_offsets(run.folders)) == 2 * 2 + 3 * 2
+
+
 def test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow(run: ProtocolRun, shadow: ProtocolRun) -> None:
     before = run.head
     landed = run.output.commit(commit_promotion(planned(run, shadow)))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.errors import TableError
-from lockstep.table import ledger, side_tables
+from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.foreign_commits import ForeignCommit
 from tests.support.protocol_run import ProtocolRun, folders_in
 
@@ -49,6 +52,25 @@ def test_a_ledger_that_is_behind_by_one_is_brought_forward(folders: StreamFolder
     assert batches_in_ledger(folders) == [1]
     assert run.forward(landed.head)
     assert batches_in_ledger(folders) == [1, 2]
+
+
+def test_a_log_kept_open_follows_where_housekeeping_deleted_what_it_had_read(
+    folders: StreamFolders, run: ProtocolRun
+) -> None:
+    """While the topics were silent, compactions added entries, and a log checkpoint made all before it needless."""
+    kept = side_tables.SideLogs(folders)
+    for _ in range(3):
+        for _ in range(2):
+            kept.catch_up(run.commit(run.prepared(full=True)).head)
+        run.clock += timedelta(hours=1)
+    compact_ledger(folders, run.head)
+    newest = DeltaTable(folders.ledger).version()
+    write_checkpoint(folders.ledger)
+    for version in range(newest):
+        delta_log.make_entry_path(folders.ledger, version).unlink()
+    assert newest - dict(kept.list_versions())[folders.ledger] > 1
+    assert kept.catch_up(run.commit(run.prepared(full=True)).head)
+    assert batches_in_ledger(folders) == list(range(1, 9))
 
 
 def test_a_log_kept_open_follows_batch_by_batch_and_what_others_bring_forward(

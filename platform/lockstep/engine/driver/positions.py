@@ -435,7 +435,9 @@ class Subscription:
         """
         key = (finding.topic_id, finding.partition)
         if finding.cause == EXPIRED and key in self.positions:
-            self._lost[key] = Hole(start=finding.offset, until=finding.until, cause="expired")
+            before = self._lost.get(key)  # where the batch that was to say so was never committed
+            start = finding.offset if before is None else before.start
+            self._lost[key] = Hole(start=start, until=finding.until, cause="expired")
             self._move(key, finding.until, suspend=suspend)
         elif finding.cause == TRUNCATED and key in self.positions:
             self._continue_after_truncation(key, finding.offset, suspend=suspend)

@@ -336,7 +336,6 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
         work = _fold_again(work, opener, narrower)
     work.bounds = msgspec.structs.replace(
         work.bounds,
-        holes=tuple(hole for hole in work.bounds.holes if hole.until <= work.bounds.until),
         finding=expand_finding(work, opener),  # 3
         trouble=work.bounds.trouble if work.unreadable is None else work.unreadable.reason,
     )
@@ -389,6 +388,16 @@ def narrow_bounds(bounds: FoldBounds, outcome: FoldOutcome) -> FoldBounds | None
             return msgspec.structs.replace(bounds, until=until, finding=None, trouble=problem) if ends else None
 
 
+def end_bounds(bounds: FoldBounds, reached: int) -> FoldBounds:
+    """The bounds of a fold that came as far: its last read may have ended before what an earlier one had seen.
+
+    A later batch finds the rest again.
+    """
+    finding = bounds.finding if bounds.finding is not None and bounds.finding.offset <= reached else None
+    holes = tuple(hole for hole in bounds.holes if hole.until <= reached)
+    return msgspec.structs.replace(bounds, until=reached, holes=holes, finding=finding)
+
+
 def _check_within(bounds: FoldBounds, finding: Finding) -> None:
     if finding.offset >= bounds.until:
         raise AssertionError(f"the fold is not deterministic: {finding}")
@@ -399,6 +408,7 @@ def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) 
     work.state.close()
     again = opener.open(work.planned, bounds)
     read_and_fold(opener, [again])
+    again.bounds = end_bounds(again.bounds, again.reached)
     return again
 
 

@@ -1,0 +1,43 @@
+"""The ledger rows of a resumption: each partition goes on where it stood, and an added one begins at nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row, read_position
+from lockstep.integrity.resume_options import AcceptGrowth
+from lockstep.kafka.audit import GREW
+from lockstep.model.finding import Finding
+from lockstep.model.position import Position, SegmentRef
+from lockstep.operations.resume import ResumeDecision, make_accepted_rows
+
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+STAMP = LedgerStamp(generation=1, batch=8, epoch=2, committed_at=AT, batch_seconds=0.0, restart_cause=None)
+READ = Position(
+    topic="a",
+    topic_id="id",
+    partition=0,
+    next_offset=500,
+    leader_epoch=4,
+    state=SegmentRef("file", 1, 2),
+    suspended_from=3,
+    watermark_us=1_700_000_000_000_000,
+    rows_emitted=3,
+    joined_at=77,
+)
+
+
+def test_a_partition_that_was_added_takes_nothing_over_from_the_others() -> None:
+    before = replace(make_unchanged_row(STAMP, READ, None), newest_timestamp=AT)
+    added = replace(READ, partition=1, next_offset=0)
+    decision = ResumeDecision(
+        stream="x", findings=(Finding.at(added, GREW),), accepted=(AcceptGrowth("a"),), who="me", why="wanted"
+    )
+    rows = make_accepted_rows(STAMP, {READ.key: before}, decision)
+    assert [read_position(row) for row in rows] == [
+        READ,
+        Position(topic="a", topic_id="id", partition=1, next_offset=0),
+    ]
+    assert [row.newest_timestamp for row in rows] == [AT, None]
