@@ -100,6 +100,25 @@ def test_a_drained_topic_is_retired_and_comes_back_where_it_stopped(feed: Feed, 
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
 
 
+def test_a_time_beyond_the_calendar_ends_no_run_and_retires_no_topic(feed: Feed, runs: LocalRuns) -> None:
+    """A producer that sends microseconds as milliseconds, to a topic that takes any time."""
+    old, absurd = feed.create("old"), feed.create("absurd", config={"message.timestamp.after.max.ms": str(2**62)})
+    send_old(feed, old, session(1))
+    feed.append(absurd, [ProducerRecord("s", value, OLD_MS * 1_000) for value in session(1)])
+    runs.run()
+    assert states(runs)[absurd] is TopicLifecycle.IDLE
+    runs, stop, ended = retiring(runs, feed), threading.Event(), list[RunOutcome]()
+    going = threading.Thread(target=lambda: ended.append(runs.run(trigger=Every(seconds=0.2), stop=stop)))
+    going.start()
+    try:
+        wait_until(lambda: bool(runs.reports) and "retired" in changes(runs, old))
+    finally:
+        stop.set()
+        going.join()
+    assert ended == [RunOutcome.STOPPED]
+    assert changes(runs, absurd) == ["added"]
+
+
 def test_a_later_run_looks_after_retired_topics_and_a_re_created_one_is_new(feed: Feed, runs: LocalRuns) -> None:
     kept, again = feed.create("kept"), feed.create("again")
     for topic in (kept, again):

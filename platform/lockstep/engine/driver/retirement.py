@@ -10,6 +10,7 @@ from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import take_retire_request
 from lockstep.engine.driver.positions import RETIRED, Subscription
+from lockstep.engine.protocol import to_event_time
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import Topic
 from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
@@ -76,7 +77,7 @@ class TopicRetirement:
             topic=topic,
             is_selected=True,
             lag_messages=0,
-            newest_message=None if newest is None else datetime.fromtimestamp(newest / 1000, UTC),
+            newest_message=None if newest is None else to_event_time(newest * 1000),
             inactive_after=self._context.stream.topics.inactive_after,
         )
         return judge_lifecycle(facts, now) is TopicLifecycle.DRAINED

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.protocol import to_event_time
 from lockstep.kafka.admin import (
     ClusterView,
     Place,
@@ -150,9 +151,9 @@ def _make_status(
 def _by_topic(
     timestamps_ms: Mapping[Place, int], choose: Callable[[datetime, datetime], datetime]
 ) -> dict[str, datetime]:
-    """One time per topic, from those of its partitions."""
+    """One time per topic, from those of its partitions; without times outside of the calendar, which clocks give."""
     found: dict[str, datetime] = {}
     for (topic, _), milliseconds in timestamps_ms.items():
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-        found[topic] = choose(moment, found.get(topic, moment))
+        if (moment := to_event_time(milliseconds * 1000)) is not None:
+            found[topic] = choose(moment, found.get(topic, moment))
     return found
