@@ -189,7 +189,8 @@ def process(program: CompiledStream, source: Source, folder: Path, splits: list[
     job = JobSpec(
         stream=b"", kafka={}, table=folder, quarantine=folder, late=folder, state=folder / "state", hot=folder / "hot"
     )
-    for number, until in enumerate([*splits, len(source.log)]):
+    for number, split in enumerate([*splits, len(source.log)]):
+        until = min(split, len(source.log))
         if until <= position.next_offset:
             continue
         batch = BatchIdentity(

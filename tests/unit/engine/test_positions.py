@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+import pytest
 from typing_extensions import override
 
 from lockstep.engine.driver.positions import (
@@ -170,42 +171,57 @@ def job_in(folder: Path) -> JobSpec:
     )
 
 
-@dataclass
-class SilentAfterwards(OnlyMarkers):
-    """A log that is read to its end once, then no further than its first messages; offset 4 holds a control record."""
+NUMBERS = (1, 2, 3, 4, None, 5, 9)
+"""Of the messages of a log: at offset 4 is a control record, and one number is wrong."""
 
-    log: list[InLog]
-    is_silent: bool = False
+
+def message_at(offset: int) -> Message:
+    kind, values = (b"update", b'{"a":1}') if offset else (b"snapshot", b"{}")
+    value = b'{"type":"%b","seq":%d,"values":%b}' % (kind, NUMBERS[offset] or 0, values)
+    return cast("Message", InLog(offset, b"s", value))
+
+
+@dataclass
+class ReadTwice(OnlyMarkers):
+    """A log whose second read is not as the first."""
+
+    second: Sequence[MessageRun | UnreadableRange]
+    is_second: bool = False
 
     @override
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
-        log = cast("list[Message]", self.log)
-        if self.is_silent:
-            yield MessageRun(0, log[:3], [], 3)
-            yield UnreadableRange(0, "Kafka is silent")
+        if self.is_second:
+            yield from self.second
         else:
-            yield MessageRun(0, log, [(4, 5)], self.log[-1].offset() + 1)
-            self.is_silent = True
+            (wanted,), self.is_second = ranges, True
+            messages = [message_at(at) for at in range(wanted.until) if at != 4]
+            yield MessageRun(0, messages, [(4, 5)], wanted.until)
+
+
+def read_twice(folder: Path, until: int, *second: MessageRun | UnreadableRange) -> RangeResult:
+    position = Position(topic="a", topic_id="id-a", partition=0, next_offset=0)
+    batch = BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T12", planned_at_us=2 * 10**15)
+    program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
+    task = TaskSpec(batch, (PlannedRange(position, until),))
+    (found,) = run_task_safely(job_in(folder), task, program, ReadTwice(second)).ranges
+    return found
 
 
 def test_a_second_read_that_ends_early_leaves_the_rest_to_a_later_batch(tmp_path: Path) -> None:
     """What the first read saw beyond it, a control record and a violation, is none of this batch's."""
-    numbers = (1, 2, 3, 4, None, 5, 9)
-    values = [b'{"type":"snapshot","seq":1,"values":{}}'] + [
-        b'{"type":"update","seq":%d,"values":{"a":1}}' % number for number in numbers[1:] if number
-    ]
-    offsets = [at for at, number in enumerate(numbers) if number]
-    log = [InLog(offset, b"s", value) for offset, value in zip(offsets, values, strict=True)]
-    position = Position(topic="a", topic_id="id-a", partition=0, next_offset=0)
-    latest = 2_000_000_000_000_000
-    batch = BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T12", planned_at_us=latest)
-    task = TaskSpec(batch, (PlannedRange(position, 7),))
-    program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
-    whole = run_task_safely(job_in(tmp_path / "whole"), task, program, SilentAfterwards(log[:-1])).ranges[0]
+    whole = read_twice(tmp_path / "whole", 6)
     assert (whole.reached.next_offset, whole.holes) == (6, (Hole(4, 5, "marker"),))
-    cut = run_task_safely(job_in(tmp_path / "cut"), task, program, SilentAfterwards(log)).ranges[0]
+    first = MessageRun(0, list(map(message_at, range(3))), [], 3)
+    cut = read_twice(tmp_path / "cut", 7, first, UnreadableRange(0, "Kafka is silent"))
     assert (cut.reached.next_offset, cut.counts.messages) == (3, 3)
     assert (cut.holes, cut.finding, cut.trouble) == ((), None, "Kafka is silent")
+
+
+def test_a_second_read_that_lacks_a_message_of_the_first_is_not_committed(tmp_path: Path) -> None:
+    """Kafka compacted it away meanwhile, and no cause for its absence was read."""
+    less = MessageRun(0, list(map(message_at, range(4))), [(4, 6)], 6)
+    with pytest.raises(AssertionError, match=r"a/0: offsets 0 to 5 held 4 messages, and 1 none"):
+        read_twice(tmp_path, 7, less)
 
 
 def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -> None:

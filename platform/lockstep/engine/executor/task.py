@@ -507,6 +507,8 @@ def _process_bin(job: JobSpec, task: TaskSpec, program: CompiledStream, log: Mes
         works = [opener.open(planned) for planned in task.ranges]
         read_and_fold(opener, works)
         works = [finalize_range(work, opener) for work in works]
+        for work in works:
+            _check_complete(work)
         rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, works, program)
         quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
         late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
@@ -574,6 +576,21 @@ def _facts(
         finding=work.bounds.finding,
         trouble=work.bounds.trouble,
     )
+
+
+def _check_complete(work: RangeInProgress) -> None:
+    """Each offset of a range has a message, or a cause for having none.
+
+    Kafka may have deleted or compacted a message between two reads of a range. So the task is tried again.
+    """
+    start, messages = work.planned.position.next_offset, work.fold.counts.messages
+    without = sum(hole.until - hole.start for hole in work.bounds.holes)
+    if messages + without != work.reached - start:
+        place = f"{work.planned.position.topic}/{work.planned.position.partition}"
+        raise AssertionError(
+            f"{place}: offsets {start} to {work.reached - 1} held {messages} messages, and {without} none: "
+            "two reads of them differ"
+        )
 
 
 def _advance(work: RangeInProgress, section: SegmentRef | None) -> Position:
