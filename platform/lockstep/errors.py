@@ -168,7 +168,11 @@ class StreamHeld(LockstepError):
     """
 
     def __init__(self, stream: str, reason: str) -> None:
-        super().__init__(f"stream {stream} is held: {reason}", next_step=f"lockstep start {stream} releases it")
+        super().__init__(
+            f"stream {stream} is held: {reason}",
+            next_step=f"lockstep start {stream} releases and starts it; without Dagster: lockstep stop {stream}, then "
+            f"lockstep run {stream}",
+        )
         self.stream = stream
         self.reason = reason
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings import SettingsError as SourceError
 
@@ -32,6 +32,12 @@ def _address(value: str) -> str:
     parts = urlsplit(value)
     if value and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment):
         raise ValueError("is not an address such as http://registry:8081")
+    return value
+
+
+def _folder(value: object) -> object:
+    if isinstance(value, str) and (not value.strip() or "://" in value):
+        raise ValueError("is not the path of a folder, such as /data/lockstep; object storage has to be mounted")
     return value
 
 
@@ -281,8 +287,8 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     health: HealthSettings = HealthSettings()
     schedules: ScheduleSettings = ScheduleSettings()
-    table_root: Path = Path("var/tables")
-    local_root: Path = Path(tempfile.gettempdir()) / "lockstep"
+    table_root: Annotated[Path, BeforeValidator(_folder)] = Path("var/tables")
+    local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(ge=1)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256
 

@@ -6,16 +6,17 @@ imports its operation when it is called.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
-from lockstep.errors import LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class Panel(Enum):
     INSTALLATION = "Installation"
 
 
+_NO_SPACE: Final = "free space there, then repeat the command; nothing that is committed is lost"
+_OTHER_PATH: Final = "name another path, or see to it that this user can write there; then repeat the command"
+_OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
+    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS), _OTHER_PATH
+)
+"""What a user can do about an error of the file system."""
+
+
 class _Lockstep(TyperGroup):
     """Shows errors as one clear message instead of a traceback, with a distinct exit code for scripts."""
 
@@ -63,6 +72,13 @@ class _Lockstep(TyperGroup):
             show_error(error)
             halted = isinstance(error, (IntegrityLost, StreamHalted))
             raise typer.Exit(HALTED if halted else FAILED) from None
+        except OSError as error:
+            step = _OF_FILES.get(error.errno or 0)
+            if step is None or (error.filename is None and step != _NO_SPACE):
+                raise
+            at = "" if error.filename is None else f": {error.filename}"
+            show_error(EnvironmentProblem(f"{error.strerror}{at}", next_step=step))
+            raise typer.Exit(FAILED) from None
 
 
 app = typer.Typer(

@@ -256,7 +256,9 @@ def _resume_preview(found: ResumePreview) -> RenderableType:
     rows = [(f"--{each.option}", each.cause, *astuple(each)[2:]) for each in found.options]
     left = [style_text(f"without an option: {finding}") for finding in found.unanswered[:SHOWN_MAX]]
     return make_lines(
-        make_grid(columns, rows), style_text(f"lockstep resume {found.stream} {found.command} --why '...'"), *left
+        make_grid(columns, rows),
+        style_text(f"lockstep resume {found.stream} {found.command or '--suggested'} --why '...'"),
+        *left,
     )
 
 
@@ -266,4 +268,6 @@ def _resumed(found: Resumed) -> RenderableType:
     if found.desired == "running":
         how = f"the supervisor starts it within a minute where Dagster's daemon runs, else lockstep run {name}"
         return style_text(f"{resumed}: {how}")
+    if found.desired == "held":
+        return style_text(f"{resumed}: lockstep start {name} releases and starts it, lockstep stop {name} releases it")
     return style_text(f"{resumed}; start it: lockstep start {name}, or lockstep run {name}")

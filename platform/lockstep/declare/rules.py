@@ -326,7 +326,7 @@ class InSet(ColumnRule):
         for value in self.values:
             if wanted is not None and type(value) is not wanted:
                 raise self.error(
-                    "values", value, f"is no value of a column of type {kind.value}", f"a {wanted.__name__}"
+                    "values", value, f"is no value of a column of type {kind.value}", f"values of {wanted.__name__}"
                 )
 
     @override

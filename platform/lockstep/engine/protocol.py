@@ -128,7 +128,7 @@ class Counts(msgspec.Struct, gc=False):
         late: Written to the late table, not applied.
         buffered: Kept in state for a later range to apply.
         released: Buffered by an earlier range and released in this one; also counted under their outcome.
-        timer_rows: Times that a timer, or the end of an idle session, emitted rows.
+        timer_rows: Times that a timer, the end of an idle session or a late message emitted rows.
     """
 
     messages: int = 0

@@ -21,7 +21,7 @@ from lockstep.table import delta_log
 from lockstep.table.delta_log import FIRST_GENERATION
 from lockstep.table.layout import StreamFolders
 
-READS = re.compile(r"\s*(select|with|explain|describe|show|values)\b", re.IGNORECASE)
+READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
 """Allowed first words of a query; COPY and the like would write files."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own text types, which other libraries do not support yet."""
@@ -56,7 +56,7 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
         WrongQuery: With DataFusion's message and the existing tables.
     """
     if not READS.match(sql):
-        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN, DESCRIBE or SHOW", tables)
+        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN or DESCRIBE", tables)
     builder = QueryBuilder()
     for name, table in tables.items():
         _register(builder, name, table, (until or {}).get(name))

@@ -200,7 +200,13 @@ class NotHalted(LockstepError):
     """
 
     def __init__(self, stream: str, desired: str) -> None:
-        super().__init__(f"stream {stream} is not halted, it is {desired}", next_step=f"lockstep run {stream}")
+        is_held = desired == Desired.HELD.value
+        super().__init__(
+            f"stream {stream} is not halted, it is {desired}",
+            next_step=f"lockstep stop {stream} releases it, then: lockstep run {stream}"
+            if is_held
+            else f"lockstep run {stream}",
+        )
         self.stream = stream
         self.desired = desired
 

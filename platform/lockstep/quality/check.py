@@ -143,7 +143,7 @@ def check_table(
         folders,
         rules=stream.rules,
         snapshots_emit=type(stream.transform).on_snapshot is not TableFold.on_snapshot,
-        in_order=stream.integrity.in_order and not may_begin_unseen(stream),
+        in_order=stream.integrity.in_order and not may_begin_unseen(stream) and not may_emit_late_rows(stream),
         full=full,
         keep=keep,
     )
@@ -155,6 +155,11 @@ def may_begin_unseen(stream: AnyStream) -> bool:
         return True  # snapshots emit rows, also one that restarts the numbers
     ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
     return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
+
+
+def may_emit_late_rows(stream: AnyStream) -> bool:
+    """Whether messages that came too late to be put in order emit rows, after those with higher numbers."""
+    return stream.integrity.is_timed and is_overridden(type(stream.transform), "on_late")
 
 
 def check_stream(

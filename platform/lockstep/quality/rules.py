@@ -46,7 +46,7 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         released: Messages buffered by an earlier batch, and applied or quarantined by this one.
         buffered: Messages buffered for a later batch.
         late: Messages in the late table.
-        timer_rows: Times that a timer, or the end of an idle session, emitted rows.
+        timer_rows: Times that a timer, the end of an idle session or a late message emitted rows.
         silent_rows: Rows that timers emitted while the partition was idle.
         repeats: Messages that the gate accepted although they were duplicates or went back.
         holes: Offsets that held no message.

@@ -103,12 +103,28 @@ def start_context(settings: SparkSettings, name: str, *, import_roots: tuple[Pat
     A session requested later in this process uses it.
 
     Raises:
-        EnvironmentProblem: As `prepare_session` does.
+        EnvironmentProblem: As `prepare_session` does; or Spark did not start with these settings.
     """
-    from pyspark import SparkConf, SparkContext  # heavy; only runs pay for it
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # heavy; only runs pay for it
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
 
     properties = prepare_session(settings, import_roots=import_roots)
-    return SparkContext.getOrCreate(SparkConf().setAppName(name).setAll(list(properties.items())))
+    try:
+        return SparkContext.getOrCreate(SparkConf().setAppName(name).setAll(list(properties.items())))
+    except (Py4JError, PySparkException) as error:
+        given = f"master={settings.master!r}, driver_memory={settings.driver_memory!r}, options={settings.options!r}"
+        raise EnvironmentProblem(
+            f"Spark did not start with {given}: {_find_reason(error)}",
+            next_step="correct [spark] in lockstep.toml, or LOCKSTEP_SPARK__* in the environment; `lockstep doctor` "
+            "looks at Java and the jars",
+        ) from error
+
+
+def _find_reason(error: Exception) -> str:
+    """The exception of Java, without its frames; of a JVM that did not start what PySpark says."""
+    java = getattr(error, "java_exception", None)
+    return str(java.toString() if java is not None else error).strip().splitlines()[0]
 
 
 def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:

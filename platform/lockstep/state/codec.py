@@ -138,7 +138,10 @@ class StateSchema(Generic[S]):
         try:
             return cast("tuple[object, S]", self._decoder.decode(stored))
         except msgspec.ValidationError as error:
-            step = "declare the field with the type that the fold left there, and fix the fold"
+            step = (
+                "declare the field with the type that the fold left there; or fix the fold, and go back to before the "
+                "message that left it: lockstep rewind STREAM --to BATCH --why ..."
+            )
             raise StateNotOfItsType(session, str(error), next_step=step) from error
 
     def encode_migrated(self, session: str, state: S, old: object) -> bytes:

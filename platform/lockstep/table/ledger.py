@@ -109,7 +109,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         buffered: Messages stored in the state for a later batch.
         released: Messages buffered by an earlier batch; they count under their final outcome, too.
         late: Messages in the late table.
-        timer_rows: Timers and idle sessions that emitted rows.
+        timer_rows: Timers, idle sessions and late messages that emitted rows.
         watermark: Watermark of the partition after the range.
         rows_emitted: Rows that timers emitted at `until`.
         planned_at: Time against which implausible event times are detected.

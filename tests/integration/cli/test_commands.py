@@ -178,6 +178,27 @@ def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> Non
     assert said.stderr == "error: no stream 'unknown' in assets/\nnext: use one of: adding\n"
 
 
+def test_a_path_that_is_no_folder_is_named_with_what_to_do(platform: Platform) -> None:
+    path = platform.folder / "a-file"
+    path.write_text("")
+    said = platform.call("backup", "adding", str(path))
+    assert said.exit_code == 1
+    assert said.stderr.startswith(f"error: Not a directory: {path}")
+    assert "next: name another path" in said.stderr
+
+
+def test_settings_with_which_spark_does_not_start_are_shown(fresh: Platform) -> None:
+    """In a process of its own: Spark starts once in a process."""
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    lockstep = [str(Path(sys.executable).with_name("lockstep")), "run", "adding", "--available-now"]
+    environment = os.environ | fresh.environment | {"LOCKSTEP_SPARK__MASTER": "bogus"}
+    said = subprocess.run(lockstep, cwd=fresh.folder, env=environment, capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    assert "error: Spark did not start with master='bogus', driver_memory='1g', options={}" in said.stderr
+    assert "next: correct [spark] in lockstep.toml" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
 def test_a_shadow_without_new_code_is_asked_for_it(platform: Platform) -> None:
     said = platform.call("shadow", "adding", "--name", "trial", "--from", "4", "--plan")
     assert said.stderr == (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import FirstSnapshot, Latest, LogOnly, Sequence, Strict, Topics
+from lockstep import FirstSnapshot, Latest, LogOnly, Sequence, SessionStart, Strict, Topics
 from lockstep.operations.inspect.trial import NothingToTry, try_stream
 from tests.support.adding_stream import adding
 from tests.support.feed import session, snapshot, update
@@ -49,6 +49,16 @@ def test_a_gap_names_the_class_that_holds(feed: Feed, runs: LocalRuns) -> None:
     assert by_name["Ordered()"].remarks == {"accept: gap": 1}
     assert tried.undecodable == 1
     assert any("broken by 1 messages; Strict(evidence=LogOnly()) holds on all" in line for line in tried.advice)
+
+
+def test_a_feed_without_snapshots_is_compared_with_classes_that_begin_at_its_first_message(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    feed.send(feed.create("values"), [update(number, a=1) for number in range(1, 6)])
+    begins = Strict(evidence=Sequence(), session_start=SessionStart.FIRST_MESSAGE)
+    tried = try_stream(adding(feed.pattern, begins), runs.settings, messages_max=100)
+    assert {each.declaration: each.broken for each in tried.others if "FIRST_MESSAGE" not in each.declaration} == {}
+    assert [each.broken for each in (tried.declared, *tried.others)] == [0] * (1 + len(tried.others))
 
 
 def test_a_log_that_retention_has_cut_is_advised_to_start_at_the_first_snapshot(feed: Feed, runs: LocalRuns) -> None:

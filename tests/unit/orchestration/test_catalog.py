@@ -27,7 +27,7 @@ from lockstep.orchestration.table_asset import (
     make_table_metadata,
     read_field_descriptions,
 )
-from lockstep.quality.check import may_begin_unseen
+from lockstep.quality.check import may_begin_unseen, may_emit_late_rows
 from tests.integration.quality.stream_tables import Whole
 from tests.support.golden_streams import STREAMS as STARTS
 
@@ -103,6 +103,13 @@ def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_row
     assert not may_begin_unseen(replace(by_snapshot, event_time=idle))
     assert may_begin_unseen(STARTS["strict"])  # its snapshots emit rows, and may restart the numbers
     assert not may_begin_unseen(order_books)
+
+
+def test_numbers_may_fall_where_late_messages_have_rows() -> None:
+    reordered = replace(STARTS["window"], integrity=STARTS["reorder"].integrity)
+    assert may_emit_late_rows(reordered)
+    assert not may_emit_late_rows(STARTS["reorder"])
+    assert not may_emit_late_rows(order_books)
 
 
 @pytest.mark.parametrize(

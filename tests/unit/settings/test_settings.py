@@ -128,6 +128,11 @@ def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypa
         ),
         ('[kafka]\nbootstrap_servers = "a:1,:2"', "kafka.bootstrap_servers = 'a:1,:2': ':2' is not host:port"),
         ('[kafka]\nbootstrap_servers = "a:1,"', "kafka.bootstrap_servers = 'a:1,': '' is not host:port"),
+        (
+            'table_root = "s3://bucket/tables"',
+            "table_root = 's3://bucket/tables': is not the path of a folder, such as /data/lockstep",
+        ),
+        ('table_root = ""', "table_root = '': is not the path of a folder"),
         ("[spark]\nmaster = 4", "spark.master = 4: Input should be a valid string"),
         ('[kafka.options]\n"socket.timeout.ms" = 5', "kafka.options.socket.timeout.ms: Input should be a valid string"),
     ],

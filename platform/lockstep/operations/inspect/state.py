@@ -87,10 +87,16 @@ class NoSuchSession(LockstepError):
 
     def __init__(self, stream: str, wanted: StateFilter, places: str) -> None:
         super().__init__(
-            f"no session {wanted.session or ''!r} with a state in {places} partitions",
+            f"no session{_name(wanted)} has a state; looked at {places} partitions",
             next_step=f"lockstep state {stream} lists the sessions that there are",
         )
         self.topic, self.partition, self.session = wanted.topic, wanted.partition, wanted.session
+
+
+def _name(wanted: StateFilter) -> str:
+    """What was asked for, as far as it was."""
+    asked = (("", wanted.session), ("of topic ", wanted.topic), ("in partition ", wanted.partition))
+    return "".join(f" {what}{value!r}" for what, value in asked if value is not None)
 
 
 class NotRetained(LockstepError):

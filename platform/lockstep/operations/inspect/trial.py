@@ -296,7 +296,8 @@ def _report(
     ranges = sorted((each for result in results for each in result.ranges), key=lambda each: each.range.position.topic)
     messages = sum(each.counts.messages for each in ranges)
     declared = _compare(stream.integrity, read)
-    compared = [_compare(each, read) for each in _list_candidates(read)]
+    start = stream.integrity.session_start
+    compared = [_compare(replace(each, session_start=start), read) for each in _list_candidates(read)]
     others = tuple(each for each in compared if each.declaration != declared.declaration)
     cpu = sum(result.cpu_seconds for result in results)
     return Trial(
