@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import traceback
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -58,6 +59,21 @@ _OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict
 """What a user can do about an error of the file system."""
 
 
+def find_problem(error: Exception) -> EnvironmentProblem | None:
+    """What an error of the machine means for a user; None for others, which are shown as they are."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, (ConnectionError, EOFError)) and any("/py4j/" in frame.filename for frame in frames):
+        return EnvironmentProblem(
+            "Spark's JVM ended under this command: it was killed, or had too little memory",
+            next_step="repeat the command; a run goes on after the last committed batch",
+        )
+    step = _OF_FILES.get(error.errno or 0) if isinstance(error, OSError) else None
+    if not isinstance(error, OSError) or step is None or (error.filename is None and step != _NO_SPACE):
+        return None
+    at = "" if error.filename is None else f": {error.filename}"
+    return EnvironmentProblem(f"{error.strerror}{at}", next_step=step)
+
+
 class _Lockstep(TyperGroup):
     """Shows errors as one clear message instead of a traceback, with a distinct exit code for scripts."""
 
@@ -72,12 +88,10 @@ class _Lockstep(TyperGroup):
             show_error(error)
             halted = isinstance(error, (IntegrityLost, StreamHalted))
             raise typer.Exit(HALTED if halted else FAILED) from None
-        except OSError as error:
-            step = _OF_FILES.get(error.errno or 0)
-            if step is None or (error.filename is None and step != _NO_SPACE):
+        except Exception as error:
+            if (problem := find_problem(error)) is None:
                 raise
-            at = "" if error.filename is None else f": {error.filename}"
-            show_error(EnvironmentProblem(f"{error.strerror}{at}", next_step=step))
+            show_error(problem)
             raise typer.Exit(FAILED) from None
 
 
@@ -128,6 +142,13 @@ def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
     made = typer.Typer(no_args_is_help=True)
     app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
     return made
+
+
+def require_reason(why: str | None) -> str | None:
+    """The text of `--why`: it is kept for good, and shown to those who ask what happened."""
+    if why is not None and not why.strip():
+        raise typer.BadParameter("is empty; say why, for those who read it later")
+    return why
 
 
 def list_all_streams() -> dict[str, AnyStream]:

@@ -21,6 +21,7 @@ from lockstep.cli.app import (
     load_settings_or_exit,
     open_handle,
     register_command,
+    require_reason,
 )
 from lockstep.cli.output import (
     make_grid,
@@ -91,7 +92,9 @@ def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
 @register_command('stop order_books --why "maintenance of the disk"', Panel.RUN)
 def stop(
     stream: StreamName,
-    why: Annotated[str, typer.Option(help="Reason, stored with the stream and shown.")] = "stopped by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored with the stream and shown.")
+    ] = "stopped by hand",
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Stop a stream, wherever it runs, until an operator starts it again.
@@ -104,7 +107,9 @@ def stop(
 @register_command('hold order_books --why "the disk is replaced until noon"', Panel.RUN)
 def hold(
     stream: StreamName,
-    why: Annotated[str, typer.Option(help="Reason, stored with the stream and shown.")] = "held by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored with the stream and shown.")
+    ] = "held by hand",
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Hold a stream: stop it, and refuse every run of it until `lockstep start` or `lockstep stop` releases it."""
@@ -115,7 +120,9 @@ def hold(
 def retire(
     stream: StreamName,
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
-    why: Annotated[str, typer.Option(help="Reason, stored in the ledger.")] = "retired by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored in the ledger.")
+    ] = "retired by hand",
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Retire a topic whose messages are all read: it is not read until a message arrives, and may be deleted.
@@ -186,7 +193,9 @@ class Resumed(msgspec.Struct, frozen=True):
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
     *,
-    why: Annotated[str | None, typer.Option(help="Cause of the halt, kept in the ledger; not for --plan.")] = None,
+    why: Annotated[
+        str | None, typer.Option(callback=require_reason, help="Cause of the halt, kept in the ledger; not for --plan.")
+    ] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
     accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: skip these offsets.")] = None,
     skip_session: Annotated[

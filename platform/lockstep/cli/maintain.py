@@ -22,6 +22,7 @@ from lockstep.cli.app import (
     load_settings_or_exit,
     open_handle,
     register_command,
+    require_reason,
 )
 from lockstep.cli.output import (
     SHOWN_HOURS,
@@ -239,7 +240,9 @@ def export(
 def retain(
     stream: StreamName,
     days: Annotated[int, typer.Option(help="Days of rows that stay, counted from the newest batch.", min=1)],
-    why: Annotated[str, typer.Option(help="Reason, stored with the stream and shown.")] = "by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored with the stream and shown.")
+    ] = "by hand",
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be dropped.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
@@ -261,7 +264,9 @@ def retain(
 def erase(  # noqa: PLR0913  # an option a decision
     stream: StreamName,
     session: Annotated[str, typer.Option(help="The session, as the column _session has it.")],
-    why: Annotated[str, typer.Option(help="Reason, stored and shown: it must not name the session.")] = "by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored and shown: it must not name the session.")
+    ] = "by hand",
     *,
     topic: Annotated[str, typer.Option(help="Only in this topic; by default in all.")] = "",
     drop_state: Annotated[

@@ -22,6 +22,7 @@ from lockstep.cli.app import (
     load_settings_or_exit,
     open_handle,
     register_command,
+    require_reason,
 )
 from lockstep.cli.output import (
     SHOWN_SCOPES,
@@ -58,7 +59,7 @@ def rewind(  # an option a question
             "TOPIC/PARTITION@OFFSET: the last batch before that message."
         ),
     ],
-    why: Annotated[str, typer.Option(help="Reason, stored in the ledger and shown.")],
+    why: Annotated[str, typer.Option(callback=require_reason, help="Reason, stored in the ledger and shown.")],
     *,
     accept_expired: Annotated[
         bool, typer.Option("--accept-expired", help="Lose rows whose messages Kafka no longer has.")
@@ -85,7 +86,9 @@ def rewind(  # an option a question
 def savepoint(  # an option a question
     stream: StreamName,
     name: Annotated[str, typer.Argument(help="Name of the savepoint; without one, all are listed.")] = "",
-    why: Annotated[str, typer.Option(help="Reason, stored with the savepoint.")] = "made by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored with the savepoint.")
+    ] = "made by hand",
     *,
     at: Annotated[
         str | None, typer.Option(help="An earlier batch, as `lockstep rewind --to` takes it; by default the newest.")
@@ -134,7 +137,9 @@ def export_savepoint(  # an option a question
 def import_savepoint(  # an option a question
     stream: StreamName,
     path: Annotated[Path, typer.Argument(help="Folder of the export.")],
-    why: Annotated[str, typer.Option(help="Reason, stored in the ledger and shown.")] = "imported by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored in the ledger and shown.")
+    ] = "imported by hand",
     *,
     accept_expired: Annotated[
         bool, typer.Option("--accept-expired", help="Although Kafka no longer has all messages from there on.")
@@ -233,7 +238,9 @@ def shadow(  # noqa: PLR0913  # an option a question
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the shadow; by default STREAM_shadow.")] = None,
-    why: Annotated[str, typer.Option(help="Reason, stored with the shadow.")] = "begun by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored with the shadow.")
+    ] = "begun by hand",
     *,
     drop: Annotated[bool, typer.Option("--drop", help="Delete the shadow with all its tables.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show where it would begin.")] = False,
@@ -277,7 +284,9 @@ def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None
 def promote(  # an option a question
     stream: StreamName,
     name: Annotated[str, typer.Argument(metavar="SHADOW", help="Name of the shadow.")],
-    why: Annotated[str, typer.Option(help="Reason, stored in the ledger and shown.")] = "promoted by hand",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored in the ledger and shown.")
+    ] = "promoted by hand",
     *,
     accept_behind: Annotated[
         bool, typer.Option("--accept-behind", help="Although the shadow has not read as far as the stream.")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import msgspec
+import psutil
 import pytest
 import typer
 
@@ -185,6 +186,42 @@ def test_a_path_that_is_no_folder_is_named_with_what_to_do(platform: Platform) -
     assert said.exit_code == 1
     assert said.stderr.startswith(f"error: Not a directory: {path}")
     assert "next: name another path" in said.stderr
+
+
+def test_a_reason_that_says_nothing_is_refused(platform: Platform) -> None:
+    for command in (["hold"], ["resume"], ["savepoint", "before"], ["retire", "topic"]):
+        said = platform.call(command[0], "adding", *command[1:], "--why", " ")
+        assert (said.exit_code, "is empty" in said.stderr) == (2, True)
+
+
+def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_goes_on(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, session(1))
+    lockstep, environment = str(Path(sys.executable).with_name("lockstep")), os.environ | fresh.environment
+    with subprocess.Popen(
+        [lockstep, "run", "adding"],
+        cwd=fresh.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        try:
+            assert any("batch 1:" in line for line in run.stdout)
+            (jvm,) = (child for child in psutil.Process(run.pid).children(recursive=True) if child.name() == "java")
+            jvm.kill()
+            fresh.feed.send(topic, [update(3, a=1)])
+            said = run.stdout.read()
+        finally:
+            run.kill()
+    assert run.returncode == 1
+    assert said.endswith(
+        "error: Spark's JVM ended under this command: it was killed, or had too little memory\n"
+        "next: repeat the command; a run goes on after the last committed batch\n"
+    )
+    fresh.runs.run()
+    assert len(fresh.runs.rows(topic)) == 3
 
 
 def test_settings_with_which_spark_does_not_start_are_shown(fresh: Platform) -> None:
