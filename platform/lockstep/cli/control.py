@@ -193,9 +193,7 @@ class Resumed(msgspec.Struct, frozen=True):
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
     *,
-    why: Annotated[
-        str | None, typer.Option(callback=require_reason, help="Cause of the halt, kept in the ledger; not for --plan.")
-    ] = None,
+    why: Annotated[str | None, typer.Option(callback=require_reason, help="Cause of the halt; not for --plan.")] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
     accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: skip these offsets.")] = None,
     skip_session: Annotated[
