@@ -48,7 +48,7 @@ from lockstep.cli.output import (
     print_result,
     style_text,
 )
-from lockstep.operations.durations import format_duration
+from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
     from lockstep.operations.diff import StreamDiff
@@ -299,7 +299,7 @@ def _growth(found: Status) -> Iterator[RenderableType]:
     """Files and bytes by kind as of the newest housekeeping, and what waits for compaction now."""
     debt, growth = found.debt, found.growth
     if debt.files:
-        yield style_text(f"{debt.files} small files of {debt.hours} hours wait for compaction")
+        yield style_text(f"{debt.files:,} small files of {format_count(debt.hours, 'closed hour')} wait for compaction")
     if growth is None:
         return
     rows = [

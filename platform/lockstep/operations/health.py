@@ -16,7 +16,7 @@ from lockstep.declare.options import find_longest_wait
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.handover import Phase
 from lockstep.kafka.admin import Place
-from lockstep.operations.durations import format_duration
+from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
 from lockstep.table.delta_log import Desired
 
@@ -239,7 +239,8 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
 
 
 def _lacks_writer(facts: HealthFacts) -> bool:
-    silent = facts.writer_seconds
+    """Whether it lacks one for long: one that a resumption or a start asked for has as long to begin."""
+    silent = facts.progress_seconds if facts.writer_seconds is None else facts.writer_seconds
     return facts.desired is Desired.RUNNING and not facts.is_written and (silent is None or silent > WRITER_SECONDS_MAX)
 
 
@@ -257,7 +258,7 @@ def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         return
     if facts.is_written and stands and _waiting_seconds(oldest) > patience:
         problem = (
-            f"{_count(facts.lag_messages or 0, 'message')} wait, and nothing has been committed for "
+            f"{format_count(facts.lag_messages or 0, 'message')} wait, and nothing has been committed for "
             f"{format_duration(since)}, since batch {facts.batch}; epoch {facts.epoch} is alive"
         )
         yield _alarm(AlarmKind.STALLED, problem, f"lockstep plan {stream.name}, and the log of the run")
@@ -281,7 +282,7 @@ def _judge_retention(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         when = f"in {format_duration(left)}" if left > 0 else "at any moment"
         problem = (
             f"retention deletes the first unread message of {_place(worst)} {when} "
-            f"with {_count(worst.lag_messages, 'unread message')}{_in_all(low)}; "
+            f"with {format_count(worst.lag_messages, 'unread message')}{_in_all(low)}; "
             f"the objective is {format_duration(_needed_headroom(worst, wanted))}"
         )
         severity = AlarmSeverity.ERROR if _headroom_share(worst, wanted) < URGENT_RATIO else AlarmSeverity.WARNING
@@ -289,7 +290,9 @@ def _judge_retention(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     lost = [each for each in facts.partitions if each.expired_messages]
     if lost:
         total, worst = sum(each.expired_messages for each in lost), max(lost, key=lambda each: each.expired_messages)
-        problem = f"retention has deleted {_count(total, 'unread offset')}, most of {_place(worst)}{_in_all(lost)}"
+        problem = (
+            f"retention has deleted {format_count(total, 'unread offset')}, most of {_place(worst)}{_in_all(lost)}"
+        )
         yield _alarm(AlarmKind.EXPIRED, problem, f"lockstep plan {stream.name} --restart")
 
 
@@ -307,8 +310,8 @@ def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     if open_too_long:
         worst = max(open_too_long, key=lambda each: each.seconds)
         problem = (
-            f"a transaction open for {format_duration(worst.seconds)} hides {_count(worst.hidden_messages, 'offset')} "
-            f"of {worst.topic}/{worst.partition} from {worst.offset} on{_in_all(open_too_long)}"
+            f"a transaction open for {format_duration(worst.seconds)} hides "
+            f"{format_count(worst.hidden_messages, 'offset')} of {worst.topic}/{worst.partition} from {worst.offset} on{_in_all(open_too_long)}"
         )
         step = "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
         yield _alarm(AlarmKind.OPEN_TRANSACTION, problem, step, AlarmSeverity.WARNING)
@@ -319,14 +322,14 @@ def _judge_table(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     limit = stream.objectives.quarantine_per_hour
     if facts.quarantined_last_hour > limit:
         problem = (
-            f"{_count(facts.quarantined_last_hour, 'message')} entered quarantine within the last hour, more than "
-            f"{limit}; {facts.quarantined_messages} are in it"
+            f"{format_count(facts.quarantined_last_hour, 'message')} entered quarantine within the last hour, "
+            f"more than {limit}; {facts.quarantined_messages} are in it"
         )
         yield _alarm(AlarmKind.QUARANTINE, problem, f"lockstep quarantine list {stream.name}", AlarmSeverity.WARNING)
     if facts.debt.oldest_seconds > stream.objectives.uncompacted.total_seconds():
         problem = (
             f"hour {facts.debt.oldest_hour} has waited for compaction for {format_duration(facts.debt.oldest_seconds)} "
-            f"({_count(facts.debt.hours, 'hour')} with {facts.debt.files} small files)"
+            f"({format_count(facts.debt.hours, 'hour')} with {facts.debt.files} small files)"
         )
         yield _alarm(AlarmKind.COMPACTION, problem, f"lockstep compact {stream.name}", AlarmSeverity.WARNING)
 
@@ -366,7 +369,3 @@ def _place(partition: PartitionFigures) -> str:
 def _in_all(places: Sequence[object]) -> str:
     """The number of places, where more than the one that is named has the problem."""
     return f" ({len(places)} partitions in all)" if len(places) > 1 else ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

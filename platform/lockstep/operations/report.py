@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from lockstep.compaction.plan import TARGET_BYTES
 from lockstep.html_page import Bar, Fact, Line, Page, Section, TableOf, draw_bars, draw_lines, render_page
-from lockstep.operations.durations import format_duration
+from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.health import CompactionDebt
 from lockstep.operations.inspect.health import read_debt
@@ -213,14 +213,18 @@ def _list_sections(report: QualityReport) -> Iterator[Section]:
         if result.worst or result.sample:
             places = tuple(_make_table(rows) for rows in (result.worst, result.sample) if rows)
             legend = " The worst partitions, then the first rows." if len(places) > 1 else ""
-            yield Section(f"Where {result.rule} is violated", places, note=result.sentence + legend)
+            note = f"{result.sentence.rstrip('.')}.{legend}"
+            yield Section(f"Where {result.rule} is violated", places, note=note)
     bars = [Bar(term.name, term.value, f"{term.value:,}") for term in report.quarantine]
     yield Section("Quarantine by cause", charts=(draw_bars(bars, "messages"),) if bars else ())
     yield Section("Lag and freshness, check by check", charts=tuple(_draw_history(report.history)))
     debt = report.debt
-    waiting = f"{debt.hours} closed hours with {debt.files} small files wait for compaction" if debt.hours else ""
+    waiting = ""
+    if debt.hours:
+        waiting = f"{debt.files:,} small files of {format_count(debt.hours, 'closed hour')} wait for compaction"
     growth = (_make_growth(report.growth),) if report.growth else ()
-    yield Section("Growth", growth, note=f"{waiting or 'No closed hour waits for compaction'}.")
+    measured = f" Measured at {report.growth.measured_at:%Y-%m-%d %H:%M} UTC." if report.growth else ""
+    yield Section("Growth", growth, note=f"{waiting or 'No closed hour waits for compaction'}.{measured}")
 
 
 def _describe_equation(equation: Equation) -> str:

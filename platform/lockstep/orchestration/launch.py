@@ -46,6 +46,8 @@ LAUNCH_SECONDS_MAX = 600
 SAID_LINES = 5
 QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
 """Dagster's name of the daemon that takes runs from the queue."""
+HEARTBEAT_SECONDS_MAX = 90.0
+"""Dagster's daemons beat every 30 seconds."""
 QUEUE_SECONDS_MAX, WRITE_SECONDS_MAX, POLL_SECONDS = 30.0, 600.0, 0.5
 """A daemon polls the queue every five seconds; a start takes half a minute, ten times as long on a busy machine."""
 
@@ -254,9 +256,10 @@ def _description(event: DagsterEvent) -> str:
 
 
 def _daemon_works(instance: DagsterInstance) -> bool:
-    """Whether the daemon that takes runs from the queue had a recent heartbeat."""
+    """Whether the daemon that takes runs from the queue had a recent heartbeat; Dagster's `healthy` forgives hours."""
     status = instance.get_daemon_statuses().get(QUEUE_DAEMON)
-    return status is not None and status.healthy is True
+    beat = None if status is None else status.last_heartbeat
+    return beat is not None and time.time() - beat.timestamp < HEARTBEAT_SECONDS_MAX
 
 
 def _home(stream: str, folder: Path) -> str:

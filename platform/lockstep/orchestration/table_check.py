@@ -209,13 +209,14 @@ def make_check_result(
         "outcome": result.outcome.value,
         "observed": result.observed,
         "threshold": result.threshold,
-        "unexpected": result.unexpected,
-        "checked": result.checked,
         "rows": result.rows or checked.rows,
         **shared,
     }
     if result.rows and result.observed is not None:
-        metadata["unexpected_percent"] = 100 * result.observed / result.rows
+        of_rows = {"unexpected": result.observed, "unexpected_percent": 100 * result.observed / result.rows}
+        metadata |= {**of_rows, "partitions_with_violations": result.unexpected}
+    elif not result.crashed:
+        metadata |= {"unexpected": result.unexpected, "checked": result.checked}
     tables = {"worst": result.worst, "sample": result.sample}
     metadata |= {name: MetadataValue.table([TableRecord(row) for row in rows]) for name, rows in tables.items() if rows}
     return AssetCheckResult(

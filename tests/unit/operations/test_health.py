@@ -96,7 +96,11 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
         but(writer=Phase.ENDED, writer_seconds=WRITER_SECONDS_MAX + 1),
         [(AlarmKind.NO_WRITER, ERROR)],
     ),
-    "a stream without any heartbeat": (but(writer=None, writer_seconds=None), [(AlarmKind.NO_WRITER, ERROR)]),
+    "a stream without any heartbeat": (
+        but(writer=None, writer_seconds=None, progress_seconds=WRITER_SECONDS_MAX + 1),
+        [(AlarmKind.NO_WRITER, ERROR)],
+    ),
+    "a stream that was just resumed": (but(writer=None, writer_seconds=None, progress_seconds=60.0), []),
     "a bounded stream between its runs": (but(desired=Desired.BOUNDED, writer=Phase.ENDED, writer_seconds=1e6), []),
     "a bounded stream that misses its objective": (
         but(desired=Desired.BOUNDED, writer=Phase.ENDED, writer_seconds=1e6, partitions=(waits(600),)),
