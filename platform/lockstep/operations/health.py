@@ -311,7 +311,8 @@ def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         worst = max(open_too_long, key=lambda each: each.seconds)
         problem = (
             f"a transaction open for {format_duration(worst.seconds)} hides "
-            f"{format_count(worst.hidden_messages, 'offset')} of {worst.topic}/{worst.partition} from {worst.offset} on{_in_all(open_too_long)}"
+            f"{format_count(worst.hidden_messages, 'offset')} "
+            f"of {worst.topic}/{worst.partition} from {worst.offset} on{_in_all(open_too_long)}"
         )
         step = "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
         yield _alarm(AlarmKind.OPEN_TRANSACTION, problem, step, AlarmSeverity.WARNING)
