@@ -210,7 +210,7 @@ def await_writer(
         waited = time.monotonic() - began
         if run is None or run.is_finished:
             return _instead_of(stream, folders, instance, run_id)
-        if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX and not _daemon_works(instance):
+        if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX and not has_queue_daemon(instance):
             reason = f"run {run_id} waits in Dagster's queue, and no daemon takes it from there"
             raise StartFailed(
                 stream, run_id, reason, "dagster-daemon run (or dagster dev): the run then starts by itself"
@@ -255,7 +255,7 @@ def _description(event: DagsterEvent) -> str:
     return failure.error.message.strip() if failure.error is not None else ""
 
 
-def _daemon_works(instance: DagsterInstance) -> bool:
+def has_queue_daemon(instance: DagsterInstance) -> bool:
     """Whether the daemon that takes runs from the queue had a recent heartbeat; Dagster's `healthy` forgives hours."""
     status = instance.get_daemon_statuses().get(QUEUE_DAEMON)
     beat = None if status is None else status.last_heartbeat

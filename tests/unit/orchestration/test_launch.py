@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus, Failure, job, op
+from dagster._daemon.types import DaemonHeartbeat
 
 from assets.order_books import order_books
 from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
-from lockstep.orchestration.launch import StartFailed, await_writer, create_dagster_storage, find_start_on_its_way
+from lockstep.orchestration.launch import (
+    QUEUE_DAEMON,
+    StartFailed,
+    await_writer,
+    create_dagster_storage,
+    find_start_on_its_way,
+    has_queue_daemon,
+)
 from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
 from lockstep.orchestration.table_asset import find_launch
 from lockstep.table.commit import commit_claim
@@ -68,6 +77,16 @@ def test_a_start_ends_when_its_run_writes(
     run = made(instance, DagsterRunStatus.STARTED)
     with Heartbeat(folders.control, 1, never_ending=True, run_id=run.run_id):
         assert await_writer("order_books", folders, instance, run.run_id) == claimed.head.epoch
+
+
+def test_a_daemon_that_has_died_is_not_waited_for(tmp_path: Path) -> None:
+    """Dagster itself shows it as running for half an hour after it was killed."""
+    queue = {"module": "dagster._core.run_coordinator.queued_run_coordinator", "class": "QueuedRunCoordinator"}
+    with DagsterInstance.local_temp(str(tmp_path), overrides={"run_coordinator": queue}) as instance:
+        assert not has_queue_daemon(instance)
+        for age, works in ((600.0, False), (5.0, True)):
+            instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age, QUEUE_DAEMON, "daemon", []))
+            assert has_queue_daemon(instance) is works
 
 
 def test_a_start_whose_run_failed_says_why(

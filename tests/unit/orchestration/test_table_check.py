@@ -1,0 +1,37 @@
+"""A rule's result as Dagster shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dagster import AssetKey
+
+from lockstep.orchestration.table_check import make_check_result
+from lockstep.quality.check import Checked, Coverage
+from lockstep.quality.increment import TableVersions
+from lockstep.quality.rules import RuleOutcome, RuleResult
+
+FAILED, CRASHED = RuleOutcome.FAILED, RuleOutcome.CRASHED
+OF_ROWS = RuleResult(rule="r", sentence="s", outcome=FAILED, observed=30, unexpected=2, checked=3, rows=100)
+OF_PARTITIONS = RuleResult(rule="r", sentence="s", outcome=FAILED, observed=30, unexpected=2, checked=3)
+BROKEN = RuleResult(rule="r", sentence="s", outcome=CRASHED, observed=None)
+
+
+@pytest.mark.parametrize(
+    ("result", "counts"),
+    [
+        (OF_ROWS, {"unexpected": 30, "unexpected_percent": 30.0, "partitions_with_violations": 2}),
+        (OF_PARTITIONS, {"unexpected": 2, "checked": 3}),
+        (BROKEN, {}),
+    ],
+    ids=["rows", "partitions", "a crash"],
+)
+def test_what_is_unexpected_is_counted_as_what_it_is(result: RuleResult, counts: dict[str, Any]) -> None:
+    coverage = Coverage(full=True, reason="asked for", since=None, files=1, rows=100, size=1_000)
+    versions = TableVersions(table=1, ledger=1, batch=1)
+    checked = Checked(stream="x", versions=versions, coverage=coverage, partitions=(), results=(result,))
+    shown = make_check_result(result, checked, {}, AssetKey(["x", "table"]))
+    assert shown is not None
+    counted = {"unexpected", "unexpected_percent", "partitions_with_violations", "checked"}
+    assert {name: value.value for name, value in shown.metadata.items() if name in counted} == counts
