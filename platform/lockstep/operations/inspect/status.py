@@ -59,7 +59,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         reason: Reason of the desired state.
         findings: The evidence, while halted.
         writer: "writing" or "draining" for a live writer, "gone" for one that stopped counting without recording its
-            end, "ended", or "none" before the first run.
+            end, "ended", or "none" before the first heartbeat of the epoch, which a stop or a hold may have claimed.
         generation: Generation of the lineage.
         epoch: Epoch of the writer that may commit.
         batch: Number of the last committed batch.
