@@ -57,18 +57,19 @@ _OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict
     (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS), _OTHER_PATH
 )
 """What a user can do about an error of the file system."""
+_JVM_ENDED: Final = EnvironmentProblem(
+    "Spark's JVM ended under this command: it was killed, or had too little memory",
+    next_step="repeat the command; a run goes on after the last committed batch",
+)
 
 
-def find_problem(error: Exception) -> EnvironmentProblem | None:
+def find_problem(error: OSError | EOFError) -> EnvironmentProblem | None:
     """What an error of the machine means for a user; None for others, which are shown as they are."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, (ConnectionError, EOFError)) and any("/py4j/" in frame.filename for frame in frames):
-        return EnvironmentProblem(
-            "Spark's JVM ended under this command: it was killed, or had too little memory",
-            next_step="repeat the command; a run goes on after the last committed batch",
-        )
-    step = _OF_FILES.get(error.errno or 0) if isinstance(error, OSError) else None
-    if not isinstance(error, OSError) or step is None or (error.filename is None and step != _NO_SPACE):
+    if isinstance(error, (ConnectionError, EOFError)):
+        of_spark = any("/py4j/" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
+        return _JVM_ENDED if of_spark else None
+    step = _OF_FILES.get(error.errno or 0)
+    if step is None or (error.filename is None and step != _NO_SPACE):
         return None
     at = "" if error.filename is None else f": {error.filename}"
     return EnvironmentProblem(f"{error.strerror}{at}", next_step=step)
@@ -88,7 +89,7 @@ class _Lockstep(TyperGroup):
             show_error(error)
             halted = isinstance(error, (IntegrityLost, StreamHalted))
             raise typer.Exit(HALTED if halted else FAILED) from None
-        except Exception as error:
+        except (OSError, EOFError) as error:
             if (problem := find_problem(error)) is None:
                 raise
             show_error(problem)

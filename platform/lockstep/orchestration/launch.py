@@ -256,7 +256,7 @@ def _description(event: DagsterEvent) -> str:
 
 
 def has_queue_daemon(instance: DagsterInstance) -> bool:
-    """Whether the daemon that takes runs from the queue had a recent heartbeat; Dagster's `healthy` forgives hours."""
+    """Whether the daemon that takes runs from the queue lives; Dagster's `healthy` allows it half an hour."""
     status = instance.get_daemon_statuses().get(QUEUE_DAEMON)
     beat = None if status is None else status.last_heartbeat
     return beat is not None and time.time() - beat.timestamp < HEARTBEAT_SECONDS_MAX

@@ -113,7 +113,8 @@ def start_context(settings: SparkSettings, name: str, *, import_roots: tuple[Pat
     try:
         return SparkContext.getOrCreate(SparkConf().setAppName(name).setAll(list(properties.items())))
     except (Py4JError, PySparkException) as error:
-        given = f"master={settings.master!r}, driver_memory={settings.driver_memory!r}, options={settings.options!r}"
+        names = ", ".join(sorted(settings.options)) or "no options"  # their values may be secrets
+        given = f"master={settings.master!r}, driver_memory={settings.driver_memory!r} and {names}"
         raise EnvironmentProblem(
             f"Spark did not start with {given}: {_find_reason(error)}",
             next_step="correct [spark] in lockstep.toml, or LOCKSTEP_SPARK__* in the environment; `lockstep doctor` "

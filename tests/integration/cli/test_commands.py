@@ -228,10 +228,13 @@ def test_settings_with_which_spark_does_not_start_are_shown(fresh: Platform) -> 
     """In a process of its own: Spark starts once in a process."""
     fresh.feed.send(fresh.feed.create("values"), session(1))
     lockstep = [str(Path(sys.executable).with_name("lockstep")), "run", "adding", "--available-now"]
-    environment = os.environ | fresh.environment | {"LOCKSTEP_SPARK__MASTER": "bogus"}
+    options = {"LOCKSTEP_SPARK__MASTER": "bogus", "LOCKSTEP_SPARK__OPTIONS": '{"spark.hadoop.fs.key": "canary-7f3a"}'}
+    environment = os.environ | fresh.environment | options
     said = subprocess.run(lockstep, cwd=fresh.folder, env=environment, capture_output=True, text=True, check=False)
     assert said.returncode == 1
-    assert "error: Spark did not start with master='bogus', driver_memory='1g', options={}" in said.stderr
+    shown = "error: Spark did not start with master='bogus', driver_memory='1g' and spark.hadoop.fs.key: "
+    assert shown in said.stderr
+    assert "canary-7f3a" not in said.stdout + said.stderr
     assert "next: correct [spark] in lockstep.toml" in said.stderr
     assert "Traceback" not in said.stderr
 
