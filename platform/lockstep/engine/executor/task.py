@@ -32,7 +32,7 @@ from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuff
 from lockstep.engine.executor.row_buffer import Spill
 from lockstep.engine.executor.sessions import count_digests
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
-from lockstep.errors import LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.integrity.base import Fault, to_microseconds
 from lockstep.integrity.resume_options import UNDECODABLE
 from lockstep.integrity.suspension import list_skips_without_snapshot, list_unread_skips
@@ -581,15 +581,19 @@ def _facts(
 def _check_complete(work: RangeInProgress) -> None:
     """Each offset of a range has a message, or a cause for having none.
 
-    Kafka may have deleted or compacted a message between two reads of a range. So the task is tried again.
+    Kafka may delete or compact a message between two reads of a range. No message is to blame: the batch is tried again.
+
+    Raises:
+        EnvironmentProblem: Two reads of the range differ.
     """
     start, messages = work.planned.position.next_offset, work.fold.counts.messages
     without = sum(hole.until - hole.start for hole in work.bounds.holes)
     if messages + without != work.reached - start:
         place = f"{work.planned.position.topic}/{work.planned.position.partition}"
-        raise AssertionError(
+        raise EnvironmentProblem(
             f"{place}: offsets {start} to {work.reached - 1} held {messages} messages, and {without} none: "
-            "two reads of them differ"
+            "two reads of them differ",
+            next_step="nothing: the batch was not committed, and is tried again",
         )
 
 
