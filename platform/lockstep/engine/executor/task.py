@@ -581,7 +581,7 @@ def _facts(
 def _check_complete(work: RangeInProgress) -> None:
     """Each offset of a range has a message, or a cause for having none.
 
-    Kafka may delete or compact a message between two reads of a range. No message is to blame: the batch is tried again.
+    Kafka may delete or compact a message between two reads. No message is to blame: the batch is tried again.
 
     Raises:
         EnvironmentProblem: Two reads of the range differ.
