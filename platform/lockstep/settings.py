@@ -335,7 +335,10 @@ def load_settings() -> Settings:
 
 
 def _refuse_mistyped_origins() -> None:
-    """Refuse an unread file or variable, which would leave the default in force, such as another table root."""
+    """Refuse an unread file or variable, which would leave the default in force, such as another table root.
+
+    A whole group in one variable is JSON, as pydantic-settings reads it; any other value is meant for one of its parts.
+    """
     if "LOCKSTEP_SETTINGS" in os.environ and not find_settings_file().is_file():
         raise SettingsError(
             f"LOCKSTEP_SETTINGS names {find_settings_file()}, and there is no such file",
@@ -349,6 +352,10 @@ def _refuse_mistyped_origins() -> None:
                 f"{name} in the environment is no setting; known: {', '.join(known)} (parts after __)",
                 next_step=f"correct or unset {name}",
             )
+        field = Settings.model_fields.get(name.upper().removeprefix("LOCKSTEP_").lower())
+        if field is not None and isinstance(field.default, BaseModel) and not os.environ[name].lstrip().startswith("{"):
+            parts = ", ".join(f"{name}__{part.upper()}" for part in type(field.default).model_fields)
+            raise SettingsError(f"{name} is a group of settings, not a value", next_step=f"set one of {parts}")
 
 
 def _problem(item: ErrorDetails) -> str:

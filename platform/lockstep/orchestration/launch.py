@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from dagster import AssetCheckKey, AssetKey, DagsterEventType, DagsterInstance, DagsterRunStatus
+from dagster._core.events import EngineEventData, JobFailureData
+from dagster._core.execution.plan.objects import StepFailureData
 
 from lockstep.engine.driver.handover import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
@@ -31,7 +33,7 @@ from lockstep.orchestration.supervisor_sensor import list_unfinished_runs
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dagster import DagsterEvent
@@ -46,6 +48,9 @@ LAUNCH_SECONDS_MAX = 600
 SAID_LINES = 5
 QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
 """Dagster's name of the daemon that takes runs from the queue."""
+ENDS = (DagsterEventType.STEP_FAILURE, DagsterEventType.ENGINE_EVENT, DagsterEventType.RUN_FAILURE)
+"""Events that say why a run ended: its step failed, it could not be launched, its process died."""
+EVENTS_MAX = 20
 HEARTBEAT_SECONDS_MAX = 90.0
 """Dagster's daemons beat every 30 seconds."""
 QUEUE_SECONDS_MAX, WRITE_SECONDS_MAX, POLL_SECONDS = 30.0, 600.0, 0.5
@@ -240,19 +245,28 @@ def find_end_of_run(instance: DagsterInstance, run_id: str) -> str:
     run = instance.get_run_by_id(run_id)
     if run is None:
         return "Dagster does not know it any more"
-    outcome = run.tags.get(OUTCOME_TAG, "")
-    failures = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_FAILURE, ascending=False).records
-    events = [record.event_log_entry.dagster_event for record in failures]
-    descriptions = [_description(event) for event in events if event is not None]
-    return "; ".join([run.status.value, *filter(None, [outcome, *descriptions[:1]])])
+    reasons = (_describe_end(event) for kind in ENDS for event in _read_events(instance, run_id, kind))
+    reason = next(filter(None, reasons), "")
+    return "; ".join(filter(None, [run.status.value, run.tags.get(OUTCOME_TAG, ""), reason]))
 
 
-def _description(event: DagsterEvent) -> str:
-    failure = event.step_failure_data
-    by_user = failure.user_failure_data
-    if by_user is not None and by_user.description:
-        return by_user.description
-    return failure.error.message.strip() if failure.error is not None else ""
+def _read_events(instance: DagsterInstance, run_id: str, kind: DagsterEventType) -> Iterator[DagsterEvent]:
+    """The newest events of a kind, the last one first."""
+    for record in instance.get_records_for_run(run_id, of_type=kind, limit=EVENTS_MAX, ascending=False).records:
+        event = record.event_log_entry.dagster_event
+        if event is not None:
+            yield event
+
+
+def _describe_end(event: DagsterEvent) -> str:
+    """The reason that an event gives for the end of a run; empty without one."""
+    data = event.event_specific_data
+    if isinstance(data, StepFailureData) and data.user_failure_data is not None and data.user_failure_data.description:
+        return data.user_failure_data.description
+    error = data.error if isinstance(data, StepFailureData | EngineEventData | JobFailureData) else None
+    if error is not None:
+        return error.message.strip()
+    return (event.message or "") if event.event_type is DagsterEventType.RUN_FAILURE else ""
 
 
 def has_queue_daemon(instance: DagsterInstance) -> bool:

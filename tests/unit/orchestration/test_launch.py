@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus, Failure, job, op
+from dagster._core.events import EngineEventData
 from dagster._daemon.types import DaemonHeartbeat
+from dagster._utils.error import SerializableErrorInfo
 
 from assets.order_books import order_books
 from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
@@ -97,6 +99,18 @@ def test_a_start_whose_run_failed_says_why(
     with pytest.raises(StartFailed, match=f"run {run_id} ended: FAILURE; Kafka did not answer within 60 s") as failed:
         await_writer("order_books", folders, instance, run_id)
     assert (failed.value.stream, failed.value.run_id) == ("order_books", run_id)
+
+
+def test_a_start_whose_run_was_never_launched_says_why(
+    instance: DagsterInstance, claimed: ProtocolRun, folders: StreamFolders
+) -> None:
+    del claimed
+    run = made(instance, DagsterRunStatus.STARTING)
+    error = SerializableErrorInfo("OSError: no space left on device", stack=[], cls_name="OSError")
+    instance.report_engine_event("Caught an error launching the run", run, EngineEventData.engine_error(error))
+    instance.report_run_failed(run)
+    with pytest.raises(StartFailed, match=f"run {run.run_id} ended: FAILURE; .*no space left on device"):
+        await_writer("order_books", folders, instance, run.run_id)
 
 
 @pytest.mark.parametrize("status", [DagsterRunStatus.CANCELED, DagsterRunStatus.SUCCESS])

@@ -203,6 +203,14 @@ def test_no_secret_is_shown_not_even_in_a_traceback(where: str, monkeypatch: pyt
     assert MADE_UP not in "".join(traceback.format_exception(refused.value))
 
 
+def test_a_value_for_a_whole_group_is_refused_with_the_names_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_KAFKA", "broker:9092")
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert "LOCKSTEP_KAFKA is a group of settings" in str(refused.value)
+    assert refused.value.next_step.startswith("set one of LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS, ")
+
+
 def test_a_file_that_is_no_toml_is_refused_with_the_line(folder: Path) -> None:
     write(folder, "[kafka]\nbootstrap_servers\n")
     assert refusal().startswith("settings cannot be read: Expected '=' after a key in a key/value pair (at line 2")
