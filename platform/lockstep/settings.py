@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pydantic_settings import SettingsError as SourceError
 
 from lockstep.errors import SettingsError
+from lockstep.model.cron import find_cron_problem
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -38,6 +39,12 @@ def _address(value: str) -> str:
 def _folder(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "://" in value):
         raise ValueError("is not the path of a folder, such as /data/lockstep; object storage has to be mounted")
+    return value
+
+
+def _cron(value: str) -> str:
+    if problem := find_cron_problem(value):
+        raise ValueError(problem)
     return value
 
 
@@ -221,6 +228,10 @@ class DagsterSettings(BaseModel):
     runs_max: Annotated[int, Field(ge=1)] = 50
 
 
+Cron = Annotated[str, AfterValidator(_cron)]
+"""A cron expression of five fields, in UTC."""
+
+
 class ScheduleSettings(BaseModel):
     """When Dagster runs the maintenance of each stream: cron expressions, in UTC.
 
@@ -234,11 +245,11 @@ class ScheduleSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    compaction: str = "10 * * * *"
-    minor_compaction: str = "5-55/10 * * * *"
-    housekeeping: str = "20 * * * *"
-    checks: str = "30 * * * *"
-    export: str = "40 * * * *"
+    compaction: Cron = "10 * * * *"
+    minor_compaction: Cron = "5-55/10 * * * *"
+    housekeeping: Cron = "20 * * * *"
+    checks: Cron = "30 * * * *"
+    export: Cron = "40 * * * *"
 
 
 class HealthSettings(BaseModel):

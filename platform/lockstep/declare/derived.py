@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, cast
 
 from lockstep.declare.stream import NAME, AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError
+from lockstep.model.cron import find_cron_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EXAMPLE = "put the function at the top level of a module, for example assets/activity.py"
-CRON_FIELDS = 5
 
 
 class OutputMode(Enum):
@@ -159,8 +159,7 @@ def _check_options(derived: Derived) -> None:
         value = getattr(derived, name)
         if not isinstance(value, kind):
             raise DeclarationError(f"Derived.{name}", value, f"is not of type {kind.__name__}", right)
-    if len(derived.schedule.split()) != CRON_FIELDS:
-        problem = "is no cron expression of five fields"
+    if problem := find_cron_problem(derived.schedule):
         raise DeclarationError("Derived.schedule", derived.schedule, problem, kinds["schedule"][1])
     columns, right = _as_sequence(derived.partition_by), "for example ('_topic',)"
     if columns is None or not all(isinstance(each, str) for each in columns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import traceback
 from pathlib import Path
@@ -209,6 +210,19 @@ def test_a_value_for_a_whole_group_is_refused_with_the_names_of_its_parts(monkey
         load_settings()
     assert "LOCKSTEP_KAFKA is a group of settings" in str(refused.value)
     assert refused.value.next_step.startswith("set one of LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS, ")
+
+
+@pytest.mark.parametrize("cron", ["hourly", "10 * * *", "99 * * * *", "0 24 * * *", "0 0 31,32 * *"])
+def test_a_schedule_that_is_no_cron_expression_is_refused(monkeypatch: pytest.MonkeyPatch, cron: str) -> None:
+    monkeypatch.setenv("LOCKSTEP_SCHEDULES__CHECKS", cron)
+    with pytest.raises(SettingsError, match=re.escape(f"schedules.checks = {cron!r}: is no cron expression")):
+        load_settings()
+
+
+@pytest.mark.parametrize("cron", ["5-55/10 * * * *", "*/90 0,12 1-15 jan mon-fri", "0 0 * * 7"])
+def test_a_schedule_may_be_any_cron_expression(monkeypatch: pytest.MonkeyPatch, cron: str) -> None:
+    monkeypatch.setenv("LOCKSTEP_SCHEDULES__CHECKS", cron)
+    assert load_settings().schedules.checks == cron
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(folder: Path) -> None:

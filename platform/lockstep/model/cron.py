@@ -1,0 +1,21 @@
+"""Cron expressions of schedules: what can be said of them before Dagster reads them."""
+
+from __future__ import annotations
+
+import re
+
+_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+"""Of minute, hour, day of the month, month and day of the week."""
+_NUMBER = re.compile(r"(?<![/\w])\d+")
+"""A number that is no step."""
+
+
+def find_cron_problem(expression: str) -> str:
+    """Reason why a text is no cron expression of five fields; empty without one. Names of days are left to Dagster."""
+    fields = expression.split()
+    if len(fields) != len(_RANGES):
+        return "is no cron expression of five fields"
+    for field, (least, most) in zip(fields, _RANGES, strict=True):
+        if any(not least <= int(number) <= most for number in _NUMBER.findall(field)):
+            return f"is no cron expression: {field!r} is not from {least} to {most}"
+    return ""
