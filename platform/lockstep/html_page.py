@@ -116,7 +116,12 @@ h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2re
 .verdict.good { border-color: var(--good); }
 dl { display: grid; grid-template-columns: minmax(7rem, max-content) 1fr; gap: .15rem 1rem; margin: 1rem 0; }
 dt, .dim, footer { color: var(--dim); } dd { margin: 0; }
-.wide { overflow-x: auto; } .wide + .wide { margin-top: 1.2rem; }
+.wide { overflow-x: auto; background-repeat: no-repeat; background-size: 2rem 100%, 2rem 100%, .6rem 100%, .6rem 100%;
+  background-position: left, right, left, right; background-attachment: local, local, scroll, scroll;
+  background-image: linear-gradient(90deg, var(--paper) 30%, transparent),
+    linear-gradient(270deg, var(--paper) 30%, transparent), linear-gradient(90deg, var(--line), transparent),
+    linear-gradient(270deg, var(--line), transparent); } /* a shadow at a side that can be scrolled to */
+.wide + .wide { margin-top: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { min-width: 3rem; } td.long { min-width: 18rem; }
@@ -175,7 +180,7 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
     x_max = _round_up(max((x for x, _ in points), default=0.0))
     y_max = _round_up(max((y for _, y in points), default=0.0))
     bottom, wide, high = HEIGHT - BOTTOM, WIDTH - LEFT - 20, HEIGHT - BOTTOM - TOP
-    parts = [_open_svg(HEIGHT, f"{y_label} over {x_label}")]
+    parts = [_open_svg(HEIGHT, f"{', '.join(line.name for line in lines) or y_label} over {x_label}")]
     for tick in range(TICKS + 1):
         y, x = bottom - high * tick / TICKS, LEFT + wide * tick / TICKS
         at = _number(x_max * tick / TICKS)

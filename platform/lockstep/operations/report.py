@@ -261,8 +261,15 @@ def _make_rules(results: Sequence[RuleResult], history: Sequence[CheckPoint]) ->
 
 
 def _make_table(rows: Sequence[dict[str, int | str | None]]) -> TableOf:
-    texts = [["-" if value is None else str(value) for value in row.values()] for row in rows]
+    texts = [[_show(name, value) for name, value in row.items()] for row in rows]
     return TableOf([name.replace("_", " ") for name in rows[0]], texts)
+
+
+def _show(name: str, value: int | str | None) -> str:
+    """A cell; an offset stays as a command takes it."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) and not name.endswith("offset") else str(value)
 
 
 def _draw_history(history: Sequence[CheckPoint]) -> Iterator[str]:
