@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +32,7 @@ from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuff
 from lockstep.engine.executor.row_buffer import Spill
 from lockstep.engine.executor.sessions import count_digests
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
-from lockstep.errors import EnvironmentProblem, LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError, StateError
 from lockstep.integrity.base import Fault, to_microseconds
 from lockstep.integrity.resume_options import UNDECODABLE
 from lockstep.integrity.suspension import list_skips_without_snapshot, list_unread_skips
@@ -199,15 +199,27 @@ def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
     for work in works:
         if work.bounds.passes_to is not None and work.reached == work.bounds.until:
             work.reached = work.bounds.passes_to
-        if work.planned.watermark_us is not None:
-            work.fold.advance(work.planned.watermark_us)
-        work.fold.finish(work.reached)
+        with name_partition(work.planned.position):
+            if work.planned.watermark_us is not None:
+                work.fold.advance(work.planned.watermark_us)
+            work.fold.finish(work.reached)
         work.bounds = msgspec.structs.replace(work.bounds, until=max(work.bounds.until, work.reached), beyond=0)
+
+
+@contextmanager
+def name_partition(position: Position) -> Generator[None]:
+    """An error of a state names the topic and the partition: sessions of several topics may have the same name."""
+    try:
+        yield
+    except StateError as error:
+        error.problem = f"{position.topic}/{position.partition}: {error.problem}"
+        raise
 
 
 def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
     started, batches = time.process_time(), len(work.fold.batches)
-    work.fold.fold(run.messages)
+    with name_partition(work.planned.position):
+        work.fold.fold(run.messages)
     spill.note(work.fold.batches, batches)
     work.gaps += run.gaps
     work.reached = run.reached
@@ -540,7 +552,8 @@ def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> 
     with StateFileWriter.open(job.state, _label(task)) as writer:
         for work in works:
             started = time.process_time()
-            saved = work.state.write(writer, work.reached)
+            with name_partition(work.planned.position):
+                saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
             facts.append(_facts(work, saved.section, writer.checksums))
     for work in works:
