@@ -190,7 +190,10 @@ def _is_pace(seconds: object) -> bool:
 
 @dataclass(frozen=True)
 class AvailableNow(Trigger):
-    """Read up to the ends at the start, in as many batches as needed, then end."""
+    """Read up to the ends at the start, in as many batches as needed, then end.
+
+    A partition without a leader is waited for; one that had none at the start is read up to its end when it has one.
+    """
 
 
 @dataclass(frozen=True)

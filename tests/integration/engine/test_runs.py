@@ -177,6 +177,32 @@ def test_a_bounded_run_pauses_while_a_partition_has_no_leader(
     assert_one_copy(runs, topic, session(5))
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["a new topic", "a known partition"])
+def test_a_bounded_run_waits_for_a_partition_that_has_no_leader_at_its_start(
+    feed: Feed,
+    runs: LocalRuns,
+    monkeypatch: pytest.MonkeyPatch,
+    is_known: bool,  # noqa: FBT001
+) -> None:
+    topic = feed.create("values")
+    sent = session(2)
+    feed.send(topic, sent)
+    if is_known:
+        runs.run()
+        feed.send(topic, more := [update(4, a=1)])
+        sent = [*sent, *more]
+    pauses, right, looks_without = Pauses(), ClusterAdmin.view_offsets, iter(range(4))
+
+    def leaderless_at_first(discovery: ClusterAdmin, before: ClusterView) -> ClusterView:
+        view = right(discovery, before)
+        return msgspec.structs.replace(view, ends={}) if next(looks_without, None) is not None else view
+
+    monkeypatch.setattr(ClusterAdmin, "view_offsets", leaderless_at_first)
+    assert runs.run(stop=pauses) is RunOutcome.ENDED
+    assert pauses.seconds
+    assert_one_copy(runs, topic, sent)
+
+
 def test_a_lost_hot_copy_changes_nothing(feed: Feed, runs: LocalRuns, tmp_path: Path) -> None:
     topic = feed.create("values")
     feed.send(topic, session(3))

@@ -40,7 +40,7 @@ from lockstep.errors import EnvironmentProblem, Fenced, KafkaError, LockstepErro
 from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.admin import Place, Topic
+from lockstep.kafka.admin import ClusterView, Place, Topic
 from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
@@ -84,7 +84,7 @@ class MicroBatchLoop:
         self._committer = Committer(context.folders, claimed, helper, courier)
         self._publisher = Publisher(context.group, courier)
         self._publish_start(claimed.head)
-        self._stop_at = {key: ends.stable_end for key, ends in self._watch.view.ends.items()}
+        self._stop_at = find_stop_offsets(self._watch.view)
         self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
         self._idle, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
@@ -127,8 +127,10 @@ class MicroBatchLoop:
         return plan.backlog > 0 or bool(self._isolation.suspects)
 
     def has_reached_stop_offsets(self) -> bool:
-        """Whether all offsets that were available at the start of the run are committed."""
-        return self._partitions.has_reached(self._stop_at)
+        """Whether all offsets of the start of the run are committed; a partition without a leader then is waited for."""
+        view = self._watch.view
+        unknown = {(view.topics[name].topic_id, number) for name, number in view.unavailable} - self._stop_at.keys()
+        return not unknown and self._partitions.has_reached(self._stop_at)
 
     def run_batch(self, plan: BatchPlan) -> bool:
         """Run the bins of a plan and commit their results; gives whether anything was committed.
@@ -253,6 +255,7 @@ class MicroBatchLoop:
 
     def _audit(self) -> None:
         self._watch.refresh_for_plan()
+        self._stop_at = find_stop_offsets(self._watch.view) | self._stop_at  # of partitions that have a leader now
         known = self._partitions.known
         self._watch.check_leader_epochs(known)
         self._note_stalls()
@@ -391,6 +394,11 @@ class RunOutcome(Enum):
     HANDED_OVER = "handed over"
     FENCED = "fenced"
     NOT_WANTED = "not wanted any more"
+
+
+def find_stop_offsets(view: ClusterView) -> dict[Key, int]:
+    """Offsets at which a bounded run ends, of the partitions that have a leader."""
+    return {key: ends.stable_end for key, ends in view.ends.items()}
 
 
 def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
