@@ -127,7 +127,7 @@ class MicroBatchLoop:
         return plan.backlog > 0 or bool(self._isolation.suspects)
 
     def has_reached_stop_offsets(self) -> bool:
-        """Whether all offsets of the start of the run are committed; a partition without a leader then is waited for."""
+        """Whether all offsets of the start of the run are committed, those of partitions without a leader too."""
         view = self._watch.view
         unknown = {(view.topics[name].topic_id, number) for name, number in view.unavailable} - self._stop_at.keys()
         return not unknown and self._partitions.has_reached(self._stop_at)
