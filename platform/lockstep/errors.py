@@ -30,6 +30,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- RecordingError             a line of a recording is not of one (localdev/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
 |- NoTable                    the stream has never run with this table root (operations/tables.py)
+|- ModuleBroken               a file of assets/ cannot be imported (declare/discovery.py)
 |- UnknownStream              no such stream is declared (operations/inspect/streams.py)
 |- WrongQuery                 the SQL is invalid, or names a missing table or column (operations/query.py)
 |- NoSuchSession              no session with that key has a state (operations/inspect/state.py)

@@ -22,6 +22,7 @@ from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
     from lockstep.declare.derived import Derived
+    from lockstep.declare.discovery import ModuleBroken
     from lockstep.declare.stream import AnyStream
     from lockstep.operations.tables import StreamHandle
     from lockstep.settings import Settings
@@ -153,17 +154,31 @@ def require_reason(why: str | None) -> str | None:
 
 
 def list_all_streams() -> dict[str, AnyStream]:
-    """The streams declared in assets/ of the working folder."""
+    """The streams declared in assets/ of the working folder; a file that cannot be imported is named and left out."""
     from lockstep.declare.discovery import find_streams
 
-    return dict(find_streams(Path.cwd()))
+    return dict(find_streams(Path.cwd(), on_broken=_note_broken))
 
 
-def list_all_derived() -> tuple[Derived, ...]:
-    """The derived tables declared in assets/ of the working folder."""
+def list_all_derived() -> dict[str, Derived]:
+    """The derived tables declared in assets/ of the working folder; as `list_all_streams`."""
     from lockstep.declare.discovery import find_derived
 
-    return tuple(find_derived(Path.cwd()).values())
+    return find_derived(Path.cwd(), on_broken=_note_broken)
+
+
+_NOTED: Final[set[str]] = set()
+
+
+def _note_broken(broken: ModuleBroken) -> None:
+    """Say once that a file is left out: an operator needs the other streams while somebody corrects it."""
+    if broken.file in _NOTED:
+        return
+    from lockstep.cli.output import print_note
+
+    _NOTED.add(broken.file)
+    print_note(f"left out: {broken.problem}", style="red")
+    print_note(f"next: {broken.next_step}")
 
 
 def find_stream_or_exit(name: str) -> AnyStream:

@@ -101,7 +101,7 @@ def status(
     """
     from lockstep.operations.inspect.status import read_overview, read_status
 
-    tables = list_all_derived()
+    tables = tuple(list_all_derived().values())
     if stream is None:
         found, declared = load_settings_or_exit(), tuple(list_all_streams().values())
         shown = _shown(lambda: read_overview(declared, found, tables), _overview, watch=watch, as_json=as_json)

@@ -19,6 +19,7 @@ from lockstep.cli.app import (
     StreamName,
     find_folders,
     find_stream_or_exit,
+    list_all_derived,
     load_settings_or_exit,
     open_handle,
     register_command,
@@ -161,10 +162,9 @@ def derive(
     A table whose source was rewound, promoted or erased from, or whose checkpoint is lost, is rebuilt: readers see the
     old rows until the new ones replace them, all at once.
     """
-    from lockstep.declare.discovery import find_derived
     from lockstep.operations.derive import choose_derived, plan_derived, run_derived, start_session
 
-    chosen, settings = choose_derived(name, find_derived(Path.cwd())), load_settings_or_exit()
+    chosen, settings = choose_derived(name, list_all_derived()), load_settings_or_exit()
     if plan:
         print_answer([plan_derived(each, settings.table_root) for each in chosen], _derived_plans, as_json=as_json)
         return

@@ -6,7 +6,8 @@ import hashlib
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -15,38 +16,62 @@ import msgspec
 
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream, Stream, format_source
-from lockstep.errors import DeclarationError, SettingsError
+from lockstep.errors import DeclarationError, LockstepError, SettingsError
 
 PACKAGE = "assets"
 """Folder of one file per stream, in the folder of the platform."""
 
 
-def find_streams(root: Path, package: str = PACKAGE) -> dict[str, Stream[object, object, msgspec.Struct]]:
+class ModuleBroken(LockstepError):
+    """A file of the streams cannot be imported.
+
+    Attributes:
+        file: The file, from the platform's folder.
+        reason: The exception, with its line.
+    """
+
+    def __init__(self, file: str, reason: str, *, next_step: str) -> None:
+        super().__init__(f"{file} cannot be imported: {reason}", next_step=next_step)
+        self.file, self.reason = file, reason
+
+
+OnBroken = Callable[[ModuleBroken], None]
+
+
+def _refuse(broken: ModuleBroken) -> None:
+    raise broken
+
+
+def find_streams(
+    root: Path, package: str = PACKAGE, on_broken: OnBroken = _refuse
+) -> dict[str, Stream[object, object, msgspec.Struct]]:
     """The streams of a platform by name.
 
     Args:
         root: Folder with `definitions.py` and the package.
         package: The package of streams.
+        on_broken: Is given each file that cannot be imported, which is left out; by default it is raised.
 
     Raises:
         SettingsError: The folder has no such package.
         DeclarationError: Two streams have the same name.
     """
-    return _collect(_import_modules(root, package))
+    return _collect(_import_modules(root, package, on_broken))
 
 
-def find_derived(root: Path, package: str = PACKAGE) -> dict[str, Derived]:
+def find_derived(root: Path, package: str = PACKAGE, on_broken: OnBroken = _refuse) -> dict[str, Derived]:
     """The derived tables of a platform by name.
 
     Args:
         root: Folder with `definitions.py` and the package.
         package: The package of streams.
+        on_broken: Is given each file that cannot be imported, which is left out; by default it is raised.
 
     Raises:
         SettingsError: The folder has no such package.
         DeclarationError: Two of them, or one and a stream, have the same name.
     """
-    modules = list(_import_modules(root, package))
+    modules = list(_import_modules(root, package, on_broken))
     streams, found = _collect(iter(modules)), dict[str, Derived]()
     for value in (value for module in modules for value in vars(module).values()):
         if not isinstance(value, Derived):
@@ -57,7 +82,7 @@ def find_derived(root: Path, package: str = PACKAGE) -> dict[str, Derived]:
     return found
 
 
-def _import_modules(root: Path, package: str) -> Iterator[ModuleType]:
+def _import_modules(root: Path, package: str, on_broken: OnBroken) -> Iterator[ModuleType]:
     if not (root / package).is_dir():
         raise SettingsError(
             f"no folder {package}/ in {root}", next_step="run lockstep from the folder that holds definitions.py"
@@ -65,7 +90,22 @@ def _import_modules(root: Path, package: str) -> Iterator[ModuleType]:
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     for module in pkgutil.iter_modules([str(root / package)]):
-        yield importlib.import_module(f"{package}.{module.name}")
+        try:
+            imported = importlib.import_module(f"{package}.{module.name}")
+        except Exception as error:  # noqa: BLE001  # the user's module: whatever its import raises
+            on_broken(_describe_broken(root, f"{package}/{module.name}{'' if module.ispkg else '.py'}", error))
+        else:
+            yield imported
+
+
+def _describe_broken(root: Path, file: str, error: Exception) -> ModuleBroken:
+    step = error.next_step if isinstance(error, LockstepError) else f"correct {file}; other streams run on"
+    reason = error.problem if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(root / file)), None)
+    broken = ModuleBroken(file, f"{reason} (line {line})" if line else reason, next_step=step)
+    broken.__cause__ = error
+    return broken
 
 
 def _collect(modules: Iterator[ModuleType]) -> dict[str, Stream[object, object, msgspec.Struct]]:

@@ -179,6 +179,15 @@ def test_an_unknown_stream_lists_those_that_there_are(platform: Platform) -> Non
     assert said.stderr == "error: no stream 'unknown' in assets/\nnext: use one of: adding\n"
 
 
+def test_a_broken_file_of_another_stream_is_named_and_hinders_nobody(fresh: Platform) -> None:
+    broken = f"broken_{fresh.feed.family}"
+    (fresh.folder / "assets" / f"{broken}.py").write_text("def fold(:\n")
+    said = fresh.call("status")
+    assert (said.exit_code, "adding" in said.stdout) == (0, True)
+    named = f"left out: assets/{broken}.py cannot be imported: SyntaxError: invalid syntax ({broken}.py, line 1)"
+    assert said.stderr == f"{named}\nnext: correct assets/{broken}.py; other streams run on\n"
+
+
 def test_a_path_that_is_no_folder_is_named_with_what_to_do(platform: Platform) -> None:
     path = platform.folder / "a-file"
     path.write_text("")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.declare.discovery import load_streams
+from lockstep.declare.discovery import ModuleBroken, find_streams, load_streams
 from lockstep.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -33,3 +34,34 @@ def test_a_folder_without_assets_is_refused(tmp_path: Path) -> None:
 def test_code_that_is_nowhere_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no code at 'no\.such\.module'"):
         load_streams("no.such.module")
+
+
+BROKEN = {
+    "a syntax error": ("def fold(:\n", r"assets_broken/broken.py cannot be imported: SyntaxError: .*line 1\)"),
+    "an exception": (
+        "\nraise ValueError('no')\n",
+        r"assets_broken/broken.py cannot be imported: ValueError: no \(line 2\)",
+    ),
+    "a wrong declaration": (
+        "from lockstep import Topics\nTopics(pattern='(')\n",
+        r"assets_broken/broken.py cannot be imported: Topics.pattern = '\('.*\(line 2\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_file_is_named_with_its_line_and_the_others_can_be_used(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, named = BROKEN[kind]
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "assets_broken").mkdir()
+    (tmp_path / "assets_broken" / "broken.py").write_text(source)
+    (tmp_path / "assets_broken" / "whole.py").write_text("from assets.order_books import order_books\n")
+    with pytest.raises(ModuleBroken, match=named):
+        find_streams(tmp_path, "assets_broken")
+    broken = list[ModuleBroken]()
+    assert list(find_streams(tmp_path, "assets_broken", broken.append)) == ["order_books"]
+    assert [each.file for each in broken] == ["assets_broken/broken.py"]
+    for name in [name for name in sys.modules if name.startswith("assets_broken")]:
+        monkeypatch.delitem(sys.modules, name)

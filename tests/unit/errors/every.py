@@ -14,6 +14,7 @@ from lockstep.compaction.proof import ProofDiffers, RowProof
 from lockstep.compaction.rewrite import BinRefused
 from lockstep.compaction.row_order import OutOfOrder
 from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
+from lockstep.declare.discovery import ModuleBroken
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.errors import LockstepError
@@ -122,6 +123,7 @@ EVERY: tuple[LockstepError, ...] = (
     RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),
+    ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
     RetirementRefused("books", "books.eth", "has 2 unread messages", "wait until they are read; nothing was changed"),
     NothingToTry("books", "topic books.eth"),
