@@ -107,10 +107,10 @@ def keep_whole_sessions(program: Program, topic: str, messages: Sequence[CopiedM
     for message, judged in zip(messages, _judge_laps(program, topic, messages, laps=1, joined=True), strict=True):
         if judged is None:
             continue  # undecodable: which sessions it belongs to is unknown
-        place, verdict = judged
+        envelope, verdict = judged
         if verdict.judgement in _BROKEN:
-            broken.add(place.session)
-        if verdict.judgement in _READ and place.session not in broken:
+            broken.add(envelope.session)
+        if verdict.judgement in _READ and envelope.session not in broken:
             kept.append(message)
     return WholeSessions(tuple(kept), len(messages) - len(kept))
 
@@ -139,14 +139,14 @@ def _is_repeatable(program: Program, topic: str, messages: Sequence[CopiedMessag
     for before, after in zip(first, second, strict=True):
         if before is None or after is None:
             return False
-        (place, verdict), (again, judgement) = before, after
+        (envelope, verdict), (again, judgement) = before, after
         if (
             verdict.judgement is not judgement.judgement
-            or sessions.setdefault(place.session, again.session) != again.session
+            or sessions.setdefault(envelope.session, again.session) != again.session
         ):
             return False
-        same = msgspec.structs.replace(again, session=place.session, event_time_us=place.event_time_us)
-        if same != place:
+        same = msgspec.structs.replace(again, session=envelope.session, event_time_us=envelope.event_time_us)
+        if same != envelope:
             return False
     if not renames:
         return all(old == new for old, new in sessions.items())
@@ -170,27 +170,27 @@ def _judge_laps(
         for number, message in enumerate(messages, lap * len(messages)):
             copy = SentCopy(message, name_lap_key(message.copied_key, lap) if renames else message.copied_key, number)
             record = Record(topic, "copy", 0, number, copy)
-            place = _extract(program.envelope, program, record)
-            if place is None:
+            envelope = _extract(program.envelope, program, record)
+            if envelope is None:
                 yield None
                 continue
-            clock.advance(find_event_time(place, record))
-            yield place, _check(gate.check, states, place, record)
+            clock.advance(find_event_time(envelope, record))
+            yield envelope, _check(gate.check, states, envelope, record)
 
 
 def _check(
     check: Callable[[GateState, Envelope, Record], tuple[GateState, Verdict]],
     states: dict[str, GateState],
-    place: Envelope,
+    envelope: Envelope,
     record: Record,
 ) -> Verdict:
-    if place.kind is Kind.SKIP:
+    if envelope.kind is Kind.SKIP:
         return Verdict(Judgement.ACCEPT, "skipped by the transform")
-    after, verdict = check(states.get(place.session), place, record)
+    after, verdict = check(states.get(envelope.session), envelope, record)
     if verdict.judgement in {Judgement.ACCEPT, Judgement.BUFFER, Judgement.SUSPEND, Judgement.QUARANTINE}:
-        states[place.session] = after
-    if place.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
-        states.pop(place.session, None)
+        states[envelope.session] = after
+    if envelope.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
+        states.pop(envelope.session, None)
     return verdict
 
 

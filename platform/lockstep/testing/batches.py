@@ -251,7 +251,7 @@ class BatchedRun(Generic[S, R]):
         hot = LocalStorePool(self._root / "hot", self._root / "state")
         opened = PartitionState[object].open(address, durable=self._root / "state", hot=hot, schema=self._made.state)
         with opened as state:
-            for session in dict.fromkeys(place.session for place in life.notes.places.values()):
+            for session in dict.fromkeys(envelope.session for envelope in life.notes.envelopes.values()):
                 entry = state.load(session)
                 if entry is not None and entry.state is not None:
                     yield life.mark + session, cast("S", entry.state)

@@ -233,25 +233,27 @@ class RangeFold:
             except DECODE_ERRORS as error:
                 self._undecodable(record, error)
                 continue
-            place = envelope_of(body, record)
-            kind, session = place.kind, place.session
+            envelope = envelope_of(body, record)
+            kind, session = envelope.kind, envelope.session
             if kind is not UPDATE and self._is_skipped(kind):
                 continue
-            if timing is not None and timing.advance(body, place, record):
+            if timing is not None and timing.advance(body, envelope, record):
                 self._applying.fire_timers(record.offset)
             entry = entries.get(session) or load(session) or SessionEntry(None, None)
-            gate, verdict = sessions.check(entry.gate, place, record)  # type: ignore[arg-type]  # a cast costs as much
-            if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, place, record):
+            gate, verdict = sessions.check(entry.gate, envelope, record)  # type: ignore[arg-type]  # a cast costs as much
+            if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, envelope, record):
                 continue
             before = len(rows)
             if kind is UPDATE and entry.gate is not None:
                 take(on_update(entry.state, body, record))
             else:
-                self._applying.set_state(entry, body, place, record)
+                self._applying.set_state(entry, body, envelope, record)
             entry.gate = gate
-            prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us, record.offset))
+            prove(
+                (record.offset, len(rows) - before, session, envelope.sequence, envelope.event_time_us, record.offset)
+            )
             if timing is not None or verdict is not ACCEPT:
-                self._follow(verdict, entry, place, record)
+                self._follow(verdict, entry, envelope, record)
             if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                 self.emission.flush()
 
@@ -268,7 +270,7 @@ class RangeFold:
         gate: GateState,
         entry: SessionEntry[object],
         body: object,
-        place: Envelope,
+        envelope: Envelope,
         record: Record,
     ) -> bool:
         """Whether a message with a remark is applied in the usual way; otherwise handle it.
@@ -276,7 +278,7 @@ class RangeFold:
         Raises:
             StopFold: The fold stops here.
         """
-        session = place.session
+        session = envelope.session
         if verdict.freed:
             self._applying.discard(session, verdict.freed)
             entry.gate = gate
@@ -285,16 +287,16 @@ class RangeFold:
         applied = self.judge.handle_remark(verdict, record, session)
         match verdict.judgement:
             case Judgement.BUFFER:
-                self._hold_back(gate, entry, place, record)
+                self._hold_back(gate, entry, envelope, record)
             case Judgement.SUSPEND:
                 entry.gate = gate
             case Judgement.LATE:
-                self._late(entry, body, place, record)
+                self._late(entry, body, envelope, record)
             case Judgement.ACCEPT if verdict.begins:
                 entry.gate = None  # its state is that of an unknown session: `on_snapshot` makes a new one
             case _:
                 pass
-        if applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, place, record)):
+        if applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, envelope, record)):
             return True
         self.judge.check_room(record)
         return False
@@ -305,7 +307,7 @@ class RangeFold:
         gate: GateState,
         entry: SessionEntry[object],
         body: object,
-        place: Envelope,
+        envelope: Envelope,
         record: Record,
     ) -> bool:
         """Apply released messages and timers before a message; gives whether the message itself is still to be applied.
@@ -315,40 +317,47 @@ class RangeFold:
         """
         if not is_multipart_open(cast("GateState", entry.gate)):
             entry.gate = gate  # released messages wait no longer, even where one ends the session
-            self._applying.apply_buffered(place.session, before, record.offset)
+            self._applying.apply_buffered(envelope.session, before, record.offset)
             return True
-        if self._applying.apply_multipart(entry, place, body, record, before):
+        if self._applying.apply_multipart(entry, envelope, body, record, before):
             entry.gate = gate
-            self._note_message(entry, place, record)
+            self._note_message(entry, envelope, record)
         return False
 
-    def _hold_back(self, gate: GateState, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
-        self.sessions.held.put(place.session, record)
+    def _hold_back(self, gate: GateState, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
+        self.sessions.held.put(envelope.session, record)
         entry.gate = gate
-        self.sessions.add(place.session, entry)
-        self._note_message(entry, place, record)
+        self.sessions.add(envelope.session, entry)
+        self._note_message(entry, envelope, record)
 
-    def _late(self, entry: SessionEntry[object], body: object, place: Envelope, record: Record) -> None:
+    def _late(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
         on_late = self._program.hooks.on_late
         if on_late is not None and self._program.integrity.keeps_late:
             before = len(self.emission.rows)
             self.emission.rows.extend(on_late(entry.state, body, record))
             if rows := len(self.emission.rows) - before:
-                proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, record.offset)
+                proof = (
+                    record.offset,
+                    rows,
+                    envelope.session,
+                    envelope.sequence,
+                    envelope.event_time_us,
+                    record.offset,
+                )
                 self.emission.append_extra(proof)
 
-    def _follow(self, verdict: Verdict, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
+    def _follow(self, verdict: Verdict, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
         """Apply the buffered messages that a message releases; update its session's next deadline."""
         if verdict.after:
-            self._applying.apply_buffered(place.session, verdict.after, record.offset)
-        if place.kind is not END:
-            self._note_message(entry, place, record)
+            self._applying.apply_buffered(envelope.session, verdict.after, record.offset)
+        if envelope.kind is not END:
+            self._note_message(entry, envelope, record)
         if verdict is not ACCEPT:
             self.judge.check_room(record)
 
-    def _note_message(self, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
-        if self._timing is not None and self.sessions.find(place.session) is not None:
-            self._timing.note_message(place.session, entry, self.sessions.gate, place, record)
+    def _note_message(self, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
+        if self._timing is not None and self.sessions.find(envelope.session) is not None:
+            self._timing.note_message(envelope.session, entry, self.sessions.gate, envelope, record)
 
     def _record_of(self, message: Message) -> Record:
         where = self._position
