@@ -95,12 +95,16 @@ class Offline:
         """Become the writer, as a run does."""
         return WriterStartup(self.stream, self.folders, CLUSTER).claim(cancelled=lambda: False)
 
-    def run(self, *batches: dict[str, list[Sent]], courier: ThreadPoolExecutor | None = None) -> list[TaskResult]:
+    def run(
+        self, *batches: dict[str, list[Sent]], background_executor: ThreadPoolExecutor | None = None
+    ) -> list[TaskResult]:
         """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
         claimed, done = self.claim(), []
         positions = {row.topic: driver_positions.read_position(row) for row in claimed.known.values()}
-        with ThreadPoolExecutor(1) as helper:
-            committer = Committer(self.folders, claimed, helper, courier or helper)
+        with ThreadPoolExecutor(1) as side_table_executor:
+            committer = Committer(
+                self.folders, claimed, side_table_executor, background_executor or side_table_executor
+            )
             for batch in batches:
                 for topic, sent in batch.items():
                     self.log.append(topic, sent)

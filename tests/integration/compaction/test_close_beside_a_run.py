@@ -53,14 +53,14 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
     )
     stream = counting(topic_family)
     folders = StreamFolders(stream.name, settings.table_root)
-    discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
-    approach = WriterStartup(stream, folders, discovery.cluster_id())
+    admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    approach = WriterStartup(stream, folders, admin.cluster_id())
     plans: list[BatchPlan] = []
     hands = RunContext(
         stream=stream,
         trigger=AvailableNow(),
         folders=folders,
-        discovery=discovery,
+        admin=admin,
         group=ConsumerGroup(settings.kafka, stream.name),
         runner=closing_once(make_local_runner(make_job(stream, settings, folders)), folders, plans),
         cores=lambda: 1,

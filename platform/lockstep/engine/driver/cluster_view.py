@@ -37,7 +37,7 @@ class ClusterMonitor:
         Raises:
             KafkaError: No answer for two minutes.
         """
-        self.view = self._patiently(lambda: self._context.discovery.view_for_commit(self._names, self.view))
+        self.view = self._patiently(lambda: self._context.admin.view_for_commit(self._names, self.view))
         return self.view
 
     def refresh_for_plan(self) -> ClusterView:
@@ -51,7 +51,7 @@ class ClusterMonitor:
         """
         if time.monotonic() - self._described_at <= self._tuning.described_seconds:
             with suppress(KafkaError):
-                self.view = self._context.discovery.view_offsets(self.view)
+                self.view = self._context.admin.view_offsets(self.view)
                 return self.view
         self.view = self._read()
         return self.view
@@ -67,7 +67,7 @@ class ClusterMonitor:
         self._listed_at = time.monotonic()
         try:
             new = self._list_names() - self._names
-            described = self._context.discovery.topics(new - self._retired)
+            described = self._context.admin.topics(new - self._retired)
         except KafkaError:
             return  # the read before the batch reports it, and waits
         appeared = {(name, topic.topic_id) for name, topic in described.items()}
@@ -90,7 +90,7 @@ class ClusterMonitor:
         if not self._retired:
             return None
         try:
-            return self._context.discovery.view(self._retired & self._context.discovery.topic_names())
+            return self._context.admin.view(self._retired & self._context.admin.topic_names())
         except KafkaError:
             return None  # the read before the batch reports it, and waits
 
@@ -102,7 +102,7 @@ class ClusterMonitor:
         asked = need_epoch_check(known, self.view, self._held)
         if not asked:
             return frozenset()
-        answer = self._context.discovery.compared(asked)
+        answer = self._context.admin.compared(asked)
         ends = self.view.ends
         self._held |= {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
         doubted = asked.keys() - answer.holding
@@ -153,10 +153,10 @@ class ClusterMonitor:
         return silent or not self._names <= view.topics.keys()
 
     def _list_names(self) -> frozenset[str]:
-        return self._context.stream.topics.select(self._context.discovery.topic_names())
+        return self._context.stream.topics.select(self._context.admin.topic_names())
 
     def _read(self) -> ClusterView:
-        return self._patiently(lambda: self._context.discovery.view(self._names))
+        return self._patiently(lambda: self._context.admin.view(self._names))
 
     def _patiently(self, question: Callable[[], T]) -> T:
         """The answer; a Kafka that does not answer is asked again for a while."""

@@ -98,12 +98,12 @@ def run_stream(
     """
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
     with run_heartbeat(folders.control, launch.run_id):
-        discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
         job, group = make_job(stream, settings, folders, launch.tuning), ConsumerGroup(settings.kafka, stream.name)
-        check_table_present(stream, folders, discovery, group)
+        check_table_present(stream, folders, admin, group)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
-            approach = WriterStartup(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
+            approach = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
             context = _warm_context(spark, job, stop)
             claimed = approach.claim(cancelled=stop.is_set)
         except Fenced:
@@ -115,7 +115,7 @@ def run_stream(
             stream=stream,
             trigger=trigger,
             folders=folders,
-            discovery=discovery,
+            admin=admin,
             group=group,
             runner=SparkRunner(context, job, seconds_max=_deadline(stream, trigger)),
             cores=lambda: context.defaultParallelism,
