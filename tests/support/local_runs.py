@@ -120,10 +120,8 @@ class LocalRuns:
         check_table_present(self.stream, self.folders, admin, group)
         trigger = trigger or AvailableNow()
         never_ending = not isinstance(trigger, AvailableNow)
-        approach = WriterStartup(
-            self.stream, self.folders, admin.cluster_id(), launch=launch, never_ending=never_ending
-        )
-        claimed = approach.claim(cancelled=stop.is_set)
+        startup = WriterStartup(self.stream, self.folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
+        claimed = startup.claim(cancelled=stop.is_set)
         hands = RunContext(
             stream=self.stream,
             trigger=trigger,

@@ -147,5 +147,5 @@ class Offline:
             quarantine=folders.quarantine,
             late=folders.late,
             state=folders.state,
-            hot=self.root / "local" / "state",
+            local_root=self.root / "local" / "state",
         )

@@ -234,9 +234,9 @@ def _list_head_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
 
 def _list_state_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
     for row in ledger.read_positions(folders, head).values():
-        section = read_position(row).state
-        if section is not None:
-            yield from (folders.state / ref.file for ref in (*read_header(folders.state, section).chain, section))
+        segment = read_position(row).state
+        if segment is not None:
+            yield from (folders.state / ref.file for ref in (*read_header(folders.state, segment).chain, segment))
 
 
 def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:

@@ -248,8 +248,10 @@ class BatchedRun(Generic[S, R]):
         """The states of all open sessions, read from the files."""
         where = life.position
         address = make_state_version(GENERATION, where)
-        hot = LocalStorePool(self._root / "hot", self._root / "state")
-        opened = PartitionState[object].open(address, durable=self._root / "state", hot=hot, schema=self._made.state)
+        local_stores = LocalStorePool(self._root / "hot", self._root / "state")
+        opened = PartitionState[object].open(
+            address, durable=self._root / "state", local_stores=local_stores, schema=self._made.state
+        )
         with opened as state:
             for session in dict.fromkeys(envelope.session for envelope in life.notes.envelopes.values()):
                 entry = state.load(session)
@@ -274,7 +276,7 @@ class BatchedRun(Generic[S, R]):
             quarantine=self._root / "quarantine",
             late=self._root / "late",
             state=self._root / "state",
-            hot=self._root / "hot",
+            local_root=self._root / "hot",
         )
 
 

@@ -187,7 +187,13 @@ def process(program: CompiledStream, source: Source, folder: Path, splits: list[
     """All that a task leaves, batch by batch: its result, rows, rejected messages and states."""
     position, came = Position(topic="gauges.a", topic_id="id", partition=0, next_offset=0), list[object]()
     job = JobSpec(
-        stream=b"", kafka={}, table=folder, quarantine=folder, late=folder, state=folder / "state", hot=folder / "hot"
+        stream=b"",
+        kafka={},
+        table=folder,
+        quarantine=folder,
+        late=folder,
+        state=folder / "state",
+        local_root=folder / "hot",
     )
     for number, split in enumerate([*splits, len(source.log)]):
         until = min(split, len(source.log))
@@ -225,7 +231,7 @@ def _read(folder: Path, result: TaskResult) -> Iterator[object]:
 def _states(program: CompiledStream, job: JobSpec, position: Position) -> dict[str, bytes | None]:
     address = make_state_version(1, position)
     opened = PartitionState.open(
-        address, durable=job.state, hot=LocalStorePool(job.hot, job.state), schema=program.state
+        address, durable=job.state, local_stores=LocalStorePool(job.local_root, job.state), schema=program.state
     )
     with opened as state:
         loaded = {session: state.load(session) for session in ("a", "b", "c", "d", "")}
@@ -308,7 +314,7 @@ def fold(program: CompiledStream, log: list[InLog], tmp_path: Path, sizes: Seque
     state: PartitionState[object] = PartitionState.open(
         make_state_version(1, position),
         durable=tmp_path / "state",
-        hot=LocalStorePool(tmp_path / "hot", tmp_path / "state"),
+        local_stores=LocalStorePool(tmp_path / "hot", tmp_path / "state"),
         schema=program.state,
     )
     folded = RangeFold(program, position, state)

@@ -54,7 +54,7 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
     stream = counting(topic_family)
     folders = StreamFolders(stream.name, settings.table_root)
     admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
-    approach = WriterStartup(stream, folders, admin.cluster_id())
+    startup = WriterStartup(stream, folders, admin.cluster_id())
     plans: list[BatchPlan] = []
     hands = RunContext(
         stream=stream,
@@ -68,8 +68,8 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
         report=lambda _: None,
         launch=Launch(cause="test"),
     )
-    outcome = run_batches(hands, approach.claim(cancelled=lambda: False))
-    head = approach.output.base().head
+    outcome = run_batches(hands, startup.claim(cancelled=lambda: False))
+    head = startup.output.base().head
     assert (outcome, len(stored_rows(folders))) == (RunOutcome.ENDED, MESSAGES - 1)
     assert [plan.batch.number for plan in plans] == [1, 2, 2]
     hours = [plan.batch.commit_hour for plan in plans]

@@ -168,7 +168,7 @@ def job_in(folder: Path) -> JobSpec:
         quarantine=folder / "quarantine",
         late=folder / "late",
         state=folder / "state",
-        hot=folder / "hot",
+        local_root=folder / "hot",
     )
 
 

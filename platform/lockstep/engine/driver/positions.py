@@ -141,16 +141,16 @@ def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOf
 
 def read_position(row: LedgerRow) -> Position:
     """The position that a ledger row records."""
-    section = None
+    segment = None
     if row.state_file is not None and row.state_start is not None and row.state_length is not None:
-        section = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
+        segment = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
     return Position(
         topic=row.topic,
         topic_id=row.topic_id,
         partition=row.partition,
         next_offset=row.until,
         leader_epoch=row.leader_epoch,
-        state=section,
+        state=segment,
         suspended_from=row.suspended_from,
         watermark_us=None if row.watermark is None else to_microseconds(row.watermark - EPOCH),
         rows_emitted=row.rows_emitted,

@@ -103,9 +103,9 @@ def run_stream(
         check_table_present(stream, folders, admin, group)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
-            approach = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
+            startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
             context = _warm_context(spark, job, stop)
-            claimed = approach.claim(cancelled=stop.is_set)
+            claimed = startup.claim(cancelled=stop.is_set)
         except Fenced:
             return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
         except NotWanted as changed:
@@ -152,7 +152,7 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuni
         quarantine=folders.quarantine,
         late=folders.late,
         state=folders.state,
-        hot=settings.local_root / "state",
+        local_root=settings.local_root / "state",
         registry=require_registry(stream, settings.registry),
         tuning=tuning,
     )

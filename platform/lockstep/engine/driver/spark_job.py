@@ -360,7 +360,7 @@ def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
 def run_tasks_remote(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """`run_tasks` on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT takes precedence."""
     root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
-    return run_tasks(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
+    return run_tasks(msgspec.structs.replace(job, local_root=Path(root) / job.local_root.name) if root else job, tasks)
 
 
 def _facts(encoded: bytes) -> TaskResult:

@@ -170,7 +170,7 @@ class RangeOpener:
     log: MessageSource
     generation: int
     program: CompiledStream
-    hot: LocalStorePool
+    local_stores: LocalStorePool
     stack: ExitStack
     latest_us: int
 
@@ -180,7 +180,9 @@ class RangeOpener:
         bounds = bounds or as_planned
         position = planned.position
         address = make_state_version(self.generation, position)
-        opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
+        opened = PartitionState.open(
+            address, durable=self.job.state, local_stores=self.local_stores, schema=self.program.state
+        )
         state = self.stack.enter_context(opened)
         fold = RangeFold(self.program, position, state, bounds.without, self.latest_us)
         return RangeInProgress(planned, bounds, state, fold, position.next_offset)
@@ -188,7 +190,7 @@ class RangeOpener:
 
 def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold the messages, range by range in offset order."""
-    spill = Spill(opener.job.hot, bound_bytes=opener.job.tuning.spill_bytes)
+    spill = Spill(opener.job.local_root, bound_bytes=opener.job.tuning.spill_bytes)
     moving = [work for work in works if work.bounds.until > work.planned.position.next_offset]
     for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
@@ -514,8 +516,8 @@ _DECODED: Final = SessionCache()
 def _process_bin(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
     with ExitStack() as stack:
         latest_us = task.batch.planned_at_us + to_microseconds(program.event_time.max_skew)
-        hot = LocalStorePool(job.hot, job.state, decoded=_DECODED)
-        opener = RangeOpener(job, log, task.batch.generation, program, hot, stack, latest_us)
+        local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
+        opener = RangeOpener(job, log, task.batch.generation, program, local_stores, stack, latest_us)
         works = [opener.open(planned) for planned in task.ranges]
         read_and_fold(opener, works)
         works = [finalize_range(work, opener) for work in works]
@@ -555,7 +557,7 @@ def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> 
             with name_partition(work.planned.position):
                 saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
-            facts.append(_facts(work, saved.section, writer.checksums))
+            facts.append(_facts(work, saved.segment, writer.checksums))
     for work in works:
         work.state.publish_local()
     return tuple(facts)
@@ -567,22 +569,22 @@ def _label(task: TaskSpec) -> str:
 
 
 def _facts(
-    work: RangeInProgress, section: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
+    work: RangeInProgress, segment: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
 ) -> RangeResult:
     fold, before = work.fold, work.planned.position
     low, high = fold.emission.event_time_us or (None, None)
     return RangeResult(
         range=work.planned,
-        reached=_advance(work, section),
+        reached=_advance(work, segment),
         counts=fold.counts,
         rows=fold.emission.rows_written,
         holes=work.bounds.holes,
         first_event_time_us=low,
         last_event_time_us=high,
         newest_timestamp_ms=work.newest_timestamp_ms,
-        state_bytes=section.length if section is not None and section != before.state else 0,
+        state_bytes=segment.length if segment is not None and segment != before.state else 0,
         cpu_seconds=work.cpu_seconds,
-        state_checksum=checksums.get(section),
+        state_checksum=checksums.get(segment),
         opened=() if before.is_only else count_digests(fold.sessions.opened),
         closed=() if before.is_only else count_digests(fold.sessions.closed),
         accepted=tuple(fold.judge.accepted),
@@ -610,13 +612,13 @@ def _check_complete(work: RangeInProgress) -> None:
         )
 
 
-def _advance(work: RangeInProgress, section: SegmentRef | None) -> Position:
+def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
     """The position after a range; the leader epoch of an earlier record stays where none was read."""
     fold, before = work.fold, work.planned.position
     return msgspec.structs.replace(
         before,
         next_offset=work.reached,
-        state=section,
+        state=segment,
         leader_epoch=before.leader_epoch if work.leader_epoch is None else work.leader_epoch,
         suspended_from=fold.sessions.suspended_from,
         watermark_us=fold.time.known,
