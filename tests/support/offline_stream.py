@@ -127,15 +127,15 @@ class Offline:
         planned = make_batch_identity(claimed.writer, head, time.time_ns() // 1_000)
         task = TaskSpec(planned, tuple(ranges))
         with self.log.instead_of_kafka():
-            facts = run_task(self.job(), task)
+            result = run_task(self.job(), task)
         quiet = [position for topic, position in positions.items() if topic not in {r.position.topic for r in ranges}]
         committer.commit(
-            make_batch_commit(planned, [facts]),
-            lambda stamp, full: driver_positions.make_ledger_rows(stamp, facts.ranges, quiet if full else (), {}),
+            make_batch_commit(planned, [result]),
+            lambda stamp, full: driver_positions.make_ledger_rows(stamp, result.ranges, quiet if full else (), {}),
         )
-        for item in facts.ranges:
+        for item in result.ranges:
             positions[item.range.position.topic] = item.reached
-        return facts
+        return result
 
     def job(self) -> JobSpec:
         """What the tasks share."""

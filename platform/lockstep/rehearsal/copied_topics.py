@@ -175,7 +175,7 @@ def _oldest(view: ClusterView, place: Place, count: int) -> Range:
 def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Place, WholeSessions]:
     """The whole sessions of each range, within the bytes of a sample."""
     registry = require_registry(handle.stream, handle.settings.registry)
-    program = compile_stream(handle.stream, registry)
+    compiled = compile_stream(handle.stream, registry)
     found: dict[Place, list[CopiedMessage]] = {place: [] for place in ranges}
     room = dict.fromkeys(ranges, SAMPLE_BYTES // max(1, len(ranges)))
     places = list(ranges)
@@ -192,7 +192,7 @@ def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Pla
             room[place] -= copy.size
             if room[place] >= 0:
                 found[place].append(copy)
-    return {place: keep_whole_sessions(program, place[0], found[place]) for place in places}
+    return {place: keep_whole_sessions(compiled, place[0], found[place]) for place in places}
 
 
 def name_copies(stream: AnyStream, stage: int, topics: Iterable[str]) -> dict[str, str]:

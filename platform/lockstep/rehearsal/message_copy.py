@@ -91,20 +91,19 @@ class WholeSessions(msgspec.Struct, frozen=True):
 
 
 Judged = tuple[Envelope, Verdict]
-Program = CompiledStream
 
 
-def keep_whole_sessions(program: Program, topic: str, messages: Sequence[CopiedMessage]) -> WholeSessions:
+def keep_whole_sessions(compiled: CompiledStream, topic: str, messages: Sequence[CopiedMessage]) -> WholeSessions:
     """Cut messages of one partition, read from anywhere in its log, to sessions that are whole from their beginning.
 
     Args:
-        program: The compiled stream.
+        compiled: The compiled stream.
         topic: Name of the topic, for the transform.
         messages: The messages, in order.
     """
     kept: list[CopiedMessage] = []
     broken: set[str] = set()
-    for message, judged in zip(messages, _judge_laps(program, topic, messages, laps=1, joined=True), strict=True):
+    for message, judged in zip(messages, _judge_laps(compiled, topic, messages, laps=1, joined=True), strict=True):
         if judged is None:
             continue  # undecodable: which sessions it belongs to is unknown
         envelope, verdict = judged
@@ -115,15 +114,15 @@ def keep_whole_sessions(program: Program, topic: str, messages: Sequence[CopiedM
     return WholeSessions(tuple(kept), len(messages) - len(kept))
 
 
-def choose_laps(program: Program, samples: Sequence[tuple[str, Sequence[CopiedMessage]]]) -> Laps:
+def choose_laps(compiled: CompiledStream, samples: Sequence[tuple[str, Sequence[CopiedMessage]]]) -> Laps:
     """The first way of sending these samples twice in which the second lap is judged as the first one.
 
     Args:
-        program: The compiled stream.
+        compiled: The compiled stream.
         samples: Topic and messages of each partition, whole sessions.
     """
     for laps, renames in ((Laps.NEW_KEYS, True), (Laps.SAME_SESSIONS, False)):
-        if all(_is_repeatable(program, topic, messages, renames=renames) for topic, messages in samples):
+        if all(_is_repeatable(compiled, topic, messages, renames=renames) for topic, messages in samples):
             return laps
     return Laps.ONCE
 
@@ -132,8 +131,8 @@ _BROKEN = (Judgement.VIOLATION, Judgement.SUSPEND, Judgement.QUARANTINE, Judgeme
 _READ = (Judgement.ACCEPT, Judgement.BUFFER, Judgement.DUPLICATE, Judgement.LATE)
 
 
-def _is_repeatable(program: Program, topic: str, messages: Sequence[CopiedMessage], *, renames: bool) -> bool:
-    judged = list(_judge_laps(program, topic, messages, laps=2, renames=renames))
+def _is_repeatable(compiled: CompiledStream, topic: str, messages: Sequence[CopiedMessage], *, renames: bool) -> bool:
+    judged = list(_judge_laps(compiled, topic, messages, laps=2, renames=renames))
     first, second = judged[: len(messages)], judged[len(messages) :]
     sessions: dict[str, str] = {}
     for before, after in zip(first, second, strict=True):
@@ -154,7 +153,7 @@ def _is_repeatable(program: Program, topic: str, messages: Sequence[CopiedMessag
 
 
 def _judge_laps(
-    program: Program,
+    compiled: CompiledStream,
     topic: str,
     messages: Sequence[CopiedMessage],
     *,
@@ -164,13 +163,13 @@ def _judge_laps(
 ) -> Iterator[Judged | None]:
     """Envelope and verdict of each message of each lap; None for one that has no envelope."""
     clock = PartitionTime()
-    gate = program.gate_for(0, clock, spread=True, joined=joined)
+    gate = compiled.gate_for(0, clock, spread=True, joined=joined)
     states: dict[str, GateState] = {}
     for lap in range(laps):
         for number, message in enumerate(messages, lap * len(messages)):
             copy = SentCopy(message, name_lap_key(message.copied_key, lap) if renames else message.copied_key, number)
             record = Record(topic, "copy", 0, number, copy)
-            envelope = _extract(program.envelope, program, record)
+            envelope = _extract(compiled.envelope, compiled, record)
             if envelope is None:
                 yield None
                 continue
@@ -194,8 +193,10 @@ def _check(
     return verdict
 
 
-def _extract(envelope: Callable[[object, Record], Envelope], program: Program, record: Record) -> Envelope | None:
+def _extract(
+    envelope: Callable[[object, Record], Envelope], compiled: CompiledStream, record: Record
+) -> Envelope | None:
     try:
-        return envelope(decode_message(record.value, program), record)
+        return envelope(decode_message(record.value, compiled), record)
     except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: whatever they raise, it cannot be copied
         return None

@@ -37,7 +37,7 @@ class Recorder(Generic[R]):
     """The records of one partition. A range may be folded more than once: only its last fold counts.
 
     Attributes:
-        program: The stream, whose calls and results are recorded.
+        compiled: The stream, whose calls and results are recorded.
         topic: The topic.
         envelopes: The envelope of each message, by offset.
     """
@@ -47,7 +47,7 @@ class Recorder(Generic[R]):
         self._now, self._kept = _Pass(), _Pass()
         self.envelopes: dict[int, Envelope] = {}
         self._aside: dict[int, QuarantineRow] = {}
-        self.program = replace(
+        self.compiled = replace(
             made,
             envelope=self._envelope,
             gate_for=self._gate_for,

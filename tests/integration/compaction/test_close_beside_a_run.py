@@ -84,9 +84,9 @@ def closing_once(runner: Runner, folders: StreamFolders, plans: list[BatchPlan])
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
         plans.append(plan)
-        facts = runner(plan)
+        results = runner(plan)
         if len(plans) == 2:
             close_hour(folders)
-        return facts
+        return results
 
     return run

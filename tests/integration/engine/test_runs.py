@@ -218,9 +218,9 @@ def telling(worked: threading.Event) -> Around:
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
-            facts = runner(plan)
+            results = runner(plan)
             worked.set()
-            return facts
+            return results
 
         return run
 
@@ -232,10 +232,10 @@ def holding(written: threading.Event, go_on: threading.Event) -> Around:
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
-            facts = runner(plan)
+            results = runner(plan)
             written.set()
             assert go_on.wait(WAIT_SECONDS_MAX)
-            return facts
+            return results
 
         return run
 

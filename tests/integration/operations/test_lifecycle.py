@@ -68,9 +68,9 @@ def then(event: threading.Event) -> Callable[[Runner], Runner]:
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
-            facts = runner(plan)
+            results = runner(plan)
             event.set()
-            return facts
+            return results
 
         return run
 

@@ -222,12 +222,12 @@ class MicroBatchLoop:
         return bool(names)
 
     def _has_progress(self, bins: Sequence[TaskResult]) -> bool:
-        facts = [item for group in bins for item in group.ranges]
+        results = [item for group in bins for item in group.ranges]
         moved = any(
             item.reached.next_offset > item.range.position.next_offset
             or item.finding is not None
             or item.reached.watermark_us != item.range.position.watermark_us
-            for item in facts
+            for item in results
         )
         return moved or self._committer.first or self._partitions.is_unsaved
 
@@ -241,10 +241,10 @@ class MicroBatchLoop:
         full: bool = False,
     ) -> float:
         """Commit and advance the positions; gives the seconds of the commit alone."""
-        facts, ends = [item for group in bins for item in group.ranges], self._monitor.view.ends
+        results, ends = [item for group in bins for item in group.ranges], self._monitor.view.ends
         _, seconds = self._committer.commit(
             batch,
-            lambda stamp, full: self._partitions.ledger_rows(stamp, facts, ends, full=full),
+            lambda stamp, full: self._partitions.ledger_rows(stamp, results, ends, full=full),
             batch_seconds=batch_seconds,
             planned_at_us=planned_at_us,
             full=full,

@@ -43,14 +43,14 @@ class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
     planned_at_us: int | None = None
 
 
-def make_ledger_row(stamp: LedgerStamp, facts: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
+def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that was processed."""
-    counts = facts.counts
+    counts = result.counts
     return msgspec.structs.replace(
-        make_unchanged_row(stamp, facts.reached, ends),
-        start=facts.range.position.next_offset,
+        make_unchanged_row(stamp, result.reached, ends),
+        start=result.range.position.next_offset,
         messages=counts.messages,
-        rows=facts.rows,
+        rows=result.rows,
         accepted_without_row=counts.without_rows,
         skipped=counts.skipped,
         before_snapshot=counts.before_snapshot,
@@ -63,25 +63,25 @@ def make_ledger_row(stamp: LedgerStamp, facts: RangeResult, ends: PartitionOffse
         released=counts.released,
         late=counts.late,
         timer_rows=counts.timer_rows,
-        accepted=_accepted(facts),
-        holes=list(facts.holes),
-        first_event_time=to_event_time(facts.first_event_time_us),
-        last_event_time=to_event_time(facts.last_event_time_us),
-        newest_timestamp=to_event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
-        cpu_seconds=facts.cpu_seconds,
-        state_bytes=facts.state_bytes,
-        state_checksum=facts.state_checksum,
+        accepted=_accepted(result),
+        holes=list(result.holes),
+        first_event_time=to_event_time(result.first_event_time_us),
+        last_event_time=to_event_time(result.last_event_time_us),
+        newest_timestamp=to_event_time(result.newest_timestamp_ms * 1000 if result.newest_timestamp_ms else None),
+        cpu_seconds=result.cpu_seconds,
+        state_bytes=result.state_bytes,
+        state_checksum=result.state_checksum,
     )
 
 
 def make_ledger_rows(
     stamp: LedgerStamp,
-    facts: Iterable[RangeResult],
+    results: Iterable[RangeResult],
     quiet: Iterable[Position],
     ends: Mapping[Key, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of all partitions, processed or unchanged."""
-    worked = [make_ledger_row(stamp, item, ends.get(item.range.position.key)) for item in facts]
+    worked = [make_ledger_row(stamp, item, ends.get(item.range.position.key)) for item in results]
     return worked + [make_unchanged_row(stamp, position, ends.get(position.key)) for position in quiet]
 
 
@@ -203,7 +203,7 @@ def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets, joined_a
     )
 
 
-def _accepted(facts: RangeResult) -> list[Accepted]:
+def _accepted(result: RangeResult) -> list[Accepted]:
     """The losses that the declaration accepts, as ledger entries."""
     who, why = "the declaration", "Suspend(accept_loss=True)"
     return [
@@ -216,7 +216,7 @@ def _accepted(facts: RangeResult) -> list[Accepted]:
             who=who,
             why=why,
         )
-        for each in facts.accepted
+        for each in result.accepted
     ]
 
 
@@ -497,12 +497,12 @@ class Subscription:
         return True
 
     def ledger_rows(
-        self, stamp: LedgerStamp, facts: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
+        self, stamp: LedgerStamp, results: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
     ) -> list[LedgerRow]:
         """The ledger rows of a batch; rows of all partitions ever read, when a full set is due."""
-        worked = {item.range.position.key for item in facts}
+        worked = {item.range.position.key for item in results}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
-        rows = make_ledger_rows(stamp, facts, quiet, ends)
+        rows = make_ledger_rows(stamp, results, quiet, ends)
         if full:
             kept = self._others.items()
             rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
@@ -530,14 +530,14 @@ class Subscription:
                 self._advance(item)
             self._learn(group)
 
-    def _advance(self, facts: RangeResult) -> None:
-        key = facts.range.position.key
+    def _advance(self, result: RangeResult) -> None:
+        key = result.range.position.key
         self._lost.pop(key, None)
-        self.positions[key] = facts.reached
-        if facts.newest_timestamp_ms:
-            self._newest_ms[key] = facts.newest_timestamp_ms
-        if facts.trouble is not None:
-            LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
+        self.positions[key] = result.reached
+        if result.newest_timestamp_ms:
+            self._newest_ms[key] = result.newest_timestamp_ms
+        if result.trouble is not None:
+            LOG.warning("%s/%s: %s", result.range.position.topic, result.range.position.partition, result.trouble)
 
     def _learn(self, group: TaskResult) -> None:
         """Measurements of a bin per partition; a small bin shows little more than its fixed costs."""

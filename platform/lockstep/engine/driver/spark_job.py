@@ -293,7 +293,7 @@ class SparkRunner:
                 "accumulators to this driver is broken",
                 next_step="the batch is tried again; look in the log of the driver for what closed the connection",
             )
-        return [_facts(encoded) for _, encoded in sorted(ended.items())]
+        return [_decode_result(encoded) for _, encoded in sorted(ended.items())]
 
     def _give_up(self) -> None:
         """Note which executors were late; replace those that were late the time before as well."""
@@ -363,7 +363,7 @@ def run_tasks_remote(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     return run_tasks(msgspec.structs.replace(job, local_root=Path(root) / job.local_root.name) if root else job, tasks)
 
 
-def _facts(encoded: bytes) -> TaskResult:
+def _decode_result(encoded: bytes) -> TaskResult:
     outcome = _OUTCOMES.decode(encoded)
     if isinstance(outcome, TaskFailure):
         raise cast("LockstepError", pickle.loads(outcome.error))  # noqa: S301  # our own task's

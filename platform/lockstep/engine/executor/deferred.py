@@ -46,12 +46,12 @@ class EventTimers:
         time: The partition's watermark.
     """
 
-    def __init__(self, program: CompiledStream, time: PartitionTime, state: PartitionState[object]) -> None:
+    def __init__(self, compiled: CompiledStream, time: PartitionTime, state: PartitionState[object]) -> None:
         self.time = time
-        self._watermark, self._deadline = program.hooks.watermark, program.hooks.deadline
-        idle = program.event_time.session_idle
+        self._watermark, self._deadline = compiled.hooks.watermark, compiled.hooks.deadline
+        idle = compiled.event_time.session_idle
         self._idle_us = None if idle is None else to_microseconds(idle)
-        self._arms = program.arms_timers
+        self._arms = compiled.arms_timers
         self._reserved = state.reserved
         self._agenda = TimerQueue(state.reserved) if self._arms else None
         self._clocks: dict[str, SessionClock] = {}
@@ -142,20 +142,20 @@ class DeferredEvents:
     """Applies buffered messages and timers at an offset, in addition to or instead of the message there.
 
     Attributes:
-        program: The stream.
+        compiled: The stream.
         subject: The buffered message that is being applied, if any.
         timer_of: The session whose timer runs, if any.
     """
 
     def __init__(
         self,
-        program: CompiledStream,
+        compiled: CompiledStream,
         position: Position,
         sessions: Sessions,
         judge: VerdictHandler,
         emission: RowBuffer,
     ) -> None:
-        self.program = program
+        self.compiled = compiled
         self._position, self._sessions = position, sessions
         self._judge, self._emission = judge, emission
         self._held = sessions.held
@@ -174,7 +174,7 @@ class DeferredEvents:
         if envelope.kind is Kind.END:
             self._end(envelope.session, entry)
             return
-        opened = self.program.on_snapshot(body, record)
+        opened = self.compiled.on_snapshot(body, record)
         if isinstance(opened, InitialState):
             self._emission.rows.extend(opened.rows)
             opened = opened.state
@@ -214,7 +214,7 @@ class DeferredEvents:
             return False
         for number, offset in enumerate(parts):
             self._apply(entry, self._take_buffered(session, offset), record.offset, opens=number == 0)
-        self._prove(record, envelope, record.offset, self._emit(self.program.on_update(entry.state, body, record)))
+        self._prove(record, envelope, record.offset, self._emit(self.compiled.on_update(entry.state, body, record)))
         return True
 
     def discard(self, session: str, offsets: Sequence[int]) -> None:
@@ -273,7 +273,7 @@ class DeferredEvents:
 
     def _run_timer(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
-        timing, on_timer = cast("EventTimers", self.timing), self.program.hooks.on_timer
+        timing, on_timer = cast("EventTimers", self.timing), self.compiled.hooks.on_timer
         if on_timer is not None:
             self._emit_timer_rows(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
         if timing.timer_us(entry) <= due_us:
@@ -295,7 +295,7 @@ class DeferredEvents:
             self._emission.append_extra((offset, rows, session, None, due_us, at))
 
     def _end(self, session: str, entry: SessionEntry[object]) -> None:
-        on_end = self.program.hooks.on_end
+        on_end = self.compiled.hooks.on_end
         if on_end is not None and entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
             self._emit(on_end(entry.state))
         held = self._sessions.gate.held(cast("GateState", entry.gate))
@@ -307,12 +307,12 @@ class DeferredEvents:
     def _apply(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool = False) -> None:
         """Apply one buffered message."""
         self.subject = record
-        body = self.program.decode(record.value or b"")
-        envelope, before = self.program.envelope(body, record), len(self._emission.rows)
+        body = self.compiled.decode(record.value or b"")
+        envelope, before = self.compiled.envelope(body, record), len(self._emission.rows)
         if opens or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
             self.set_state(entry, body, envelope, record)
         else:
-            self._emit(self.program.on_update(entry.state, body, record))
+            self._emit(self.compiled.on_update(entry.state, body, record))
         self._judge.counts.released += 1
         self._prove(record, envelope, at, len(self._emission.rows) - before)
         self.subject = None

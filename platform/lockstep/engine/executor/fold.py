@@ -68,10 +68,10 @@ def attribute_error(
     return MessageFailed(found, blame.held)
 
 
-def find_session(program: CompiledStream, record: Record) -> str | None:
+def find_session(compiled: CompiledStream, record: Record) -> str | None:
     """The session of a message, where it can be determined."""
     try:
-        return program.envelope(program.decode(record.value or b""), record).session
+        return compiled.envelope(compiled.decode(record.value or b""), record).session
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
         return format_key(record)
 
@@ -86,7 +86,7 @@ def _of_message(worked: Record | None, applying: DeferredEvents) -> FailedMessag
     subject = applying.subject or worked
     if applying.timer_of is not None or subject is None:
         return FailedMessage(at, at, applying.timer_of, of_timer=True)
-    session = find_session(applying.program, subject)
+    session = find_session(applying.compiled, subject)
     return FailedMessage(subject.offset, at, session, held=applying.subject is not None)
 
 
@@ -127,27 +127,27 @@ class RangeFold:
 
     def __init__(
         self,
-        program: CompiledStream,
+        compiled: CompiledStream,
         position: Position,
         state: PartitionState[object],
         without: Exclusions | None = None,
         latest_us: int = NO_END_US,
     ) -> None:
-        self._program, self._position, self._state = program, position, state
+        self._compiled, self._position, self._state = compiled, position, state
         self._without = without or Exclusions()
         self.outcome: FoldOutcome = FoldCompleted()
         self.time = PartitionTime(position.watermark_us, latest_us)
-        self.sessions = Sessions(program, position, state, self.time)
-        self.judge = VerdictHandler(program.integrity, position)
-        seen_by_chunk = None if program.is_timed else self.time
-        self.emission = RowBuffer(program.rows, position, self.judge.counts, seen_by_chunk)
-        self._timing = EventTimers(program, self.time, state) if program.is_timed else None
-        self._applying = DeferredEvents(program, position, self.sessions, self.judge, self.emission)
+        self.sessions = Sessions(compiled, position, state, self.time)
+        self.judge = VerdictHandler(compiled.integrity, position)
+        seen_by_chunk = None if compiled.is_timed else self.time
+        self.emission = RowBuffer(compiled.rows, position, self.judge.counts, seen_by_chunk)
+        self._timing = EventTimers(compiled, self.time, state) if compiled.is_timed else None
+        self._applying = DeferredEvents(compiled, position, self.sessions, self.judge, self.emission)
         self._applying.timing, self._applying.without = self._timing, self._without
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
-        if program.columns is not None and self._timing is None:
-            self.chunks = ChunkFold(program.columns, position, state, self.sessions, self.emission)
+        if compiled.columns is not None and self._timing is None:
+            self.chunks = ChunkFold(compiled.columns, position, state, self.sessions, self.emission)
 
     @property
     def counts(self) -> Counts:
@@ -218,11 +218,11 @@ class RangeFold:
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
-        program, where, sessions, timing = self._program, self._position, self.sessions, self._timing
+        compiled, where, sessions, timing = self._compiled, self._position, self.sessions, self._timing
         entries, load = self._state.entries, sessions.load
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
-        decode, bytes_max = program.decode, program.message_bytes_max
-        envelope_of, on_update = program.envelope, program.on_update
+        decode, bytes_max = compiled.decode, compiled.message_bytes_max
+        envelope_of, on_update = compiled.envelope, compiled.on_update
         rows, proofs = self.emission.rows, self.emission.proofs
         take, prove, kind_of_message = rows.extend, proofs.append, type(messages[0])
         offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
@@ -331,8 +331,8 @@ class RangeFold:
         self._note_message(entry, envelope, record)
 
     def _late(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
-        on_late = self._program.hooks.on_late
-        if on_late is not None and self._program.integrity.keeps_late:
+        on_late = self._compiled.hooks.on_late
+        if on_late is not None and self._compiled.integrity.keeps_late:
             before = len(self.emission.rows)
             self.emission.rows.extend(on_late(entry.state, body, record))
             if rows := len(self.emission.rows) - before:
@@ -380,7 +380,7 @@ class RangeFold:
         self.counts.refused += 1
         self.judge.reject(answer, record, found)
         try:
-            session = self._program.envelope(self._program.decode(record.value or b""), record).session
+            session = self._compiled.envelope(self._compiled.decode(record.value or b""), record).session
         except Exception:  # noqa: BLE001  # the user's `envelope` raised: the session is unknown
             if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)
@@ -390,14 +390,14 @@ class RangeFold:
             self._applying.discard(session, self.sessions.suspend(session, entry, record.offset))
 
 
-def decode_message(value: bytes | None, program: CompiledStream) -> object:
+def decode_message(value: bytes | None, compiled: CompiledStream) -> object:
     """Decode a value as the fold does, which has these lines inlined in its loop.
 
     Raises:
         Undecodable: It is larger than the limit; also the other `DECODE_ERRORS`, for a value that is no message.
     """
-    bytes_max = program.message_bytes_max
-    return program.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
+    bytes_max = compiled.message_bytes_max
+    return compiled.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
 
 
 def _offset(message: Message) -> int:

@@ -169,7 +169,7 @@ class RangeOpener:
     job: JobSpec
     log: MessageSource
     generation: int
-    program: CompiledStream
+    compiled: CompiledStream
     local_stores: LocalStorePool
     stack: ExitStack
     latest_us: int
@@ -181,24 +181,24 @@ class RangeOpener:
         position = planned.position
         address = make_state_version(self.generation, position)
         opened = PartitionState.open(
-            address, durable=self.job.state, local_stores=self.local_stores, schema=self.program.state
+            address, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
         )
         state = self.stack.enter_context(opened)
-        fold = RangeFold(self.program, position, state, bounds.without, self.latest_us)
+        fold = RangeFold(self.compiled, position, state, bounds.without, self.latest_us)
         return RangeInProgress(planned, bounds, state, fold, position.next_offset)
 
 
-def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
+def read_and_fold(opener: RangeOpener, ranges: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold the messages, range by range in offset order."""
     spill = Spill(opener.job.local_root, bound_bytes=opener.job.tuning.spill_bytes)
-    moving = [work for work in works if work.bounds.until > work.planned.position.next_offset]
+    moving = [work for work in ranges if work.bounds.until > work.planned.position.next_offset]
     for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
         if isinstance(run, MessageRun):
             _fold_run(work, run, spill)
         else:
             work.unreadable = run
-    for work in works:
+    for work in ranges:
         if work.bounds.passes_to is not None and work.reached == work.bounds.until:
             work.reached = work.bounds.passes_to
         with name_partition(work.planned.position):
@@ -284,7 +284,7 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
         return finding
     seen = Garbage(until=finding.until, looked=finding.until)
     for message in _following(finding, work, opener):
-        decodes = _decodes(message, opener.program)
+        decodes = _decodes(message, opener.compiled)
         if decodes is None:
             break
         offset = message.offset() or 0
@@ -313,10 +313,10 @@ def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> 
             yield message
 
 
-def _decodes(message: Message, program: CompiledStream) -> bool | None:
+def _decodes(message: Message, compiled: CompiledStream) -> bool | None:
     """Whether a message can be decoded; None where that cannot be determined now."""
     try:
-        decode_message(message.value(), program)
+        decode_message(message.value(), compiled)
     except LockstepError:
         return None  # the registry does not answer: no evidence about the message
     except DECODE_ERRORS:
@@ -346,7 +346,7 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
         work.bounds = bounds
     else:
         work = _fold_again(work, opener, bounds)
-    while (narrower := narrow_bounds(work.bounds, _find_outcome(work, opener.program))) is not None:  # 2
+    while (narrower := narrow_bounds(work.bounds, _find_outcome(work, opener.compiled))) is not None:  # 2
         work = _fold_again(work, opener, narrower)
     work.bounds = msgspec.structs.replace(
         work.bounds,
@@ -365,16 +365,16 @@ def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
         problem = f"why offset {first} holds no message could not be read from Kafka: {explained.reason}"
         return msgspec.structs.replace(work.bounds, until=first, trouble=problem)
     suspend_at: tuple[int, ...] = ()
-    if opener.program.integrity.judge(Fault.HOLE) is Judgement.SUSPEND:
+    if opener.compiled.integrity.judge(Fault.HOLE) is Judgement.SUSPEND:
         suspend_at = tuple(hole.until for hole in explained if hole.cause == "unproven")
     without = msgspec.structs.replace(work.bounds.without, suspend_at=suspend_at)
     return msgspec.structs.replace(work.bounds, without=without, holes=tuple(explained))
 
 
-def _find_outcome(work: RangeInProgress, program: CompiledStream) -> FoldOutcome:
+def _find_outcome(work: RangeInProgress, compiled: CompiledStream) -> FoldOutcome:
     """The outcome of a fold, or a gap before it that nothing explains, where that is a violation."""
     outcome, bounds = work.fold.outcome, work.bounds
-    if program.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
+    if compiled.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
         for hole in bounds.holes:
             if hole.cause == "unproven" and hole.start < min(bounds.until, outcome.offset):
                 return FoldStopped(_hole_finding(work.planned.position, hole))
@@ -491,7 +491,7 @@ def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
     return run_task_safely(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka, job.tuning))
 
 
-def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
+def run_task_safely(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
     """Process one bin.
 
     1. Open the state of each range.
@@ -504,7 +504,7 @@ def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: 
     """
     started = time.process_time()
     with _COLLECTOR.pause():
-        result = _process_bin(job, task, program, log)
+        result = _process_bin(job, task, compiled, log)
     return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
 
 
@@ -513,31 +513,31 @@ _DECODED: Final = SessionCache()
 """Of this worker: what its next task may go on with."""
 
 
-def _process_bin(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
+def _process_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
     with ExitStack() as stack:
-        latest_us = task.batch.planned_at_us + to_microseconds(program.event_time.max_skew)
+        latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
-        opener = RangeOpener(job, log, task.batch.generation, program, local_stores, stack, latest_us)
-        works = [opener.open(planned) for planned in task.ranges]
-        read_and_fold(opener, works)
-        works = [finalize_range(work, opener) for work in works]
-        for work in works:
+        opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us)
+        ranges = [opener.open(planned) for planned in task.ranges]
+        read_and_fold(opener, ranges)
+        ranges = [finalize_range(work, opener) for work in ranges]
+        for work in ranges:
             _check_complete(work)
-        rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, works, program)
-        quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
-        late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
-        facts = _save_states(job, task, works)
-        return TaskResult(ranges=facts, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
+        rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, ranges, compiled)
+        quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in ranges])
+        late = _write_aside(job.late, task, [work.fold.judge.late for work in ranges])
+        results = _save_states(job, task, ranges)
+        return TaskResult(ranges=results, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
 
 
 def _write_rows(
-    job: JobSpec, task: TaskSpec, works: list[RangeInProgress], program: CompiledStream
+    job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress], compiled: CompiledStream
 ) -> tuple[DataFile, ...]:
     """One file for the bin; none without rows."""
-    batches = [batch for work in works for batch in work.fold.batches]
+    batches = [batch for work in ranges for batch in work.fold.batches]
     if not batches:
         return ()
-    rows = pa.Table.from_batches(batches, program.rows.schema)
+    rows = pa.Table.from_batches(batches, compiled.rows.schema)
     return (write_file(job.table, rows, prefix=f"rows-{_label(task)}", commit_hour=task.batch.commit_hour),)
 
 
@@ -548,19 +548,19 @@ def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> 
     return (write_quarantine(folder, rows, label=_label(task)),) if rows else ()
 
 
-def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> tuple[RangeResult, ...]:
+def _save_states(job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress]) -> tuple[RangeResult, ...]:
     """All changed states in one durable file, synced; then the local stores take the changes."""
-    facts = []
+    results = []
     with StateFileWriter.open(job.state, _label(task)) as writer:
-        for work in works:
+        for work in ranges:
             started = time.process_time()
             with name_partition(work.planned.position):
                 saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
-            facts.append(_facts(work, saved.segment, writer.checksums))
-    for work in works:
+            results.append(_make_result(work, saved.segment, writer.checksums))
+    for work in ranges:
         work.state.publish_local()
-    return tuple(facts)
+    return tuple(results)
 
 
 def _label(task: TaskSpec) -> str:
@@ -568,7 +568,7 @@ def _label(task: TaskSpec) -> str:
     return WrittenBy(task.batch.generation, task.batch.epoch, task.batch.number).label
 
 
-def _facts(
+def _make_result(
     work: RangeInProgress, segment: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
 ) -> RangeResult:
     fold, before = work.fold, work.planned.position

@@ -207,7 +207,7 @@ def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[s
         yield {name: value for name, value in row.items() if not name.startswith("_")}
 
 
-def _read(job: JobSpec, ranges: Sequence[PlannedRange], program: CompiledStream) -> _Read:
+def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream) -> _Read:
     """The same messages again, decoded, and past every violation."""
     read = _Read([(each.position, []) for each in ranges])
     places = [
@@ -220,7 +220,7 @@ def _read(job: JobSpec, ranges: Sequence[PlannedRange], program: CompiledStream)
         for message in run.messages:
             record = Record(position.topic, position.topic_id, position.partition, message.offset() or 0, message)
             try:
-                envelopes.append((program.envelope(decode_message(message.value(), program), record), record))
+                envelopes.append((compiled.envelope(decode_message(message.value(), compiled), record), record))
             except LockstepError:
                 raise  # the registry does not answer: no evidence about the message
             except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: any error of theirs is a count here
