@@ -39,7 +39,7 @@ class MultipartGate(Gate):
             inner: The gate of the class.
             tolerates_all: An incomplete snapshot is given up, without a violation.
         """
-        self._inner, self._bears_all = inner, tolerates_all
+        self._inner, self._tolerates_all = inner, tolerates_all
 
     @override
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
@@ -58,7 +58,7 @@ class MultipartGate(Gate):
         inner, verdict = self._inner.check(known, _as_snapshot(envelope), record)
         freed: tuple[int, ...] = ()
         if (refused := _refused(parts, envelope, verdict)) is not None:
-            if not self._bears_all:
+            if not self._tolerates_all:
                 return before, refused
             freed, parts = tuple(parts["p"]), OpenMultipart(p=[], g=parts["g"])
             verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)

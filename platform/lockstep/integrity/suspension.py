@@ -62,7 +62,7 @@ class SuspensionGate(Gate):
     ) -> None:
         self._inner, self.suspended_from = inner, suspended_from
         self._skipped = {each.session: each.before for each in skipped}
-        self._bears_violations, self._accepts_loss = tolerates_violations, accepts_loss
+        self._tolerates_violations, self._accepts_loss = tolerates_violations, accepts_loss
         self._opens_at_first = opens_at_first
 
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
@@ -129,7 +129,7 @@ class SuspensionGate(Gate):
         inner, verdict = self._inner.check(before, envelope, record)
         if verdict.judgement in _KEPT:
             return _opened(record.offset, inner), self._ending(known, verdict, envelope, record, suspended=suspended)
-        if before is None or not self._bears_violations or verdict.judgement in _DROPPED:
+        if before is None or not self._tolerates_violations or verdict.judgement in _DROPPED:
             return self._refused(known, verdict, envelope, record)
         if is_spread(before) and not envelope.restarts_sequence:
             return self._refused(known, verdict, envelope, record)
@@ -158,7 +158,7 @@ class SuspensionGate(Gate):
         """A message that is not applied: dropped, or suspending its session until the next snapshot."""
         if verdict.judgement in _DROPPED:
             return cast("GateState", known), verdict
-        if verdict.judgement is Judgement.VIOLATION and not self._bears_violations:
+        if verdict.judgement is Judgement.VIOLATION and not self._tolerates_violations:
             return cast("GateState", known), verdict
         if known is None:
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)

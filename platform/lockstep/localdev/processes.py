@@ -150,7 +150,7 @@ def is_free(port: int) -> bool:
 
 MARK = "LOCKSTEP_LIVE"
 """Environment variable that all processes of a local platform carry; its value is their folder."""
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 class ProcessHandle(msgspec.Struct, frozen=True):
@@ -233,7 +233,7 @@ def _end(
                 asked.add(process)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _hears(pid: int, number: signal.Signals) -> bool:

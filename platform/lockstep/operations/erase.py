@@ -328,7 +328,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
     output = open_table(folders)
     base = output.base()
     head = base.head
-    side_tables.catch_up_beside_writer(folders, head)
+    side_tables.catch_up_alongside_writer(folders, head)
     digest = compute_session_digest(output.table_id, request.session)
     wanted = WantedSession(request.session, request.topic)
     found = find_files_with(folders.table, LiveFiles(folders.table).at(base.version), wanted)

@@ -550,7 +550,7 @@ def commit_prepared_rewind(folders: StreamFolders, prepared: PreparedRewind, cau
         NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
         TableError: A file that it needs is gone; or the side tables do not match the head.
     """
-    side_tables.catch_up_beside_writer(folders, prepared.head)  # 1
+    side_tables.catch_up_alongside_writer(folders, prepared.head)  # 1
     landed = _commit(folders, prepared, cause)  # 2, 3
     side_tables.SideLogs(folders).catch_up(landed)  # 4
     return landed

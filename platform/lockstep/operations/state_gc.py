@@ -49,7 +49,7 @@ def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
         TableError: Table or ledger does not match the head.
         StateDamaged: A needed file is missing or damaged.
     """
-    side_tables.catch_up_beside_writer(folders, head)  # 1
+    side_tables.catch_up_alongside_writer(folders, head)  # 1
     live = find_reachable(folders, head)  # 2
     stored = find_storage(folders.state).find_files(folders.state, "*.state")
     found = (path for path in stored if path.name not in live)

@@ -31,7 +31,7 @@ SAMPLE_MESSAGES, SAMPLE_BYTES = 100_000, 64_000_000
 """Of all partitions together; the producer keeps them in memory."""
 TOPIC_NAME_MAX = 249
 """Kafka's limit."""
-GONE_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.2
+GONE_SECONDS_MAX, POLL_SECONDS = 60.0, 0.2
 
 
 class PartitionSample(msgspec.Struct, frozen=True):
@@ -283,4 +283,4 @@ def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: f
     while left := cluster.topic_names() & set(names):
         if time.monotonic() > deadline:
             raise KafkaError(f"Kafka still lists topics {sorted(left)}", next_step="delete them with kafka-topics.sh")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)

@@ -110,9 +110,9 @@ class MicroBatchLoop:
             IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
         self._audit()
-        self._retirement.look()
+        self._retirement.poll()
         if self._adopts_topics():
-            self._monitor.look_for_new()
+            self._monitor.poll_new_topics()
         self._take_up()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
@@ -268,7 +268,7 @@ class MicroBatchLoop:
         if not news:
             return
         halts = any(self._judge(each) is Judgement.VIOLATION for each in news)
-        confirmed = self._monitor.confirmed(known, for_ever=halts)  # unconfirmed: a stale response of a broker
+        confirmed = self._monitor.confirmed(known, permanent=halts)  # unconfirmed: a stale response of a broker
         if wrong := tuple(each for each in confirmed if self._judge(each) is Judgement.VIOLATION):
             self._halt(wrong)
         for finding in filter(self._is_news, confirmed):
@@ -385,7 +385,7 @@ LOG = logging.getLogger("lockstep")
 
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 """Objects between two looks at the youngest generation, and such looks between two at each older one."""
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Interval at which a stop or a successor's request is looked for while waiting; a look costs one stat()."""
 
 
@@ -488,7 +488,7 @@ def _wait_for_next_batch(
         left = due - time.monotonic()
         if left <= 0:
             return None
-        context.stop.wait(min(left, LOOK_SECONDS))
+        context.stop.wait(min(left, POLL_SECONDS))
 
 
 def _thread(name: str) -> ThreadPoolExecutor:

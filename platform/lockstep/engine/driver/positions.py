@@ -297,7 +297,7 @@ class Subscription:
         }
         self._lifecycle = dict.fromkeys(self.positions.keys() - known.keys(), ADDED)
         self._gone_silence = find_silences(row for key, row in known.items() if key in self._gone)
-        self._told_lifecycle: tuple[Key, ...] = ()
+        self._reported_lifecycle: tuple[Key, ...] = ()
         self._notes: dict[Key, Accepted] = {}
         self._bins: dict[Key, int] = {}
         self._seconds: dict[Key, float] = {}
@@ -506,7 +506,7 @@ class Subscription:
         if full:
             kept = self._others.items()
             rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
-        self._told_lifecycle = tuple((row.topic_id, row.partition) for row in rows)
+        self._reported_lifecycle = tuple((row.topic_id, row.partition) for row in rows)
         return [self._with_events(row, (row.topic_id, row.partition)) for row in rows]
 
     def _with_events(self, row: LedgerRow, key: Key) -> LedgerRow:
@@ -522,7 +522,7 @@ class Subscription:
         if self.is_unsaved:
             self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
-        for key in self._told_lifecycle:
+        for key in self._reported_lifecycle:
             self._lifecycle.pop(key, None)
             self._notes.pop(key, None)
         for group in bins:

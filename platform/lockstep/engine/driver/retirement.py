@@ -31,7 +31,7 @@ class TopicRetirement:
             self._monitor.follow(names)
             self._partitions.read_again(self._monitor.view)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Answer an operator's request; at an interval also retire drained topics, and read revived ones again."""
         request = take_retire_request(self._context.folders.control, self._epoch)
         if request is not None:

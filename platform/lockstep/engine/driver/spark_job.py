@@ -53,7 +53,7 @@ LOG = logging.getLogger("lockstep")
 PATIENCE_FACTOR = 3
 """10 s, then 30 s as Spark itself for a silent executor, then 90 s: the deadline of a batch is 300 s."""
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Interval at which a running job is judged: microseconds each."""
 
 
@@ -84,7 +84,7 @@ def run_cancellable(context: SparkContext, find_reason: Callable[[], R | None], 
     tag, over, reasons = f"lockstep-{uuid.uuid4().hex}", threading.Event(), list[R]()
 
     def watch() -> None:
-        while not over.wait(LOOK_SECONDS):
+        while not over.wait(POLL_SECONDS):
             reason = reasons[0] if reasons else find_reason()
             if reason is not None:
                 reasons[:] = [reason]

@@ -287,7 +287,7 @@ class RangeFold:
         applied = self.judge.handle_remark(verdict, record, session)
         match verdict.judgement:
             case Judgement.BUFFER:
-                self._hold_back(gate, entry, envelope, record)
+                self._buffer(gate, entry, envelope, record)
             case Judgement.SUSPEND:
                 entry.gate = gate
             case Judgement.LATE:
@@ -324,7 +324,7 @@ class RangeFold:
             self._note_message(entry, envelope, record)
         return False
 
-    def _hold_back(self, gate: GateState, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
+    def _buffer(self, gate: GateState, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
         self.sessions.held.put(envelope.session, record)
         entry.gate = gate
         self.sessions.add(envelope.session, entry)
