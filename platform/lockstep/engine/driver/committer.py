@@ -31,6 +31,8 @@ LOG = logging.getLogger("lockstep")
 
 FULL_LEDGER_BATCHES, FULL_LEDGER_SECONDS = 100, 600.0
 """Readers of positions read the ledger back to the newest full set; this bounds how far."""
+PUBLISH_SECONDS = 10.0
+"""Lag monitors poll once a minute; a broker stores each publication as a message."""
 
 
 def make_batch_commit(
@@ -207,12 +209,6 @@ def _needed(
         if row.state_file is not None and row.state_start is not None and row.state_length is not None:
             states[row.state_file] = max(states.get(row.state_file, 0), row.state_start + row.state_length)
     return needs | {folders.state / name: size for name, size in states.items()}
-
-
-LOG = logging.getLogger("lockstep")
-
-PUBLISH_SECONDS = 10.0
-"""Lag monitors poll once a minute; a broker stores each publication as a message."""
 
 
 class Publisher:

@@ -51,6 +51,10 @@ LOG = logging.getLogger("lockstep")
 
 FAILURES_MAX = 3
 """Number of jobs that may fail in a row; each is planned again from the last commit."""
+COLLECTOR_THRESHOLDS = (20_000, 20, 20)
+"""Objects between two looks at the youngest generation, and such looks between two at each older one."""
+POLL_SECONDS = 0.1
+"""Interval at which a stop or a successor's request is looked for while waiting; a poll costs one stat()."""
 
 
 class MicroBatchLoop:
@@ -379,14 +383,6 @@ class MicroBatchLoop:
         restart = self._committer.restart
         more = {"headroom_seconds": headroom, "restart": restart, "stalls": self._stalls}
         self._context.report(msgspec.structs.replace(report, **more))
-
-
-LOG = logging.getLogger("lockstep")
-
-COLLECTOR_THRESHOLDS = (20_000, 20, 20)
-"""Objects between two looks at the youngest generation, and such looks between two at each older one."""
-POLL_SECONDS = 0.1
-"""Interval at which a stop or a successor's request is looked for while waiting; a look costs one stat()."""
 
 
 class RunOutcome(Enum):

@@ -21,6 +21,8 @@ from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Key, Position, SegmentRef
 from lockstep.table.ledger import Accepted, LedgerRow
 
+LOG = logging.getLogger("lockstep")
+
 _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
     (
         *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "repeats", "gaps"),
@@ -29,6 +31,16 @@ _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
     0,
 )
 NO_ENDS = PartitionOffsets(start=-1, stable_end=-1, high_watermark=-1)
+FORGET_RATIO = 0.3
+"""Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
+ADDED, GROWN, RETIRED, READDED = "added", "grown", "retired", "re-added"
+DELETED, RECREATED_TOPIC = "deleted", "re-created"
+IMPORTED = "imported"
+"""What happened to a topic, in the ledger's column `lifecycle`."""
+BEGUN_ELSEWHERE = -1
+"""Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
+TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
+"""Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
 
 class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,23 +230,6 @@ def _accepted(result: RangeResult) -> list[Accepted]:
         )
         for each in result.accepted
     ]
-
-
-LOG = logging.getLogger("lockstep")
-
-FORGET_RATIO = 0.3
-"""Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
-
-ADDED, GROWN, RETIRED, READDED = "added", "grown", "retired", "re-added"
-DELETED, RECREATED_TOPIC = "deleted", "re-created"
-IMPORTED = "imported"
-"""What happened to a topic, in the ledger's column `lifecycle`."""
-
-BEGUN_ELSEWHERE = -1
-"""Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
-
-TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
-"""Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
 
 def find_retired_topics(rows: Iterable[LedgerRow]) -> frozenset[str]:

@@ -55,6 +55,19 @@ PATIENCE_FACTOR = 3
 
 POLL_SECONDS = 0.1
 """Interval at which a running job is judged: microseconds each."""
+EMPTY = b""
+"""An empty task, which holds a place, and its result."""
+SURPLUS = b"surplus"
+"""An empty task that ends its worker."""
+PLACES_MAX = 4
+"""An empty task costs some milliseconds of CPU time: of more of them than this minus one, a batch would cost more."""
+SURPLUS_BATCHES = 20
+"""Workers that no batch of so many in a row needed are ended; a new one is forked in some 10 ms."""
+WHOLE_FAILURES_MAX = 2
+"""Failures of a whole batch that count as bad luck."""
+CONTROLS = 3
+"""Jobs that must work without a message, each after one that failed with it, before the message is blamed.
+Once is not enough: an outage may end in between. Each costs two jobs of one message."""
 
 
 class BatchTimeout(LockstepError):
@@ -181,16 +194,6 @@ def renew_executor(context: SparkContext, executor: str) -> bool:
 
 Arrived = tuple[int, int, bytes]
 """Number of a job, number of a bin, and the encoded result of its task."""
-
-
-EMPTY = b""
-"""An empty task, which holds a place, and its result."""
-SURPLUS = b"surplus"
-"""An empty task that ends its worker."""
-PLACES_MAX = 4
-"""An empty task costs some milliseconds of CPU time: of more of them than this minus one, a batch would cost more."""
-SURPLUS_BATCHES = 20
-"""Workers that no batch of so many in a row needed are ended; a new one is forked in some 10 ms."""
 
 
 class WorkerPlaces:
@@ -376,13 +379,6 @@ _OUTCOMES: msgspec.msgpack.Decoder[TaskResult | TaskFailure] = msgspec.msgpack.D
 def make_tasks(plan: BatchPlan) -> list[TaskSpec]:
     """The tasks of a plan."""
     return [TaskSpec(plan.batch, ranges) for ranges in plan.bins]
-
-
-WHOLE_FAILURES_MAX = 2
-"""Failures of a whole batch that count as bad luck."""
-CONTROLS = 3
-"""Jobs that must work without a message, each after one that failed with it, before the message is blamed.
-Once is not enough: an outage may end in between. Each costs two jobs of one message."""
 
 
 class Suspect(msgspec.Struct, frozen=True):

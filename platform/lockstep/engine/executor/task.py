@@ -59,6 +59,11 @@ from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy
 
+AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
+"""A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
+REFUSED_MAX = 8
+"""Each refused message costs another fold of the range; past this number the range ends early."""
+
 
 class FoldBounds(msgspec.Struct, frozen=True):
     """What one fold of a range covers, and what is known of the end.
@@ -257,10 +262,6 @@ def _range(work: RangeInProgress) -> Range:
     )
 
 
-AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
-"""A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
-
-
 class Garbage(msgspec.Struct):
     """Scan of a sequence of undecodable messages.
 
@@ -324,10 +325,6 @@ def _decodes(message: Message, compiled: CompiledStream) -> bool | None:
     except Exception:  # noqa: BLE001  # the user's decoder: its errors are no verdict, and no reason not to halt
         return None
     return True
-
-
-REFUSED_MAX = 8
-"""Each refused message costs another fold of the range; past this number the range ends early."""
 
 
 def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
