@@ -348,7 +348,7 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
         plan_only=plan_only,
     )
     if not plan_only:
-        _restore(folders, source, manifest)
+        _restore(folders, source, manifest)  # 1 to 4
     return done
 
 

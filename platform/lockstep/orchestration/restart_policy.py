@@ -142,18 +142,18 @@ def decide_restart(observation: SensorObservation, cursor: Cursor, now: float) -
     added = tuple(sorted(observation.wanted - observation.subscribed))
     seen = _note_new(_seen(observation, cursor, now), added, now)
     counts = f"{len(observation.wanted)} topics wanted, {len(observation.subscribed)} subscribed"
-    if observation.head is None or observation.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
+    if observation.head is None or observation.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:  # 1
         return RestartDecision(seen, f"{counts}; {_left_alone(observation.head)}")
-    if not added:
+    if not added:  # 2
         return RestartDecision(_forget_old_request(seen, now), f"{counts}, none is new")
     waiting = (
         _waiting(observation, seen, now, added)
         or _supervised(observation, cursor, now - seen.pulse_at)
         or _adopting(observation, seen, now)
     )
-    if waiting:
+    if waiting:  # 2, 3
         return RestartDecision(seen, f"{counts}, {len(added)} new ({_preview(added)}); {waiting}")
-    return _restart(observation.head, seen, now, added)
+    return _restart(observation.head, seen, now, added)  # 4
 
 
 def _seen(observation: SensorObservation, cursor: Cursor, now: float) -> Cursor:

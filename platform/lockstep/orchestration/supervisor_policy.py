@@ -207,7 +207,7 @@ def decide_supervision(observation: SupervisorObservation, cursor: SupervisorCur
         now: Monotonic clock of this machine.
     """
     seen = _counted(observation, cursor, now)  # 1
-    decided = _start_or_wait(observation, seen, now)
+    decided = _start_or_wait(observation, seen, now)  # 2 to 6
     dead = [run for run in observation.runs if _is_dead(run, observation, seen, now) and not run.process_exists]
     held = {RunStage.LAUNCHED, RunStage.CANCELING}
     return msgspec.structs.replace(

@@ -149,8 +149,9 @@ class MicroBatchLoop:
         4. Report, and raise if this commit was the halt.
         """
         began = time.monotonic()
-        bins = self._run(plan)
+        bins = self._run(plan)  # 1
         self._silent.note((item for group in bins or () for item in group.ranges), time.monotonic())
+        # 2
         if bins is None or self._replaced(plan) or not self._has_progress(bins):
             return False
         burst, accepted = find_quarantine_burst(bins, self._context.stream.limits), self._committer.head.accepts_burst
@@ -161,7 +162,7 @@ class MicroBatchLoop:
         accepts_burst = accepted and (burst is not None or not has_messages(bins))
         batch = make_batch_commit(plan.batch, bins, accepts_burst=accepts_burst)
         try:
-            commit_seconds = self._commit(
+            commit_seconds = self._commit(  # 3
                 batch,
                 bins,
                 batch_seconds=time.monotonic() - began,
@@ -172,7 +173,7 @@ class MicroBatchLoop:
             self._refresh_head(lost)
             return False
         self._backlog = self._backlog.note_batch(plan.messages / max(1, plan.messages + plan.backlog), began)
-        self._report(bins, time.monotonic() - began, commit_seconds)
+        self._report(bins, time.monotonic() - began, commit_seconds)  # 4
         if batch.findings:
             self._end_halted(batch.findings)
         return True
@@ -420,7 +421,7 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
         try:
             batches = MicroBatchLoop(context, claimed, side_table_executor, background_executor)
             _quiet_collector()
-            outcome = _run_until_done(batches, context, claimed, heartbeat)
+            outcome = _run_until_done(batches, context, claimed, heartbeat)  # 1 to 3
             if outcome is not RunOutcome.HANDED_OVER:  # the next writer waits, and publishes with its first batch
                 batches.end()
         except Fenced as fenced:
@@ -447,13 +448,13 @@ def _run_until_done(
 ) -> RunOutcome:
     while True:
         began, bounded = time.monotonic(), isinstance(context.trigger, AvailableNow)
-        plan = batches.plan()
+        plan = batches.plan()  # 1
         if plan is None and bounded and batches.has_reached_stop_offsets():
             return RunOutcome.ENDED
-        committed = plan is not None and batches.run_batch(plan)
+        committed = plan is not None and batches.run_batch(plan)  # 2
         # A bounded run waits only for what it could not read or commit: a leader, a log that settles.
         at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
-        outcome = _wait_for_next_batch(context, claimed, heartbeat, began, at_once=at_once)
+        outcome = _wait_for_next_batch(context, claimed, heartbeat, began, at_once=at_once)  # 3
         if outcome is RunOutcome.HANDED_OVER and isinstance(context.trigger, Every):
             _run_last(batches)
         if outcome is not None:

@@ -98,14 +98,15 @@ def run_stream(
     """
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
     with run_heartbeat(folders.control, launch.run_id):
+        # 1
         admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
         job, group = make_job(stream, settings, folders, launch.tuning), ConsumerGroup(settings.kafka, stream.name)
         check_table_present(stream, folders, admin, group)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
             startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
-            context = _warm_context(spark, job, stop)
-            claimed = startup.claim(cancelled=stop.is_set)
+            context = _warm_context(spark, job, stop)  # 2
+            claimed = startup.claim(cancelled=stop.is_set)  # 3
         except Fenced:
             return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
         except NotWanted as changed:

@@ -175,11 +175,11 @@ class WriterStartup:
             TableError: The ledger does not match the head, or files that the table references are missing.
         """
         self._whole.result()
-        cause = f"{self._take_over(cancelled).value}; {self._launch.cause}"
-        landed = self._claim(cause)
+        cause = f"{self._take_over(cancelled).value}; {self._launch.cause}"  # 1
+        landed = self._claim(cause)  # 2
         writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
-        self._catch_up(landed.head, writer)
-        self._grow(writer)
+        self._catch_up(landed.head, writer)  # 3
+        self._grow(writer)  # 4
         return WriterClaim(
             writer=writer,
             head=landed.head,

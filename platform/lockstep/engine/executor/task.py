@@ -501,7 +501,7 @@ def run_task_safely(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log:
     """
     started = time.process_time()
     with _COLLECTOR.pause():
-        result = _process_bin(job, task, compiled, log)
+        result = _process_bin(job, task, compiled, log)  # 1 to 6
     return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
 
 
@@ -515,15 +515,17 @@ def _process_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Me
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
         opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us)
-        ranges = [opener.open(planned) for planned in task.ranges]
-        read_and_fold(opener, ranges)
-        ranges = [finalize_range(work, opener) for work in ranges]
+        ranges = [opener.open(planned) for planned in task.ranges]  # 1
+        read_and_fold(opener, ranges)  # 2
+        ranges = [finalize_range(work, opener) for work in ranges]  # 3, 4
         for work in ranges:
             _check_complete(work)
+        # 5
         rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, ranges, compiled)
         quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in ranges])
         late = _write_aside(job.late, task, [work.fold.judge.late for work in ranges])
         results = _save_states(job, task, ranges)
+        # 6
         return TaskResult(ranges=results, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
 
 
