@@ -178,7 +178,9 @@ def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "d
     verdict, _ = judge_results(checked.results)
     command = f"`lockstep report {folders.stream} --open`"
     report = (verdict, f"The page: {command}", f"Its file on the server: `{make_report_path(folders)}`")
-    newest = [place.last_event_time_us for place in checked.partitions if place.last_event_time_us is not None]
+    newest = [
+        partition.last_event_time_us for partition in checked.partitions if partition.last_event_time_us is not None
+    ]
     shared: dict[str, RawMetadataValue] = {
         "checked_at": MetadataValue.timestamp(now),
         "data_checked": checked.coverage.describe(),
