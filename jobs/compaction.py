@@ -1,4 +1,4 @@
-"""One job a stream: compacts its closed hours every hour, and its open hour when that has many files."""
+"""One job per stream: compacts its closed hours every hour, and its open hour when that has many files."""
 
 from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 

@@ -1,4 +1,4 @@
-"""One job for each derived table: brings it up to its sources, by its own schedule."""
+"""One job per derived table: brings it up to its sources, by its own schedule."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""One job for each stream that declares an export: writes its old hours as plain Parquet, every hour."""
+"""One job per stream that declares an export: writes its old hours as plain Parquet, every hour."""
 
 from collections.abc import Iterable, Iterator
 

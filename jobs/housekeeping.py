@@ -1,4 +1,4 @@
-"""One job a stream: deletes files that nothing can need any more, every hour."""
+"""One job per stream: deletes files that nothing can need any more, every hour."""
 
 from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 

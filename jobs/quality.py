@@ -1,4 +1,4 @@
-"""One job a stream: the checks of its table, every hour. The check `health` is evaluated by its sensor."""
+"""One job per stream: the checks of its table, every hour. The check `health` is evaluated by its sensor."""
 
 from dagster import AssetCheckKey, AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
 

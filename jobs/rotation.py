@@ -1,4 +1,4 @@
-"""One schedule a stream: replaces its never-ending run once a day. No logic."""
+"""One schedule per stream: replaces its never-ending run once a day. No logic."""
 
 import zlib
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""One job a stream: the table alone, without checks, which would wait without end for a never-ending run."""
+"""One job per stream: the table alone, without checks, which would wait without end for a never-ending run."""
 
 from dagster import AssetSelection, define_asset_job
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition

@@ -1,4 +1,4 @@
-"""One sensor a stream: raises alarms as evaluations of the check `health`, and at a webhook."""
+"""One sensor per stream: raises alarms as evaluations of the check `health`, and at a webhook."""
 
 from dagster import (
     DefaultSensorStatus,

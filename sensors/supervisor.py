@@ -1,4 +1,4 @@
-"""One sensor a stream: starts it when its desired state is running and it has no live writer."""
+"""One sensor per stream: starts it when its desired state is running and it has no live writer."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""One sensor a stream: restarts it when topics appear that its run does not read."""
+"""One sensor per stream: restarts it when topics appear that its run does not read."""
 
 import time
 

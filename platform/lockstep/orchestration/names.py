@@ -76,7 +76,7 @@ def make_ledger_key(stream: AnyStream) -> AssetKey:
 
 
 def make_topics_partitions(stream: AnyStream) -> str:
-    """The set of dynamic partitions, one a topic."""
+    """The set of dynamic partitions, one per topic."""
     return f"{stream.name}_topics"
 
 
@@ -116,7 +116,7 @@ def name_topics_sensor(stream: AnyStream) -> str:
 
 
 def list_checks(stream: AnyStream) -> tuple[str, ...]:
-    """The checks of the table's contents, one a rule."""
+    """The checks of the table's contents, one per rule."""
     return (*BUILT_IN, *(rule.name for rule in stream.rules))
 
 

@@ -1,4 +1,4 @@
-"""The checks of a stream's table, one a rule; downstream assets wait for the built-in ones.
+"""The checks of a stream's table, one per rule; downstream assets wait for the built-in ones.
 
 A result stays visible as long as no materialization by another run is newer; see `checked_version`.
 """
@@ -52,7 +52,7 @@ WINDOW_SECONDS_MAX, LEDGER_SECONDS_MAX = 2 * REPORT_SECONDS, 2 * SWEEP_SECONDS
 
 
 def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
-    """The checks of `<stream>/table`, one a rule; they may run in parallel with a writing stream."""
+    """The checks of `<stream>/table`, one per rule; they may run in parallel with a writing stream."""
     folders, table = StreamFolders(stream.name, settings.table_root), make_table_key(stream)
     names = list_checks(stream)
 

@@ -108,7 +108,7 @@ def test_a_view_of_many_partitions_is_asked_for_in_parts(
 
 
 def test_descriptions_leave_nothing_in_memory(feed: Feed, runs: LocalRuns) -> None:
-    """A run asks for one a batch and topic: what each left would fill the memory of a machine within days."""
+    """A run asks for one per batch and topic: what each left would fill the memory of a machine within days."""
     topics, client = [feed.create("values"), feed.create("more")], make_admin_client(runs.settings.kafka)
     described = ClusterAdmin(client, 15.0).topics(topics)
     ids = _count_topic_ids()
