@@ -80,7 +80,7 @@ def make_grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table
 
 
 def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
-    """A grid; or, where its rows do not fit on the terminal, one column a line and an empty line after each row."""
+    """A grid; or, where its rows do not fit on the terminal, one column per line and an empty line after each row."""
     table, console = make_grid(columns, rows), print_result()
     if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
         return table
