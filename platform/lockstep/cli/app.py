@@ -47,9 +47,10 @@ F = TypeVar("F", bound=Callable[..., None])
 class Panel(Enum):
     """The groups of `lockstep --help`."""
 
-    LOOK = "Look"
+    INSPECT = "Inspect"
     RUN = "Run"
-    OPERATE = "Operate"
+    MAINTAIN = "Maintain"
+    RECOVER = "Recover"
     INSTALLATION = "Installation"
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lockstep.verify.report import ProvenRange, VerifyReport
 
 
-@register_command("check order_books --full", Panel.OPERATE)
+@register_command("check order_books --full", Panel.MAINTAIN)
 def check(
     stream: StreamName,
     full: Annotated[bool, typer.Option("--full", help="The whole table, not what was added.")] = False,  # noqa: FBT002  # a flag
@@ -70,7 +70,7 @@ def _places(rule: str, shown: Sequence[Mapping[str, object]]) -> RenderableType:
 SHOWN_VIOLATIONS = 20
 
 
-@register_command("verify order_books", Panel.LOOK)
+@register_command("verify order_books", Panel.INSPECT)
 def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """Prove from Kafka that the table matches the log: every offset, every row, every state.
 
