@@ -253,7 +253,7 @@ def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
     return _publish(staged, target, MANIFEST_FILE, msgspec.json.encode(manifest))
 
 
-def withdraw_hour(folder: Path, hour: str) -> None:
+def take_back_hour(folder: Path, hour: str) -> None:
     """Take an hour back that an erasure overtook: it leaves the readers' sight by one rename."""
     storage, staged = find_storage(folder), make_staging_folder(folder, hour)
     try:

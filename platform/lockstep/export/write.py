@@ -24,7 +24,7 @@ from lockstep.export.dataset import (
     HourManifest,
     make_staging_folder,
     publish_hour,
-    withdraw_hour,
+    take_back_hour,
 )
 from lockstep.storage import find_storage
 
@@ -119,7 +119,7 @@ def _publish_current(folder: Path, staged: Path, manifest: HourManifest, is_curr
         return False
     if is_current():
         return True
-    withdraw_hour(folder, manifest.hour)
+    take_back_hour(folder, manifest.hour)
     return False
 
 

@@ -31,7 +31,7 @@ from lockstep.engine.driver.handover import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.errors import CommitUnknown, KafkaError, LockstepError
-from lockstep.export.dataset import find_folder, list_exported_hours, withdraw_hour
+from lockstep.export.dataset import find_folder, list_exported_hours, take_back_hour
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
@@ -297,7 +297,7 @@ def erase_session(
     else:
         raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
     for hour in context.find_exported(prepared.plan.hours):  # an export has published it in the moment of the commit
-        withdraw_hour(cast("Path", context.export_folder), hour)
+        take_back_hour(cast("Path", context.export_folder), hour)
     messages = finish_erasing(folders)  # 5
     plan = msgspec.structs.replace(prepared.plan, refusals=())
     return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
