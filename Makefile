@@ -58,7 +58,7 @@ check: setup ## Lint, format, types, and the house rules
 bench: setup ## lockstep against bare loops, in pairs within one run, two minutes; the others: .venv/bin/python -m benchmarks --help
 	@$(BIN)/python -m benchmarks pairs
 
-lock: ## Renew requirements.lock from pyproject.toml (for maintainers)
+lock: ## Renew requirements.lock and requirements-runtime.lock from pyproject.toml (for maintainers)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 
 clean: down ## Remove what make made here (the caches in your home folder stay)
