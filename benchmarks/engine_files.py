@@ -56,7 +56,7 @@ def fold_batches(stream: AnyStream, batches: Iterable[Batch], root: Path, *, hou
         quarantine=aside / "quarantine",
         late=aside / "late",
         state=aside / "state",
-        hot=aside / "hot",
+        local_root=aside / "hot",
     )
     reached: dict[str, Position] = {}
     for number, batch in enumerate(batches, 1):

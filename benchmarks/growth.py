@@ -230,8 +230,8 @@ class _Soak:
         """A run of an hour, then the scheduled jobs."""
         began, batches = time.process_time(), int(HOUR / self._growth.seconds)
         claimed = WriterStartup(STREAM, self._folders, "cluster").claim(cancelled=lambda: False)
-        with ThreadPoolExecutor(1) as helper:
-            committer = Committer(self._folders, claimed, helper, helper)
+        with ThreadPoolExecutor(1) as side_table_executor:
+            committer = Committer(self._folders, claimed, side_table_executor, side_table_executor)
             for _ in range(batches):
                 self._batch(committer)
                 self._clock.now += self._growth.seconds

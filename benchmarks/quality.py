@@ -127,8 +127,8 @@ class Table:
         """A table of so many rows, in batches of one file each."""
         folders = StreamFolders(STREAM.name, root)
         claimed = WriterStartup(STREAM, folders, "cluster").claim(cancelled=lambda: False)
-        with ThreadPoolExecutor(1) as helper:
-            table = cls(folders, Committer(folders, claimed, helper, helper))
+        with ThreadPoolExecutor(1) as side_table_executor:
+            table = cls(folders, Committer(folders, claimed, side_table_executor, side_table_executor))
             for _ in range(0, rows, batch_rows):
                 table.append(batch_rows)
             yield table

@@ -1,4 +1,4 @@
-"""One sensor a stream: starts it when its desired state is running and it has no live writer."""
+"""One sensor per stream: starts it when its desired state is running and it has no live writer."""
 
 import time
 
@@ -16,10 +16,10 @@ from lockstep.errors import LockstepError
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.supervisor_policy import decide_supervision, read_supervisor_cursor
-from lockstep.orchestration.supervisor_sensor import carry_out, look_at_runs
+from lockstep.orchestration.supervisor_sensor import carry_out, observe_runs
 from lockstep.settings import Settings
 
-LOOK_SECONDS = 4
+POLL_SECONDS = 4
 """The daemon polls every five seconds: a longer interval than this would skip every other poll."""
 
 
@@ -29,7 +29,7 @@ def supervisor_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition
     @sensor(
         name=names.name_supervisor_sensor(stream),
         job_name=names.name_stream_job(stream),
-        minimum_interval_seconds=LOOK_SECONDS,
+        minimum_interval_seconds=POLL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
         description=f"Starts {stream.name} when its desired state is running and no run of it lives.",
     )
@@ -39,7 +39,7 @@ def supervisor_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition
             context.log.warning(warning)
         try:
             handle = StreamHandle(stream, settings)
-            seen = look_at_runs(handle, context.instance, cursor)
+            seen = observe_runs(handle, context.instance, cursor)
             decision = decide_supervision(seen, cursor, time.monotonic())
             return carry_out(handle, context.instance, decision)
         except LockstepError as error:  # the cursor stays as it was; the next look may succeed

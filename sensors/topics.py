@@ -1,4 +1,4 @@
-"""One sensor a stream: restarts it when topics appear that its run does not read."""
+"""One sensor per stream: restarts it when topics appear that its run does not read."""
 
 import time
 
@@ -19,7 +19,7 @@ from lockstep.orchestration.restart_policy import decide_restart, read_cursor
 from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
 
-LOOK_SECONDS = 10
+POLL_SECONDS = 10
 KAFKA_SECONDS_MAX = 10.0
 """Dagster kills a tick that waits longer; the next one comes soon."""
 
@@ -30,11 +30,11 @@ def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
     @sensor(
         name=names.name_topics_sensor(stream),
         job_name=names.name_stream_job(stream),
-        minimum_interval_seconds=LOOK_SECONDS,
+        minimum_interval_seconds=POLL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
         description=f"Starts {stream.name} again for topics that match {stream.topics.pattern} and that no run reads.",
     )
-    def look_for_topics(context: SensorEvaluationContext) -> SensorResult | SkipReason:
+    def poll_topics(context: SensorEvaluationContext) -> SensorResult | SkipReason:
         cursor, warning = read_cursor(context.cursor)
         if warning:
             context.log.warning(warning)
@@ -46,4 +46,4 @@ def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
             return SkipReason(str(error))
         return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
 
-    return look_for_topics
+    return poll_topics

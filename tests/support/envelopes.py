@@ -1,4 +1,4 @@
-"""Places and a record for gates, without Kafka."""
+"""Envelopes and a record for gates, without Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NoMessage:
-    """A client's message without content: gates look at places."""
+    """A client's message without content: gates look at envelopes."""
 
     def key(self) -> bytes | None:
         return None
@@ -51,13 +51,13 @@ def end(number: int | None = None, *, link: Link | None = None) -> Envelope:
     return Envelope("s", Kind.END, sequence=number, link=link)
 
 
-def refused_at(gate: Gate, places: Iterable[Envelope]) -> tuple[int, Verdict] | None:
+def refused_at(gate: Gate, envelopes: Iterable[Envelope]) -> tuple[int, Verdict] | None:
     """Where a gate first refuses, as the engine drives it: state is kept only of accepted messages."""
     from lockstep.integrity.verdict import Judgement
 
     state: GateState = None
-    for number, place in enumerate(places):
-        after, verdict = gate.check(state, place, RECORD)
+    for number, envelope in enumerate(envelopes):
+        after, verdict = gate.check(state, envelope, RECORD)
         if verdict.judgement is not Judgement.ACCEPT:
             return number, verdict
         state = after

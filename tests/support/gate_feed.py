@@ -1,4 +1,4 @@
-"""Messages for gates that look at more than places: content, time, offset."""
+"""Messages for gates that look at more than envelopes: content, time, offset."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Sent:
 
     def at(self, offset: int) -> tuple[Envelope, Record]:
         event_time_us = self.second * 1_000_000
-        place = Envelope(
+        envelope = Envelope(
             "s", self.kind, sequence=self.number, event_time_us=event_time_us, restarts_sequence=self.restarts_sequence
         )
         content = self.content or f"{self.kind.value} {self.number} {self.second}".encode()
-        return place, Record(topic="t", topic_id="id", partition=0, offset=offset, source=Content(content))
+        return envelope, Record(topic="t", topic_id="id", partition=0, offset=offset, source=Content(content))
 
 
 def snapshot(number: int | None, second: int, content: bytes = b"") -> Sent:
@@ -73,13 +73,13 @@ def judged(gate: Gate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
     state: GateState = None
     told: list[Told] = []
     for offset, sent in enumerate(messages):
-        place, record = sent.at(offset)
-        time.advance(place.event_time_us or 0)
+        envelope, record = sent.at(offset)
+        time.advance(envelope.event_time_us or 0)
         due_us = gate.due_us(state)
         if due_us is not None and due_us <= time.watermark_us:
             state, verdict = gate.due(state)
             told.append(("due", verdict.cause, verdict.after))
-        after, verdict = gate.check(state, place, record)
+        after, verdict = gate.check(state, envelope, record)
         if verdict.judgement in KEPT:
             state = after
         told.append((verdict.judgement.value, verdict.cause, verdict.before + verdict.after))

@@ -115,20 +115,18 @@ class LocalRuns:
     ) -> RunOutcome:
         """A run, as `run_stream` makes it, but for Spark; AvailableNow unless said otherwise."""
         stop, settings = stop or threading.Event(), self.settings
-        discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
         group = ConsumerGroup(settings.kafka, self.stream.name)
-        check_table_present(self.stream, self.folders, discovery, group)
+        check_table_present(self.stream, self.folders, admin, group)
         trigger = trigger or AvailableNow()
         never_ending = not isinstance(trigger, AvailableNow)
-        approach = WriterStartup(
-            self.stream, self.folders, discovery.cluster_id(), launch=launch, never_ending=never_ending
-        )
-        claimed = approach.claim(cancelled=stop.is_set)
+        startup = WriterStartup(self.stream, self.folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
+        claimed = startup.claim(cancelled=stop.is_set)
         hands = RunContext(
             stream=self.stream,
             trigger=trigger,
             folders=self.folders,
-            discovery=discovery,
+            admin=admin,
             group=group,
             runner=around(make_local_runner(make_job(self.stream, settings, self.folders, self.tuning))),
             cores=lambda: cores,

@@ -95,12 +95,16 @@ class Offline:
         """Become the writer, as a run does."""
         return WriterStartup(self.stream, self.folders, CLUSTER).claim(cancelled=lambda: False)
 
-    def run(self, *batches: dict[str, list[Sent]], courier: ThreadPoolExecutor | None = None) -> list[TaskResult]:
+    def run(
+        self, *batches: dict[str, list[Sent]], background_executor: ThreadPoolExecutor | None = None
+    ) -> list[TaskResult]:
         """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
         claimed, done = self.claim(), []
         positions = {row.topic: driver_positions.read_position(row) for row in claimed.known.values()}
-        with ThreadPoolExecutor(1) as helper:
-            committer = Committer(self.folders, claimed, helper, courier or helper)
+        with ThreadPoolExecutor(1) as side_table_executor:
+            committer = Committer(
+                self.folders, claimed, side_table_executor, background_executor or side_table_executor
+            )
             for batch in batches:
                 for topic, sent in batch.items():
                     self.log.append(topic, sent)
@@ -123,15 +127,15 @@ class Offline:
         planned = make_batch_identity(claimed.writer, head, time.time_ns() // 1_000)
         task = TaskSpec(planned, tuple(ranges))
         with self.log.instead_of_kafka():
-            facts = run_task(self.job(), task)
+            result = run_task(self.job(), task)
         quiet = [position for topic, position in positions.items() if topic not in {r.position.topic for r in ranges}]
         committer.commit(
-            make_batch_commit(planned, [facts]),
-            lambda stamp, full: driver_positions.make_ledger_rows(stamp, facts.ranges, quiet if full else (), {}),
+            make_batch_commit(planned, [result]),
+            lambda stamp, full: driver_positions.make_ledger_rows(stamp, result.ranges, quiet if full else (), {}),
         )
-        for item in facts.ranges:
+        for item in result.ranges:
             positions[item.range.position.topic] = item.reached
-        return facts
+        return result
 
     def job(self) -> JobSpec:
         """What the tasks share."""
@@ -143,5 +147,5 @@ class Offline:
             quarantine=folders.quarantine,
             late=folders.late,
             state=folders.state,
-            hot=self.root / "local" / "state",
+            local_root=self.root / "local" / "state",
         )

@@ -92,7 +92,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Show the alarms of a stream, then writer, batch, lag, freshness, headroom, positions; or all, a line each.
+    """Show the alarms of a stream, then writer, batch, lag, freshness, headroom, positions; or all, one line each.
 
     Derived tables follow: commits of their sources that are not read yet, age of the newest one read, last run.
 

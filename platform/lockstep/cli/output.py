@@ -88,7 +88,7 @@ def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Re
 
 
 def make_facts(pairs: Iterable[tuple[str, object]]) -> Table:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     table = Table.grid(padding=(0, 2))
     for name, value in pairs:
         table.add_row(Text(name, style="dim"), _cell(value))

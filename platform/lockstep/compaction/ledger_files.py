@@ -129,7 +129,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
         TableError: A file is damaged, or the ledger does not match its head.
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
-    side_tables.catch_up_beside_writer(folders, head)  # 1
+    side_tables.catch_up_alongside_writer(folders, head)  # 1
     done = FilesCompaction()
     handle, storage = delta_log.open_delta_table(folders.ledger), find_storage(folders.ledger)
     for part in plan_ledger(list_live_files(handle), head):

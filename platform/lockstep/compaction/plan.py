@@ -198,8 +198,11 @@ def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARG
        clock went back, only the bins overlap, never the rows inside.
     3. Split the hour into parts of equal size, each at most about the target; a part of one file is not rewritten.
     """
+    # 1
     chosen = [file for file in files if is_closed(file.commit_hour, head) and _is_small(file, target_bytes)]
+    # 2
     ordered = sorted(chosen, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
+    # 3
     hours = groupby(ordered, key=attrgetter("commit_hour"))
     bins = [part for hour, group in hours for part in _parts(hour, list(group), target_bytes)]
     return tuple(part for part in bins if len(part.files) > 1)

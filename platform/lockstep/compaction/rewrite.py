@@ -244,13 +244,13 @@ def rewrite_bin(task: RewriteTask) -> Rewritten:
     """
     started = time.process_time()
     scratch = task.scratch or Path(tempfile.gettempdir())
-    runs = _runs(task, scratch)
+    runs = _runs(task, scratch)  # 1
     before = _join_proofs(runs)
     _check_count(task.bin, before)
-    file = _write(task, runs)
+    file = _write(task, runs)  # 2
     dictionaries = [field.name for field in runs[0].rows.schema if pa.types.is_dictionary(field.type)]
     try:
-        compare_proofs(before, prove_file(task.table / file.path, dictionaries))
+        compare_proofs(before, prove_file(task.table / file.path, dictionaries))  # 3
     except TableError:
         find_storage(task.table).delete(task.table / file.path)
         raise

@@ -177,14 +177,14 @@ def compact_stream(
     """
     began = time.monotonic()
     work = _Compaction(folders, rewriter or compact_in_process(), scratch)
-    bins = work.plan(target_bytes, open_files_max)
+    bins = work.plan(target_bytes, open_files_max)  # 1
     for done, group in _at_a_time(bins, work.rewriter.at_once):
         rewritten = sum(part.size for part in bins[:done])
         if done and (reason := budget.find_reason(rewritten, time.monotonic() - began)):
             work.postpone(len(bins) - done, reason)
             break
         LOG.info("compaction of %s: %s of %s bins", folders.stream, done, len(bins))
-        work.compact(group)
+        work.compact(group)  # 2, 3
     result = msgspec.structs.replace(work.result, seconds=time.monotonic() - began)
     if work.refused:
         raise CompactionRefused(work.refused, result)

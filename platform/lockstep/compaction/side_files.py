@@ -132,7 +132,7 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
         TableError: A file is damaged, or a table does not match its head.
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
-    side_tables.catch_up_beside_writer(folders, head)  # 1
+    side_tables.catch_up_alongside_writer(folders, head)  # 1
     done = FilesCompaction()
     for side in list_side_tables(folders):
         table = delta_log.open_delta_table(side)
@@ -180,7 +180,7 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
         TableError: A file is damaged, or a table does not match its head.
         CommitUnknown: The store did not answer.
     """
-    side_tables.catch_up_beside_writer(folders, head)
+    side_tables.catch_up_alongside_writer(folders, head)
     count = 0
     for side in list_side_tables(folders):
         table, is_done = delta_log.open_delta_table(side), False

@@ -70,7 +70,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         quarantine: Folder of the quarantine.
         late: Folder of the late table.
         state: Folder of the durable state files.
-        hot: Folder on the executor for the local store.
+        local_root: Folder on the executor for the local stores.
         registry: The installation's schema registry, if any.
         tuning: Intervals, attempts and sizes.
     """
@@ -81,7 +81,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: Path
     late: Path
     state: Path
-    hot: Path
+    local_root: Path
     registry: Registry | None = None
     tuning: Tuning = DEFAULT_TUNING
 

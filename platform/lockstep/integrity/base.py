@@ -52,9 +52,9 @@ class PartitionTime:
             self.watermark_us = time_us
 
 
-def find_event_time(place: Envelope, record: Record) -> int:
+def find_event_time(envelope: Envelope, record: Record) -> int:
     """The event time of a message: its own, else Kafka's timestamp; microseconds since 1970 (UTC)."""
-    return record.timestamp_ms * 1000 if place.event_time_us is None else place.event_time_us
+    return record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us
 
 
 def to_microseconds(duration: timedelta) -> int:

@@ -30,14 +30,14 @@ class _Counting(Gate):
         self._wraps_at = wraps_at
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        number, snapshot = place.sequence, place.kind is Kind.SNAPSHOT
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        number, snapshot = envelope.sequence, envelope.kind is Kind.SNAPSHOT
         if number is None or check_range(number, self._wraps_at) is not None:
             return (True if state is None else state), ACCEPT
         last = state if isinstance(state, int) and state is not True else None
-        if last is not None and not (snapshot and place.restarts_sequence):
+        if last is not None and not (snapshot and envelope.restarts_sequence):
             number = unwrap_sequence(number, last, self._wraps_at)
-        if last is None or number == last + 1 or (snapshot and (place.restarts_sequence or number == last)):
+        if last is None or number == last + 1 or (snapshot and (envelope.restarts_sequence or number == last)):
             return number, ACCEPT
         if number > last:
             return number, accept_with_remark("gap", last + 1, number)

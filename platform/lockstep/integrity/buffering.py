@@ -44,19 +44,19 @@ class BufferingUntilSnapshot(Gate):
         self._evidence, self._wraps_at = evidence, wraps_at
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        number = _number(place)
-        if number is None or place.kind is Kind.END:
-            return self._usual(state, place, record)
-        if place.kind is Kind.SNAPSHOT and (state is None or place.restarts_sequence or _is_waiting(state)):
-            return self._begun(state, place, record, number)
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        number = _number(envelope)
+        if number is None or envelope.kind is Kind.END:
+            return self._usual(state, envelope, record)
+        if envelope.kind is Kind.SNAPSHOT and (state is None or envelope.restarts_sequence or _is_waiting(state)):
+            return self._begun(state, envelope, record, number)
         if state is None or _is_waiting(state):
-            return self._held_back(cast("_Waiting | None", state), place, record, number)
-        if _is_fresh(state) and place.kind is not Kind.SNAPSHOT:
+            return self._held_back(cast("_Waiting | None", state), envelope, record, number)
+        if _is_fresh(state) and envelope.kind is not Kind.SNAPSHOT:
             snapshot = cast("_Fresh", state)["q"]
             if not self._is_after(number, snapshot):
                 return state, Verdict(Judgement.LATE, "stale", f"above {snapshot}", str(number))
-        return self._usual(state, place, record)
+        return self._usual(state, envelope, record)
 
     @override
     def adapt(self, state: GateState) -> GateState:
@@ -73,27 +73,27 @@ class BufferingUntilSnapshot(Gate):
         waiting = cast("_Waiting", state)["e"] if _is_waiting(state) else []
         return tuple(cast("int", each[0]) for each in waiting)
 
-    def _usual(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def _usual(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """The evidence's judgement; a buffering session is unknown to it."""
         fresh = _is_fresh(state)
         inner = cast("_Fresh", state)["g"] if fresh else None if _is_waiting(state) else state
-        after, verdict = self._evidence.check(inner, place, record)
+        after, verdict = self._evidence.check(inner, envelope, record)
         if verdict.judgement is not Judgement.ACCEPT:
             return state, verdict
-        if fresh and place.kind is Kind.SNAPSHOT:
-            after = cast("GateState", _Fresh(q=cast("int", _number(place)), g=after))
+        if fresh and envelope.kind is Kind.SNAPSHOT:
+            after = cast("GateState", _Fresh(q=cast("int", _number(envelope)), g=after))
         return after, verdict
 
-    def _begun(self, state: GateState, place: Envelope, record: Record, number: int) -> tuple[GateState, Verdict]:
+    def _begun(self, state: GateState, envelope: Envelope, record: Record, number: int) -> tuple[GateState, Verdict]:
         """The snapshot that begins a session, with its buffered updates."""
-        after, verdict = self._evidence.check(None, place, record)
+        after, verdict = self._evidence.check(None, envelope, record)
         if verdict.judgement is not Judgement.ACCEPT:
             return state, verdict
         waiting = cast("_Waiting", state)["e"] if _is_waiting(state) else []
         stale = [each for each in waiting if not self._is_after(cast("int", each[1]), number)]
         applied = [each for each in waiting if each not in stale]
         for each in applied:
-            after, verdict = self._evidence.check(after, _place_of(each, place), record)
+            after, verdict = self._evidence.check(after, _place_of(each, envelope), record)
             if verdict.judgement is not Judgement.ACCEPT:
                 return state, verdict
         if not applied:
@@ -104,10 +104,10 @@ class BufferingUntilSnapshot(Gate):
         return unwrap_sequence(number, other, self._wraps_at) > other
 
     def _held_back(
-        self, state: _Waiting | None, place: Envelope, record: Record, number: int
+        self, state: _Waiting | None, envelope: Envelope, record: Record, number: int
     ) -> tuple[GateState, Verdict]:
         waiting = [] if state is None else state["e"]
-        link = place.link or Link(number)
+        link = envelope.link or Link(number)
         early: Early = [record.offset, number, link.first, link.previous]
         if (refused := self._refused(waiting, early)) is not None:
             return cast("GateState", state), refused
@@ -155,8 +155,8 @@ def _is_fresh(state: GateState) -> bool:
     return isinstance(state, dict) and "q" in state
 
 
-def _number(place: Envelope) -> int | None:
-    return place.sequence if place.link is None else place.link.last
+def _number(envelope: Envelope) -> int | None:
+    return envelope.sequence if envelope.link is None else envelope.link.last
 
 
 def _place_of(early: Early, snapshot: Envelope) -> Envelope:

@@ -101,14 +101,14 @@ class Reordering(Gate):
         self._lateness_us, self._time = lateness_us, time
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        happened_us, number = find_event_time(place, record), place.sequence
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        happened_us, number = find_event_time(envelope, record), envelope.sequence
         if self._time.is_implausible(happened_us):
             return state, report_implausible_time(happened_us)
         if number is not None and (refused := check_range(number)) is not None:
             return state, refused
         if state is None:
-            return self._opened(place, record, happened_us)
+            return self._opened(envelope, record, happened_us)
         order = cast("Order", state)
         if ("n" in order) is (number is None):
             return state, report_violation(
@@ -116,7 +116,7 @@ class Reordering(Gate):
             )
         if number is None:
             return self._by_time(order, record, happened_us)
-        return self._by_number(order, place, record, happened_us)
+        return self._by_number(order, envelope, record, happened_us)
 
     @override
     def adapt(self, state: GateState) -> GateState:
@@ -141,20 +141,22 @@ class Reordering(Gate):
             ready += _in_a_row(order["h"][ready:], order["h"][last_due][0])
         return _released(order, ready)
 
-    def _opened(self, place: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
-        if place.kind is not Kind.SNAPSHOT:
-            return None, report_unknown_session(place, Judgement.SUSPEND)
-        recent = self._remember({}, place.sequence, record, happened_us)
-        if place.sequence is None:
+    def _opened(self, envelope: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+        if envelope.kind is not Kind.SNAPSHOT:
+            return None, report_unknown_session(envelope, Judgement.SUSPEND)
+        recent = self._remember({}, envelope.sequence, record, happened_us)
+        if envelope.sequence is None:
             return _state(Order(h=[], w=recent, t=happened_us)), ACCEPT
-        return _state(Order(h=[], w=recent, n=place.sequence)), ACCEPT
+        return _state(Order(h=[], w=recent, n=envelope.sequence)), ACCEPT
 
-    def _by_number(self, order: Order, place: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
-        number, last, held = cast("int", place.sequence), order.get("n", 0), order["h"]
-        if place.kind is Kind.SNAPSHOT and place.restarts_sequence:
+    def _by_number(
+        self, order: Order, envelope: Envelope, record: Record, happened_us: int
+    ) -> tuple[GateState, Verdict]:
+        number, last, held = cast("int", envelope.sequence), order.get("n", 0), order["h"]
+        if envelope.kind is Kind.SNAPSHOT and envelope.restarts_sequence:
             recent = self._remember({}, number, record, happened_us)
             return _state(Order(h=[], w=recent, n=number)), Verdict(Judgement.ACCEPT, before=_offsets(held))
-        if place.kind is Kind.SNAPSHOT and number == last:  # real feeds send it with the number of the last update
+        if envelope.kind is Kind.SNAPSHOT and number == last:  # real feeds send it with the number of the last update
             return _state(order), ACCEPT
         if (met := check_duplicate(order["w"], number, record)) is not None:
             return _state(order), met
@@ -163,7 +165,7 @@ class Reordering(Gate):
         recent = self._remember(order["w"], number, record, happened_us)
         if number > last + 1:
             return self._waiting(Order(h=held, w=recent, n=last), number, record, happened_us)
-        ready = 0 if place.kind is Kind.END else _in_a_row(held, number)  # messages buffered behind an end are freed
+        ready = 0 if envelope.kind is Kind.END else _in_a_row(held, number)  # messages buffered behind an end are freed
         after = Order(h=held[ready:], w=recent, n=number + ready)
         return _state(after), Verdict(Judgement.ACCEPT, after=_offsets(held[:ready])) if ready else ACCEPT
 
@@ -225,24 +227,24 @@ class _AnyOrder(Gate):
         self._lateness_us, self._time = lateness_us, time
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        happened_us, floor_us = find_event_time(place, record), self._time.watermark_us - self._lateness_us
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        happened_us, floor_us = find_event_time(envelope, record), self._time.watermark_us - self._lateness_us
         if self._time.is_implausible(happened_us):
             return state, report_implausible_time(happened_us)
-        if place.sequence is not None and (refused := check_range(place.sequence)) is not None:
+        if envelope.sequence is not None and (refused := check_range(envelope.sequence)) is not None:
             return state, refused
-        if state is None and place.kind is not Kind.SNAPSHOT:
-            return None, report_unknown_session(place, Judgement.SUSPEND)
+        if state is None and envelope.kind is not Kind.SNAPSHOT:
+            return None, report_unknown_session(envelope, Judgement.SUSPEND)
         restarted = state is None or (
-            place.restarts_sequence and place.kind is Kind.SNAPSHOT
+            envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT
         )  # a restarted numbering: earlier numbers do not count
         recent = {} if restarted else cast("_Window", state)["w"]
-        met = check_duplicate(recent, place.sequence, record)
-        if met is not None and not (place.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
+        met = check_duplicate(recent, envelope.sequence, record)
+        if met is not None and not (envelope.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
             return state, met  # real feeds send a snapshot with the number of the last update
         if happened_us < floor_us and state is not None:
             return state, report_late(happened_us, floor_us)
-        return cast("GateState", _Window(w=remember(recent, place.sequence, record, happened_us, floor_us))), ACCEPT
+        return cast("GateState", _Window(w=remember(recent, envelope.sequence, record, happened_us, floor_us))), ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`: a session known to another class stays known."""

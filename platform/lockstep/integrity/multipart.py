@@ -39,32 +39,32 @@ class MultipartGate(Gate):
             inner: The gate of the class.
             tolerates_all: An incomplete snapshot is given up, without a violation.
         """
-        self._inner, self._bears_all = inner, tolerates_all
+        self._inner, self._tolerates_all = inner, tolerates_all
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         if is_spread(state):
-            return self._goes_on(cast("OpenMultipart", state), place, record)
-        if place.kind is Kind.SNAPSHOT_PART:
-            return self._goes_on(OpenMultipart(p=[], g=state), place, record)
-        return self._inner.check(state, place, record)
+            return self._goes_on(cast("OpenMultipart", state), envelope, record)
+        if envelope.kind is Kind.SNAPSHOT_PART:
+            return self._goes_on(OpenMultipart(p=[], g=state), envelope, record)
+        return self._inner.check(state, envelope, record)
 
-    def _goes_on(self, parts: OpenMultipart, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def _goes_on(self, parts: OpenMultipart, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """A message of a session whose snapshot is open, or is opened by it."""
         before = cast("GateState", parts) if parts["p"] else parts["g"]
-        goes_on = place.kind is Kind.SNAPSHOT_PART and not place.restarts_sequence and len(parts["p"]) < PARTS_MAX
+        goes_on = envelope.kind is Kind.SNAPSHOT_PART and not envelope.restarts_sequence and len(parts["p"]) < PARTS_MAX
         # A gate may change its state in place; where the message may be refused all the same, that one stays.
         known = parts["g"] if goes_on else deepcopy(parts["g"])
-        inner, verdict = self._inner.check(known, _as_snapshot(place), record)
+        inner, verdict = self._inner.check(known, _as_snapshot(envelope), record)
         freed: tuple[int, ...] = ()
-        if (refused := _refused(parts, place, verdict)) is not None:
-            if not self._bears_all:
+        if (refused := _refused(parts, envelope, verdict)) is not None:
+            if not self._tolerates_all:
                 return before, refused
             freed, parts = tuple(parts["p"]), OpenMultipart(p=[], g=parts["g"])
             verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)
-        if place.kind is Kind.END or (freed and place.kind is Kind.UPDATE):
+        if envelope.kind is Kind.END or (freed and envelope.kind is Kind.UPDATE):
             return inner, verdict
-        if place.kind is Kind.SNAPSHOT:
+        if envelope.kind is Kind.SNAPSHOT:
             return inner, msgspec.structs.replace(verdict, before=tuple(parts["p"]))
         held = OpenMultipart(p=[*parts["p"], record.offset], g=inner)
         return cast("GateState", held), msgspec.structs.replace(verdict, judgement=Judgement.BUFFER)
@@ -98,11 +98,11 @@ def is_spread(state: GateState) -> bool:
     return isinstance(state, dict) and "p" in state
 
 
-def _refused(parts: OpenMultipart, place: Envelope, verdict: Verdict) -> Verdict | None:
+def _refused(parts: OpenMultipart, envelope: Envelope, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the open snapshot; None when it can."""
-    if parts["p"] and place.restarts_sequence:  # the producer restarts: compare with the state before it
+    if parts["p"] and envelope.restarts_sequence:  # the producer restarts: compare with the state before it
         return report_violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
-    if parts["p"] and place.kind is Kind.END:
+    if parts["p"] and envelope.kind is Kind.END:
         return report_violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
     if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before or verdict.stale:
         return report_violation("snapshot out of order", "its messages one after the other", verdict.found)
@@ -113,5 +113,5 @@ def _refused(parts: OpenMultipart, place: Envelope, verdict: Verdict) -> Verdict
     return None
 
 
-def _as_snapshot(place: Envelope) -> Envelope:
-    return msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.SNAPSHOT_PART else place
+def _as_snapshot(envelope: Envelope) -> Envelope:
+    return msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT) if envelope.kind is Kind.SNAPSHOT_PART else envelope

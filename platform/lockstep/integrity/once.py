@@ -40,15 +40,15 @@ class _Once(Gate):
         self._keep = keep_ids
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         met = cast("SeenIds", state) if state is not None else SeenIds(n=0, ids={})
-        if place.restarts_sequence and place.kind is Kind.SNAPSHOT and place.id is None:
+        if envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT and envelope.id is None:
             met = SeenIds(n=met["n"], ids={})  # the numbering restarts: earlier numbers do not count
-        identity = _identity(place)
+        identity = _identity(envelope)
         if identity is not None and (known := met["ids"].get(identity)) is not None:
-            return state, _judge_repeated_id(place, same=known == make_digest(record))
-        if place.kind is Kind.END and place.count is not None and met["n"] + 1 != place.count:
-            expected, found = f"{place.count} messages in the session", f"{met['n'] + 1}"
+            return state, _judge_repeated_id(envelope, same=known == make_digest(record))
+        if envelope.kind is Kind.END and envelope.count is not None and met["n"] + 1 != envelope.count:
+            expected, found = f"{envelope.count} messages in the session", f"{met['n'] + 1}"
             return state, report_violation("ids missing", expected, found)
         if identity is not None:
             self._remember(met["ids"], identity, make_digest(record))
@@ -66,17 +66,17 @@ class _Once(Gate):
             del ids[next(iter(ids))]
 
 
-def _identity(place: Envelope) -> bytes | None:
-    key = place.sequence if place.id is None else place.id
+def _identity(envelope: Envelope) -> bytes | None:
+    key = envelope.sequence if envelope.id is None else envelope.id
     return None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _judge_repeated_id(place: Envelope, *, same: bool) -> Verdict:
+def _judge_repeated_id(envelope: Envelope, *, same: bool) -> Verdict:
     """A message with a known id is dropped; a number alone does not prove that it is the same message."""
-    shown = str(place.sequence if place.id is None else place.id)
+    shown = str(envelope.sequence if envelope.id is None else envelope.id)
     if not same:
         return report_violation("same id, other content", "the content it had before", shown)
-    if place.id is None:
+    if envelope.id is None:
         return report_violation("repeat", "each number once", shown)
     return Verdict(Judgement.DUPLICATE, "repeat", "each id once", shown)
 

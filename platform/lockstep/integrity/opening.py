@@ -25,12 +25,12 @@ class OpeningAtFirst(Gate):
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        after, verdict = self._inner.check(state, place, record)
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        after, verdict = self._inner.check(state, envelope, record)
         if verdict is ACCEPT or verdict.cause != UNKNOWN_SESSION:
             return after, verdict
-        opened, begins = self._inner.check(None, msgspec.structs.replace(place, kind=Kind.SNAPSHOT), record)
-        if place.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
+        opened, begins = self._inner.check(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
+        if envelope.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
             return None, ACCEPT
         return opened, begins
 
@@ -49,10 +49,10 @@ class JoinedLog(Gate):
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        if state is None and self._skips and place.kind in _FOLLOWS:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        if state is None and self._skips and envelope.kind in _FOLLOWS:
             return None, _SKIPPED
-        counted = place if place.count is None else msgspec.structs.replace(place, count=None)
+        counted = envelope if envelope.count is None else msgspec.structs.replace(envelope, count=None)
         return self._inner.check(state, counted, record)
 
 

@@ -35,19 +35,19 @@ class MonotonicGate(Gate):
         self._wraps_at = wraps_at
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        number = record.offset if place.sequence is None else place.sequence
-        if (refused := check_range(number, None if place.sequence is None else self._wraps_at)) is not None:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        number = record.offset if envelope.sequence is None else envelope.sequence
+        if (refused := check_range(number, None if envelope.sequence is None else self._wraps_at)) is not None:
             return state, refused
-        if place.kind is Kind.SNAPSHOT:
+        if envelope.kind is Kind.SNAPSHOT:
             return number, ACCEPT
         if state is None:
-            return None, report_unknown_session(place, Judgement.SUSPEND)
+            return None, report_unknown_session(envelope, Judgement.SUSPEND)
         last: int = state  # type: ignore[assignment]  # an int here
-        if place.sequence is not None:
+        if envelope.sequence is not None:
             number = unwrap_sequence(number, last, self._wraps_at)
         if number > last:
-            skips = place.sequence is not None and number > last + 1
+            skips = envelope.sequence is not None and number > last + 1
             return number, accept_with_remark("gap", last + 1, number) if skips else ACCEPT
         judgement, cause = (Judgement.DUPLICATE, "repeat") if number == last else (Judgement.LATE, "sequence goes back")
         return state, Verdict(judgement, cause, str(last + 1), str(number))

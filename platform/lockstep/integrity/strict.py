@@ -64,16 +64,16 @@ class DeduplicationGate(Gate):
         self._evidence = evidence
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         seen = cast("_Seen", state) if state is not None else _Seen(r={}, g=None)
-        number = place.link.last if place.link is not None else place.sequence
+        number = envelope.link.last if envelope.link is not None else envelope.sequence
         content, recent = make_digest(record), seen["r"]
         if number is not None and recent.get(number) == content:
             return state, Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
-        inner, verdict = self._evidence.check(seen["g"], place, record)
+        inner, verdict = self._evidence.check(seen["g"], envelope, record)
         if verdict.judgement not in _KEPT:
             return state, verdict
-        if place.restarts_sequence:
+        if envelope.restarts_sequence:
             recent = {}
         if number is not None:
             recent.pop(number, None)
@@ -131,20 +131,20 @@ class Sequence(Evidence):
         check_wrap("Sequence.wraps_at", self.wraps_at)
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        number = place.sequence
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        number = envelope.sequence
         if number is None:
-            return state, _no_evidence("sequence", place)
-        if state is None or (place.restarts_sequence and place.kind is SNAPSHOT):
-            return _opened(place, number, number, self.wraps_at)
+            return state, _no_evidence("sequence", envelope)
+        if state is None or (envelope.restarts_sequence and envelope.kind is SNAPSHOT):
+            return _opened(envelope, number, number, self.wraps_at)
         last: int = state  # type: ignore[assignment]  # an int here; a cast costs as much as the comparison
-        if number == last + 1 or (number == last and place.kind is SNAPSHOT):
+        if number == last + 1 or (number == last and envelope.kind is SNAPSHOT):
             return number, ACCEPT
         if self.wraps_at is not None:
             if (refused := check_range(number, self.wraps_at)) is not None:
                 return state, refused
             number = unwrap_sequence(number, last, self.wraps_at)
-            if number == last + 1 or (number == last and place.kind is SNAPSHOT):
+            if number == last + 1 or (number == last and envelope.kind is SNAPSHOT):
                 return number, ACCEPT
         return state, _sequence_broken(last, number, self.wraps_at)
 
@@ -167,20 +167,20 @@ class Linked(Evidence):
     """
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        link = place.link
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        link = envelope.link
         if link is None:
-            return state, _no_evidence("link", place)
-        if state is None or (place.restarts_sequence and place.kind is SNAPSHOT):
-            return _opened(place, link.last, [link.last, 1])
+            return state, _no_evidence("link", envelope)
+        if state is None or (envelope.restarts_sequence and envelope.kind is SNAPSHOT):
+            return _opened(envelope, link.last, [link.last, 1])
         last, fresh = cast("list[int]", state)
-        if place.kind is SNAPSHOT:
+        if envelope.kind is SNAPSHOT:
             kept = link.last == last
         else:
             kept = _forward(link) and (_continues(link, last) or (bool(fresh) and _covers(link, last)))
         if kept:
-            return [link.last, fresh if place.kind is SNAPSHOT else 0], ACCEPT
-        return state, _link_broken(last, place, link)
+            return [link.last, fresh if envelope.kind is SNAPSHOT else 0], ACCEPT
+        return state, _link_broken(last, envelope, link)
 
     @override
     def adapt(self, state: GateState) -> GateState:
@@ -197,15 +197,15 @@ class Checksum(Evidence):
     """
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         if state is True:
             return True, ACCEPT
         known: int = state or 0  # type: ignore[assignment]  # an int here; a cast costs as much as the sum
         seen = known + 1
-        if place.kind is END and place.count is not None and place.count != seen:
-            return state, report_violation("count", f"{place.count} messages in the session", seen)
-        if state is None and place.kind is not SNAPSHOT:
-            return None, report_unknown_session(place, Judgement.VIOLATION)
+        if envelope.kind is END and envelope.count is not None and envelope.count != seen:
+            return state, report_violation("count", f"{envelope.count} messages in the session", seen)
+        if state is None and envelope.kind is not SNAPSHOT:
+            return None, report_unknown_session(envelope, Judgement.VIOLATION)
         return seen, ACCEPT
 
     def adapt(self, state: GateState) -> GateState:
@@ -223,10 +223,12 @@ class LogOnly(Checksum):
     """
 
 
-def _opened(place: Envelope, number: int, state: GateState, wraps_at: int | None = None) -> tuple[GateState, Verdict]:
+def _opened(
+    envelope: Envelope, number: int, state: GateState, wraps_at: int | None = None
+) -> tuple[GateState, Verdict]:
     """The first message of a session: a snapshot with a number in range."""
-    if place.kind is not SNAPSHOT:
-        return None, report_unknown_session(place, Judgement.VIOLATION)
+    if envelope.kind is not SNAPSHOT:
+        return None, report_unknown_session(envelope, Judgement.VIOLATION)
     refused = check_range(number, wraps_at)
     return (None, refused) if refused is not None else (state, ACCEPT)
 
@@ -259,10 +261,10 @@ def _forward(link: Link) -> bool:
     return after_first and (link.previous is None or link.last > link.previous) and link.last <= LARGEST
 
 
-def _link_broken(last: int, place: Envelope, link: Link) -> Verdict:
+def _link_broken(last: int, envelope: Envelope, link: Link) -> Verdict:
     """The verdict on a message that does not follow; one whose ids were all seen before loses nothing."""
     expected, shown = f"predecessor {last}", _shown(link)
-    is_snapshot = place.kind is SNAPSHOT
+    is_snapshot = envelope.kind is SNAPSHOT
     if not is_snapshot and not _forward(link):
         return report_violation("broken link", expected, shown)
     if link.last <= last:
@@ -291,8 +293,8 @@ def _sequence_broken(last: int, number: int, wraps_at: int | None) -> Verdict:
     return report_violation("sequence goes back", shown[0], f"{shown[2]}{hint}")
 
 
-def _no_evidence(name: str, place: Envelope) -> Verdict:
-    return report_violation("no evidence", f"a {name} from Transform.envelope", f"{name}=None ({place.kind.value})")
+def _no_evidence(name: str, envelope: Envelope) -> Verdict:
+    return report_violation("no evidence", f"a {name} from Transform.envelope", f"{name}=None ({envelope.kind.value})")
 
 
 @dataclass(frozen=True, kw_only=True)

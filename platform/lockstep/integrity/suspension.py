@@ -62,26 +62,28 @@ class SuspensionGate(Gate):
     ) -> None:
         self._inner, self.suspended_from = inner, suspended_from
         self._skipped = {each.session: each.before for each in skipped}
-        self._bears_violations, self._accepts_loss = tolerates_violations, accepts_loss
+        self._tolerates_violations, self._accepts_loss = tolerates_violations, accepts_loss
         self._opens_at_first = opens_at_first
 
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """See `Gate.check`. The state is also kept with the verdicts suspend and quarantine."""
         known = cast("Opened | None", state)  # adapted when it was loaded
-        before = max(self.suspended_from, self._skipped.get(place.session, 0)) if self._skipped else self.suspended_from
+        before = (
+            max(self.suspended_from, self._skipped.get(envelope.session, 0)) if self._skipped else self.suspended_from
+        )
         suspended = known is not None and (known["g"] is False or known["o"] < before)
-        at_first = self._opens_at_first and place.kind is Kind.UPDATE and (known is None or suspended)
-        if (at_first or place.kind in _BEGINS) and record.offset >= before:
-            return self._snapshot(known, place, record, suspended=suspended)
-        if suspended or record.offset < before or (known is None and place.session in self._skipped):
-            return self._waiting(known, place, before, suspended=suspended)
-        inner, verdict = self._inner.check(known["g"] if known is not None else None, place, record)
+        at_first = self._opens_at_first and envelope.kind is Kind.UPDATE and (known is None or suspended)
+        if (at_first or envelope.kind in _BEGINS) and record.offset >= before:
+            return self._snapshot(known, envelope, record, suspended=suspended)
+        if suspended or record.offset < before or (known is None and envelope.session in self._skipped):
+            return self._waiting(known, envelope, before, suspended=suspended)
+        inner, verdict = self._inner.check(known["g"] if known is not None else None, envelope, record)
         if verdict.judgement in _KEPT:
             return _opened(record.offset if known is None else known["o"], inner), verdict
         if known is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
             # It may have begun before: suspended like the others.
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
-        return self._refused(known, verdict, place, record)
+        return self._refused(known, verdict, envelope, record)
 
     @override
     def adapt(self, state: GateState) -> GateState:
@@ -104,65 +106,65 @@ class SuspensionGate(Gate):
         return _opened(known["o"], inner), verdict
 
     def _waiting(
-        self, known: Opened | None, place: Envelope, before: int, *, suspended: bool
+        self, known: Opened | None, envelope: Envelope, before: int, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
         """A message of a suspended session; the first one frees the session's buffered messages."""
         gate = cast("GateState", known)
-        outcome = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", place.kind.value)
+        outcome = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", envelope.kind.value)
         if known is None or not suspended:
             return gate, outcome
         broken = _is_broken(known)
-        if known["g"] is False and broken is _stays_broken(place, broken=broken):
+        if known["g"] is False and broken is _stays_broken(envelope, broken=broken):
             return gate, outcome
         outcome = msgspec.structs.replace(outcome, judgement=Judgement.SUSPEND, freed=self.held(gate))
-        return mark_suspended(gate, before, broken=_stays_broken(place, broken=broken)), outcome
+        return mark_suspended(gate, before, broken=_stays_broken(envelope, broken=broken)), outcome
 
     def _snapshot(
-        self, known: Opened | None, place: Envelope, record: Record, *, suspended: bool
+        self, known: Opened | None, envelope: Envelope, record: Record, *, suspended: bool
     ) -> tuple[GateState, Verdict]:
         """A snapshot restarts its session, unless the class forbids even that and the stream halts."""
-        if known is not None and suspended and not place.restarts_sequence and _is_broken(known):
-            return self._waiting(known, place, known.get("s", record.offset), suspended=True)
+        if known is not None and suspended and not envelope.restarts_sequence and _is_broken(known):
+            return self._waiting(known, envelope, known.get("s", record.offset), suspended=True)
         before = None if known is None or suspended else known["g"]
-        inner, verdict = self._inner.check(before, place, record)
+        inner, verdict = self._inner.check(before, envelope, record)
         if verdict.judgement in _KEPT:
-            return _opened(record.offset, inner), self._ending(known, verdict, place, record, suspended=suspended)
-        if before is None or not self._bears_violations or verdict.judgement in _DROPPED:
-            return self._refused(known, verdict, place, record)
-        if is_spread(before) and not place.restarts_sequence:
-            return self._refused(known, verdict, place, record)
-        inner, fresh = self._inner.check(None, place, record)
+            return _opened(record.offset, inner), self._ending(known, verdict, envelope, record, suspended=suspended)
+        if before is None or not self._tolerates_violations or verdict.judgement in _DROPPED:
+            return self._refused(known, verdict, envelope, record)
+        if is_spread(before) and not envelope.restarts_sequence:
+            return self._refused(known, verdict, envelope, record)
+        inner, fresh = self._inner.check(None, envelope, record)
         if fresh.judgement not in _KEPT:
-            return self._refused(known, fresh, place, record)
+            return self._refused(known, fresh, envelope, record)
         outcome = msgspec.structs.replace(verdict, judgement=fresh.judgement, freed=self._inner.held(before))
         return _opened(record.offset, inner), outcome
 
     def _ending(
-        self, known: Opened | None, verdict: Verdict, place: Envelope, record: Record, *, suspended: bool
+        self, known: Opened | None, verdict: Verdict, envelope: Envelope, record: Record, *, suspended: bool
     ) -> Verdict:
         """The verdict on a snapshot that may end a suspension."""
         if known is None or not suspended:
             return verdict
         freed = self.held(cast("GateState", known))
-        verdict = msgspec.structs.replace(verdict, freed=freed, begins=place.kind is Kind.UPDATE)
+        verdict = msgspec.structs.replace(verdict, freed=freed, begins=envelope.kind is Kind.UPDATE)
         if not self._accepts_loss:
             return verdict
         since = known.get("s", known["o"]) if known["g"] is False else max(known["o"], self.suspended_from)
         return msgspec.structs.replace(verdict, cause=LOSS_ACCEPTED, expected=str(since), found=str(record.offset))
 
     def _refused(
-        self, known: Opened | None, verdict: Verdict, place: Envelope, record: Record
+        self, known: Opened | None, verdict: Verdict, envelope: Envelope, record: Record
     ) -> tuple[GateState, Verdict]:
         """A message that is not applied: dropped, or suspending its session until the next snapshot."""
         if verdict.judgement in _DROPPED:
             return cast("GateState", known), verdict
-        if verdict.judgement is Judgement.VIOLATION and not self._bears_violations:
+        if verdict.judgement is Judgement.VIOLATION and not self._tolerates_violations:
             return cast("GateState", known), verdict
         if known is None:
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         freed = self.held(cast("GateState", known))
         outcome = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=freed)
-        broken = _stays_broken(place, broken=_is_broken(known))
+        broken = _stays_broken(envelope, broken=_is_broken(known))
         return mark_suspended(cast("GateState", known), record.offset, broken=broken), outcome
 
 
@@ -175,10 +177,10 @@ class SkipGate(Gate):
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        if record.offset < max(self._before, self._skipped.get(place.session, 0)):
-            return state, Verdict(Judgement.QUARANTINE, "given up", "nothing: an operator decided", place.kind.value)
-        return self._inner.check(state, place, record)
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        if record.offset < max(self._before, self._skipped.get(envelope.session, 0)):
+            return state, Verdict(Judgement.QUARANTINE, "given up", "nothing: an operator decided", envelope.kind.value)
+        return self._inner.check(state, envelope, record)
 
 
 def migrate_gate_state(state: GateState, suspended_from: int, *, suspends: bool, inner: Gate) -> GateState:
@@ -221,9 +223,9 @@ def _is_broken(known: Opened) -> bool:
     return known.get("b", False) if known["g"] is False else is_spread(known["g"])
 
 
-def _stays_broken(place: Envelope, *, broken: bool) -> bool:
+def _stays_broken(envelope: Envelope, *, broken: bool) -> bool:
     """Whether more parts may follow a message: a snapshot completes it, and an end ends it."""
-    return broken and place.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
+    return broken and envelope.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
 
 
 def list_skips_without_snapshot(

@@ -69,12 +69,12 @@ class Gate(ABC):
     """
 
     @abstractmethod
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """Judge one message.
 
         Args:
             state: The gate's memory of the session; None when it is unknown.
-            place: The envelope of the message.
+            envelope: The envelope of the message.
             record: The Kafka record.
 
         Returns:
@@ -108,7 +108,7 @@ def accept_with_remark(cause: str, expected: object, found: object) -> Verdict:
     return Verdict(judgement=Judgement.ACCEPT, cause=cause, expected=str(expected), found=str(found))
 
 
-def report_unknown_session(place: Envelope, judgement: Judgement) -> Verdict:
+def report_unknown_session(envelope: Envelope, judgement: Judgement) -> Verdict:
     """The verdict on an update of a session without snapshot."""
-    found = f"{place.kind.value} of a session without snapshot"
+    found = f"{envelope.kind.value} of a session without snapshot"
     return Verdict(judgement, UNKNOWN_SESSION, "a snapshot first", found)

@@ -34,7 +34,7 @@ from lockstep.table.dataset import open_dataset
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
 
-LOOK_SECONDS = 0.001
+POLL_SECONDS = 0.001
 PARQUET_END = b"PAR1"
 
 
@@ -53,7 +53,7 @@ def wait_for_uncommitted_file(table: Path, process: subprocess.Popen[bytes], *, 
     while process.poll() is None:
         if known is None:
             if not delta_log.has_log(table) or OutputLog(table).base().head.batch < after:
-                time.sleep(LOOK_SECONDS * 20)
+                time.sleep(POLL_SECONDS * 20)
                 continue
             known = set(table.glob("commit_hour=*/*.parquet"))
         version = find_newest_table_version(table)
@@ -62,7 +62,7 @@ def wait_for_uncommitted_file(table: Path, process: subprocess.Popen[bytes], *, 
                 return path.name
         if find_newest_table_version(table) != version:
             known = set(table.glob("commit_hour=*/*.parquet"))
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return None
 
 

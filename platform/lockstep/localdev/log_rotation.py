@@ -16,7 +16,7 @@ from pathlib import Path
 
 LIMIT_BYTES = 10_000_000
 """A log and the rotated one hold a day or two of a live platform (measured: 10 MB a day, all logs together)."""
-LOOK_SECONDS = 30.0
+POLL_SECONDS = 30.0
 
 
 def rotate(folder: Path, limit_bytes: int = LIMIT_BYTES) -> list[Path]:
@@ -35,7 +35,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     while True:
         rotate(folder)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":

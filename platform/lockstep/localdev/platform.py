@@ -62,7 +62,7 @@ KAFKA_PORT, CONSOLE_PORT, EXPORTER_PORT = 9092, 3000, 9464
 """Default ports; others are chosen where these are in use."""
 LOCATION, REPOSITORY_NAME = "lockstep", "__repository__"
 """The code location, and Dagster's name of the repository of a module."""
-PATIENCE_SECONDS, LOOK_SECONDS = 300.0, 0.5
+PATIENCE_SECONDS, POLL_SECONDS = 300.0, 0.5
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
 END_SECONDS = 30.0
 """Time for a process to end after SIGTERM; a stream's own bound is 20 s."""
@@ -227,7 +227,7 @@ class LocalPlatform:
             if time.monotonic() > deadline:
                 problem = f"{not_yet()}, after {PATIENCE_SECONDS:.0f} s"
                 raise LockstepError(problem, next_step=f"read {self.folder / 'logs'}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def log(self, name: str) -> Path:
         """The log of a process."""
@@ -488,7 +488,7 @@ def run_kafka(folder: Path) -> None:
     with Broker.start(folder, port=KAFKA_PORT) as broker:
         SAY.print(f"Kafka answers at {broker.bootstrap_servers}; Ctrl-C ends it, its topics stay in {folder}")
         SAY.print(f"  {format_exports({'LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS': broker.bootstrap_servers})}")
-        while not over.wait(LOOK_SECONDS):
+        while not over.wait(POLL_SECONDS):
             if broker.pid is None:
                 raise LockstepError("Kafka has ended by itself", next_step=f"read {broker.log}")
 

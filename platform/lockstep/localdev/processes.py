@@ -150,7 +150,7 @@ def is_free(port: int) -> bool:
 
 MARK = "LOCKSTEP_LIVE"
 """Environment variable that all processes of a local platform carry; its value is their folder."""
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 class ProcessHandle(msgspec.Struct, frozen=True):
@@ -209,10 +209,10 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
         return process.pid not in kept and (parent not in all_of_it or parent in kept)
 
     waves: list[tuple[Callable[[psutil.Process, Collection[int]], bool], signal.Signals, float]] = [
-        (is_run, signal.SIGTERM, 21.0),
-        (lambda process, _: process.pid not in broker, signal.SIGTERM, 3.0),
-        (lambda *_: True, signal.SIGTERM, 3.0),
-        (lambda *_: True, signal.SIGKILL, 2.0),
+        (is_run, signal.SIGTERM, 21.0),  # 1
+        (lambda process, _: process.pid not in broker, signal.SIGTERM, 3.0),  # 2
+        (lambda *_: True, signal.SIGTERM, 3.0),  # 3
+        (lambda *_: True, signal.SIGKILL, 2.0),  # 4
     ]
     for chosen, number, seconds in waves:
         _end(folder, chosen, number, seconds)
@@ -233,7 +233,7 @@ def _end(
                 asked.add(process)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _hears(pid: int, number: signal.Signals) -> bool:

@@ -112,8 +112,8 @@ def count_produced(cluster: Cluster, topic: str) -> int:
     Raises:
         KafkaError: The broker did not answer.
     """
-    discovery = ClusterAdmin(make_admin_client(_settings(cluster)), ANSWER_TIMEOUT_S)
-    return sum(ends.high_watermark for ends in discovery.view([topic]).ends.values())
+    admin = ClusterAdmin(make_admin_client(_settings(cluster)), ANSWER_TIMEOUT_S)
+    return sum(ends.high_watermark for ends in admin.view([topic]).ends.values())
 
 
 class Delivery:

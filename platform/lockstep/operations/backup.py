@@ -251,9 +251,9 @@ def _list_head_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
 
 def _list_state_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
     for row in ledger.read_positions(folders, head).values():
-        section = read_position(row).state
-        if section is not None:
-            yield from (folders.state / ref.file for ref in (*read_header(folders.state, section).chain, section))
+        segment = read_position(row).state
+        if segment is not None:
+            yield from (folders.state / ref.file for ref in (*read_header(folders.state, segment).chain, segment))
 
 
 def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
@@ -367,7 +367,7 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
         plan_only=plan_only,
     )
     if not plan_only:
-        _restore(folders, source, manifest)
+        _restore(folders, source, manifest)  # 1 to 4
     return done
 
 

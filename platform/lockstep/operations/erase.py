@@ -342,7 +342,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
     output = open_table(folders)
     base = output.base()
     head = base.head
-    side_tables.catch_up_beside_writer(folders, head)
+    side_tables.catch_up_alongside_writer(folders, head)
     digest = compute_session_digest(output.table_id, request.session)
     wanted = WantedSession(request.session, request.topic)
     found = find_files_with(folders.table, LiveFiles(folders.table).at(base.version), wanted)
@@ -496,7 +496,7 @@ def _write_states(
     """New bases of all partitions with state: see state/erase.py."""
     keys = StateKeys.of(request.session)
     stored = {key: _make_version(prepared.head, row) for key, row in prepared.positions.items()}
-    stored = {key: version for key, version in stored.items() if version.section is not None}
+    stored = {key: version for key, version in stored.items() if version.segment is not None}
     is_meant = {key: request.topic in {"", prepared.positions[key].topic} for key in stored}
     left = [(version, keys if is_meant[key] else None) for key, version in stored.items()]
     return dict(zip(stored, write_without(folders.state, by.label, left), strict=True))
@@ -529,8 +529,8 @@ def _make_commit(
         _make_row(stamp, row, states.get(key), erased.get(key, []), session) for key, row in prepared.positions.items()
     ]
     file = ledger.write_ledger(folders.ledger, rows)
-    sections = [state.section for state in states.values() if state.section is not None]
-    needs = {folders.state / section.file: section.start + section.length for section in sections}
+    segments = [state.segment for state in states.values() if state.segment is not None]
+    needs = {folders.state / segment.file: segment.start + segment.length for segment in segments}
     return ErasureCommit(
         seen=head,
         digest=plan.digest,
@@ -555,7 +555,7 @@ def _make_row(
         skipped = tuple(each for each in position.suspended_sessions if each.session != session)
         position = msgspec.structs.replace(position, suspended_sessions=skipped)
     if state is not None:
-        position = msgspec.structs.replace(position, state=state.section)
+        position = msgspec.structs.replace(position, state=state.segment)
     kept = make_kept_row(stamp, position, retired=row.retired)
     return msgspec.structs.replace(kept, newest_timestamp=row.newest_timestamp, erased=erased)
 

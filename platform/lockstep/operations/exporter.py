@@ -63,7 +63,7 @@ def _of_table(read: Callable[[HealthFacts], float | None]) -> Callable[[HealthFa
 
 
 STREAM_METRICS = (
-    StreamMetric("lockstep_up", "1 while a live writer counts, else 0.", lambda facts: float(facts.is_written)),
+    StreamMetric("lockstep_up", "1 while the writer sends heartbeats, else 0.", lambda facts: float(facts.is_written)),
     StreamMetric(
         "lockstep_kafka_up", "1 while Kafka answers, else 0.", _of_table(lambda facts: float(not facts.kafka))
     ),

@@ -171,7 +171,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_written(self) -> bool:
-        """Whether a live writer counts."""
+        """Whether the writer sends heartbeats."""
         silent = self.writer_seconds
         return self.writer not in {None, Phase.ENDED} and silent is not None and silent < COUNTING_SECONDS_MAX
 

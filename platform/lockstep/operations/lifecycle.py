@@ -101,7 +101,7 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
     output = open_table(folders)
     for _ in range(TAKEOVERS_MAX):
         with suppress(Fenced):  # 4
-            return _stop(folders, output, request, patience_seconds)
+            return _stop(folders, output, request, patience_seconds)  # 1 to 3
     return _stop(folders, output, request, patience_seconds)
 
 

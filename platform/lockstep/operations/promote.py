@@ -196,7 +196,7 @@ def promote_shadow(
     accepted = ({Obstacle.BEHIND} if accept_behind else set()) | ({Obstacle.CODE} if accept_code else set())
     if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
         raise ShadowRefused(handle.stream.name, f"promotion of {name}", obstacles)
-    side_tables.catch_up_beside_writer(handle.folders, prepared.head)
+    side_tables.catch_up_alongside_writer(handle.folders, prepared.head)
     landed, rows = _commit(handle, prepared, f"{why} ({who})")  # 2, 3
     side_tables.SideLogs(handle.folders).catch_up(landed)  # 4
     return Promoted(plan=prepared.plan, version=landed.batch_version, published=publish_positions(handle, rows))  # 5
@@ -207,7 +207,7 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     own, shadow, origin = require_shadow(head.stream, name, handle.settings)
     check_erasure(head, shadow, origin)
     target = read_head_of_batch(folders, head, origin.batch)
-    side_tables.catch_up_beside_writer(own, shadow)
+    side_tables.catch_up_alongside_writer(own, shadow)
     reached = ledger.read_positions(own, shadow)
     taken = ledger.read_positions_at(own, FIRST_BATCH)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)

@@ -302,9 +302,9 @@ class _BatchReplay:
             self._refuse(row, "folded again it has another state")
             return
         address = find_state_version(row)
-        section = read_segment(self._folders.state, made, address)
-        header = msgspec.structs.replace(section.header, file=ref.file)
-        packed = CompressedBlocks((bytes(section.body),), header.entries, 0)
+        segment = read_segment(self._folders.state, made, address)
+        header = msgspec.structs.replace(segment.header, file=ref.file)
+        packed = CompressedBlocks((bytes(segment.body),), header.entries, 0)
         data = encode_segment(header, packed, zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True))
         checksum = read_checksum(data)
         if len(data) != ref.length or row.state_checksum not in {checksum, None}:
@@ -349,7 +349,7 @@ class _BatchReplay:
 
 
 def _list_refs(state: Path, row: LedgerRow) -> Iterable[SegmentRef]:
-    section = read_position(row).state
-    if section is None:
+    segment = read_position(row).state
+    if segment is None:
         return ()
-    return (*read_segment(state, section, find_state_version(row)).header.chain, section)
+    return (*read_segment(state, segment, find_state_version(row)).header.chain, segment)

@@ -258,7 +258,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     if plan_only:
         return planned
     with lock_copy(target):
-        written, remark = _write_export(handle, name, after, rows, target)
+        written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
     size = sum(file.size for file in written)
     return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
 

@@ -107,7 +107,7 @@ def repair_stream(folders: StreamFolders, *, apply: bool) -> Repair:
         raise NoTable(folders.stream, folders.root)
     if apply:
         _refuse_beside_a_writer(folders)
-    return Repair(folders.stream, tuple(_checks(folders, apply=apply)))
+    return Repair(folders.stream, tuple(_checks(folders, apply=apply)))  # 1 to 6
 
 
 def _checks(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:

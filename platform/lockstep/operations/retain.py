@@ -164,7 +164,7 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
     """The last batch with rows in these files: one of the newest hour, as the hours of batches only rise."""
     newest = max(file.commit_hour for file in files)
     last = _find_last_rows(folders.table, [file for file in files if file.commit_hour == newest])
-    side_tables.catch_up_beside_writer(folders, head)
+    side_tables.catch_up_alongside_writer(folders, head)
     found = 0
     for row in _read_counting(folders, head):
         if not last:

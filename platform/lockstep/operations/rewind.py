@@ -475,11 +475,11 @@ def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple
     """The state files of all chains of some positions, with the least size of each; and what of them is missing."""
     needs, wrong, storage = dict[Path, int](), list[str](), find_storage(folders.state)
     for row in rows:
-        section = read_position(row).state
-        if section is None:
+        segment = read_position(row).state
+        if segment is None:
             continue
         try:
-            chain = (*read_header(folders.state, section).chain, section)
+            chain = (*read_header(folders.state, segment).chain, segment)
         except StateDamaged as error:
             wrong.append(f"{row.topic}/{row.partition}: {error.problem}")
             continue
@@ -550,7 +550,7 @@ def commit_prepared_rewind(folders: StreamFolders, prepared: PreparedRewind, cau
         NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
         TableError: A file that it needs is gone; or the side tables do not match the head.
     """
-    side_tables.catch_up_beside_writer(folders, prepared.head)  # 1
+    side_tables.catch_up_alongside_writer(folders, prepared.head)  # 1
     landed = _commit(folders, prepared, cause)  # 2, 3
     side_tables.SideLogs(folders).catch_up(landed)  # 4
     return landed

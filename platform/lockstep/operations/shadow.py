@@ -338,7 +338,7 @@ def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who:
     pin = make_pin(name)
     if all(each.name != pin for each in prepared.head.savepoints):  # 2
         make_savepoint(source.folders, pin, who=who, why=f"shadow {name}", at=str(prepared.target.batch))
-    landed = _begin(source, prepared, code, f"{why} ({who})")
+    landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
     side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
     return next(each for each in _list_shadows(source.stream.name, source.folders.root) if each.name == name)
 

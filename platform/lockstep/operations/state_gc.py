@@ -1,6 +1,6 @@
 """Finds state files that nothing can need any more. By reachability, not by age: an idle partition keeps its state.
 
-Reachable are the sections and chains of every partition ever read, as of its newest batch and of every batch to which
+Reachable are the segments and chains of every partition ever read, as of its newest batch and of every batch to which
 a rewind may go. The rewind floor in the table's head is raised before anything is deleted, so that a process that dies
 in between leaves files for the next one to delete, and never a batch without its state.
 
@@ -49,7 +49,7 @@ def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
         TableError: Table or ledger does not match the head.
         StateDamaged: A needed file is missing or damaged.
     """
-    side_tables.catch_up_beside_writer(folders, head)  # 1
+    side_tables.catch_up_alongside_writer(folders, head)  # 1
     live = find_reachable(folders, head)  # 2
     stored = find_storage(folders.state).find_files(folders.state, "*.state")
     found = (path for path in stored if path.name not in live)
@@ -93,19 +93,19 @@ def _newest_batch_at(folders: StreamFolders, head: Head) -> float:
 def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
     """Names of the state files that the next batch, or a rewind to the floor or to any later batch, may read.
 
-    Files of batches from the floor on are named by their own ledger rows. Before it only the chains of the sections
+    Files of batches from the floor on are named by their own ledger rows. Before it only the chains of the segments
     in force at the floor count, those to which a rewind since went back, and those of savepoints.
     """
     since = ledger.read_columns(folders.ledger, [*_ORDER, "state_file"], first_batch=head.rewind_floor)
     named = {name for name in since["state_file"].to_pylist() if name is not None}
-    for section in _in_force(folders, head):
-        named.add(section.file)
-        named.update(ref.file for ref in read_header(folders.state, section).chain)
+    for segment in _in_force(folders, head):
+        named.add(segment.file)
+        named.update(ref.file for ref in read_header(folders.state, segment).chain)
     return frozenset(named)
 
 
 def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
-    """The section of every partition ever read, as of the head, the floor, each rewind since and each savepoint.
+    """The segment of every partition ever read, as of the head, the floor, each rewind since and each savepoint.
 
     As of the first batch of a promotion, too: there a proof begins.
 
@@ -118,8 +118,8 @@ def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
         full_batch = at.full_ledger_batch if at is not None else batch if batch == first else 0
         rows += ledger.read_positions_at(folders, batch, full_batch=full_batch).values()
     for row in rows:
-        if (section := find_state_version(row).section) is not None:
-            yield section
+        if (segment := find_state_version(row).segment) is not None:
+            yield segment
 
 
 def _is_over(name: str, head: Head, live: frozenset[str]) -> bool:

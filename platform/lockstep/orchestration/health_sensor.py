@@ -23,7 +23,7 @@ NOTES_A_LOOK = 10
 """Notifications that one look sends; the next one continues. A webhook may take seconds for each."""
 
 
-def look_at_health(handle: StreamHandle, instance: DagsterInstance, cursor: HealthCursor) -> tuple[SensorResult, str]:
+def observe_health(handle: StreamHandle, instance: DagsterInstance, cursor: HealthCursor) -> tuple[SensorResult, str]:
     """Look at a stream; gives the result of the tick, and why the webhook took nothing, if so.
 
     1. Read health, and the newest materialization of the table.

@@ -19,10 +19,10 @@ from lockstep.operations.lifecycle import check_startable, set_running
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,
+    DESIRED_VERSION_TAG,
     LOCKSTEP_START,
     OUTCOME_TAG,
     SUPERVISOR,
-    WISH_TAG,
     make_automatic_tags,
     name_stream_job,
 )
@@ -116,7 +116,7 @@ def start_stream(
     if found.never_ending:
         return Launched(stream.name, job, "", home, found.epoch)
     cause = f"lockstep start ({who})"
-    tags = {CAUSE_TAG: cause, WISH_TAG: str(found.wished_version)}
+    tags = {CAUSE_TAG: cause, DESIRED_VERSION_TAG: str(found.wished_version)}
     if found.desired is not None and not found.lives:
         tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, found, cause))  # 2
     with DagsterInstance.get() as instance:

@@ -22,7 +22,7 @@ SUPERVISOR, TOPICS_SENSOR, LOCKSTEP_START = "supervisor", "topics sensor", "lock
 """Values of it."""
 EPOCH_TAG = "lockstep/replaces_epoch"
 """The epoch that held the table when an automatic run was requested; the run itself gets the next one."""
-WISH_TAG = "lockstep/wished_version"
+DESIRED_VERSION_TAG = "lockstep/wished_version"
 """The table version of the last stop, hold or start when a run was requested: a newer stop takes precedence."""
 OUTCOME_TAG = "lockstep/outcome"
 """Outcome of a stream's run: `handed over`, `fenced`, `halted`, `lost`, ..."""
@@ -76,7 +76,7 @@ def make_ledger_key(stream: AnyStream) -> AssetKey:
 
 
 def make_topics_partitions(stream: AnyStream) -> str:
-    """The set of dynamic partitions, one a topic."""
+    """The set of dynamic partitions, one per topic."""
     return f"{stream.name}_topics"
 
 
@@ -116,7 +116,7 @@ def name_topics_sensor(stream: AnyStream) -> str:
 
 
 def list_checks(stream: AnyStream) -> tuple[str, ...]:
-    """The checks of the table's contents, one a rule."""
+    """The checks of the table's contents, one per rule."""
     return (*BUILT_IN, *(rule.name for rule in stream.rules))
 
 

@@ -32,7 +32,7 @@ SUPERVISE_SECONDS = 60.0
 """The supervisor replaces a dead writer, and the new run reads the new topics, too. If there is no
 supervisor (its sensor may be turned off), this sensor requests a run after this time."""
 ADOPT_SECONDS = 60.0
-"""A run that adopts topics has subscribed them after its second look, at an interval of seconds, and a batch."""
+"""A run that adopts topics has subscribed them after its second poll, at an interval of seconds, and a batch."""
 CURSOR_VERSION = 1
 
 
@@ -131,7 +131,7 @@ def read_cursor(text: str | None) -> tuple[Cursor, str]:
     return cursor, ""
 
 
-def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> RestartDecision:
+def decide_restart(observation: SensorObservation, cursor: Cursor, now: float) -> RestartDecision:
     """Decide whether to request a run.
 
     1. Leave a stream alone that has never run, or was stopped, held or halted.
@@ -139,24 +139,26 @@ def decide_restart(look: SensorObservation, cursor: Cursor, now: float) -> Resta
     3. A recent request whose run has not failed: wait.
     4. Request a run.
     """
-    added = tuple(sorted(look.wanted - look.subscribed))
-    seen = _note_new(_seen(look, cursor, now), added, now)
-    counts = f"{len(look.wanted)} topics wanted, {len(look.subscribed)} subscribed"
-    if look.head is None or look.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
-        return RestartDecision(seen, f"{counts}; {_left_alone(look.head)}")
-    if not added:
+    added = tuple(sorted(observation.wanted - observation.subscribed))
+    seen = _note_new(_seen(observation, cursor, now), added, now)
+    counts = f"{len(observation.wanted)} topics wanted, {len(observation.subscribed)} subscribed"
+    if observation.head is None or observation.head.desired not in {Desired.RUNNING, Desired.BOUNDED}:  # 1
+        return RestartDecision(seen, f"{counts}; {_left_alone(observation.head)}")
+    if not added:  # 2
         return RestartDecision(_forget_old_request(seen, now), f"{counts}, none is new")
     waiting = (
-        _waiting(look, seen, now, added) or _supervised(look, cursor, now - seen.pulse_at) or _adopting(look, seen, now)
+        _waiting(observation, seen, now, added)
+        or _supervised(observation, cursor, now - seen.pulse_at)
+        or _adopting(observation, seen, now)
     )
-    if waiting:
+    if waiting:  # 2, 3
         return RestartDecision(seen, f"{counts}, {len(added)} new ({_preview(added)}); {waiting}")
-    return _restart(look.head, seen, now, added)
+    return _restart(observation.head, seen, now, added)  # 4
 
 
-def _seen(look: SensorObservation, cursor: Cursor, now: float) -> Cursor:
+def _seen(observation: SensorObservation, cursor: Cursor, now: float) -> Cursor:
     """The cursor with the writer's heartbeat at this evaluation."""
-    sign = _sign(look)
+    sign = _sign(observation)
     same_epoch = sign.partition(":")[0] == cursor.pulse.partition(":")[0]
     return msgspec.structs.replace(
         cursor,
@@ -204,20 +206,20 @@ def _left_alone(head: Head | None) -> str:
     return f"the stream is {head.desired.value} ({head.reason}) and is left alone"
 
 
-def _waiting(look: SensorObservation, cursor: Cursor, now: float, added: tuple[str, ...]) -> str:
+def _waiting(observation: SensorObservation, cursor: Cursor, now: float, added: tuple[str, ...]) -> str:
     """Reason to wait; empty without one."""
-    if look.on_its_way is not None:
-        return f"run {look.on_its_way} is on its way"
+    if observation.on_its_way is not None:
+        return f"run {observation.on_its_way} is on its way"
     since = now - cursor.asked_at
     if since < 0:  # a clock that was set back must not stop the sensor
         since = PAUSE_SECONDS_MAX
     # Until it has subscribed them, it will take every topic that exists by then.
-    if cursor.run_key in look.unfinished and cursor.awaited in added and since < PAUSE_SECONDS_MAX:
+    if cursor.run_key in observation.unfinished and cursor.awaited in added and since < PAUSE_SECONDS_MAX:
         return f"the run asked for {since:.0f} s ago has not subscribed yet"
     pause = _pause(cursor, added)
     if since < pause:
         return f"asked for a run not long ago, waiting {pause - since:.0f} s"
-    return _writer_is_new(look, cursor, now)
+    return _writer_is_new(observation, cursor, now)
 
 
 def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
@@ -225,38 +227,43 @@ def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
     return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX) if again else PAUSE_SECONDS
 
 
-def _writer_is_new(look: SensorObservation, cursor: Cursor, now: float) -> str:
+def _writer_is_new(observation: SensorObservation, cursor: Cursor, now: float) -> str:
     """Reason why a writer was seen too briefly to judge: it may be dead, or about to subscribe."""
     since = now - cursor.writer_at
-    if look.pulse is None or look.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
+    if observation.pulse is None or observation.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
         return ""
     return "the next evaluations show whether its last run lives, and its subscription"
 
 
-def _supervised(look: SensorObservation, before: Cursor, still_seconds: float) -> str:
+def _supervised(observation: SensorObservation, before: Cursor, still_seconds: float) -> str:
     """Reason to leave a dead writer to the supervisor; empty without one."""
-    if look.head is None or look.head.desired is not Desired.RUNNING or _lives(look, before):
+    if observation.head is None or observation.head.desired is not Desired.RUNNING or _lives(observation, before):
         return ""
-    return "no writer counts: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
+    return "no writer sends heartbeats: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
 
 
-def _adopting(look: SensorObservation, cursor: Cursor, now: float) -> str:
+def _adopting(observation: SensorObservation, cursor: Cursor, now: float) -> str:
     """Reason to leave new topics to the writer; empty where it does not adopt any, or has not read them for long."""
     left = cursor.new_at + ADOPT_SECONDS - now
-    adopts = look.adopts and look.pulse is not None and look.pulse.never_ending and look.pulse.phase is not Phase.ENDED
+    adopts = (
+        observation.adopts
+        and observation.pulse is not None
+        and observation.pulse.never_ending
+        and observation.pulse.phase is not Phase.ENDED
+    )
     return f"the run adopts them, or is replaced in {left:.0f} s" if adopts and 0 < left <= ADOPT_SECONDS else ""
 
 
-def _lives(look: SensorObservation, cursor: Cursor) -> bool:
+def _lives(observation: SensorObservation, cursor: Cursor) -> bool:
     """Whether the writer's counter moved since the last evaluation, some seconds ago."""
-    ended = look.pulse is None or look.pulse.phase is Phase.ENDED
-    return not ended and _sign(look) != cursor.pulse
+    ended = observation.pulse is None or observation.pulse.phase is Phase.ENDED
+    return not ended and _sign(observation) != cursor.pulse
 
 
-def _sign(look: SensorObservation) -> str:
-    if look.head is None:
+def _sign(observation: SensorObservation) -> str:
+    if observation.head is None:
         return ""
-    return f"{look.head.epoch}:{look.pulse.counter if look.pulse is not None else ''}"
+    return f"{observation.head.epoch}:{observation.pulse.counter if observation.pulse is not None else ''}"
 
 
 def _digest(topics: Iterable[str]) -> str:

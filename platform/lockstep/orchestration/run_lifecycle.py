@@ -63,9 +63,18 @@ if TYPE_CHECKING:
     from lockstep.errors import LockstepError
     from lockstep.integrity.resume_options import StreamHalted
 
+LOG = logging.getLogger("lockstep")
+
 
 NO_RETRY = {"dagster/max_retries": "0"}
 """The tag by which Dagster's own run retries ignore a run."""
+SKIPPED = "skipped"
+"""Metadata of a materialization that needed no run, and the outcome of such a run."""
+OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+REPORT_SECONDS = 60.0
+"""Fresh enough for live monitoring; 1,440 events a day."""
+REPORTS_MAX = 10_000
+"""Batches kept for an event that Dagster's storage does not take, the newest: some hours of them, some 10 MB."""
 
 
 def end_run(
@@ -99,10 +108,6 @@ def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
 def report_failure(error: LockstepError) -> Failure:
     """The failure of a run that may be restarted."""
     return Failure(description=str(error), metadata={"next": error.next_step})
-
-
-SKIPPED = "skipped"
-"""Metadata of a materialization that needed no run, and the outcome of such a run."""
 
 
 def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionContext) -> MaterializeResult[None] | None:
@@ -152,11 +157,6 @@ def is_never_ending_run_alive(folders: StreamFolders) -> bool:
     return is_writer_alive(folders.control, epoch)
 
 
-LOG = logging.getLogger("lockstep")
-
-OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
-
-
 class RunStatusPoller:
     """Polls the run's status in Dagster. Never decides who may write: the epoch does."""
 
@@ -192,9 +192,6 @@ def was_terminated_by_user(instance: DagsterInstance, run_id: str) -> bool:
     if run.status in {DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED}:
         return True
     return bool(instance.get_records_for_run(run_id, of_type=DagsterEventType.RUN_CANCELING, limit=1).records)
-
-
-LOG = logging.getLogger("lockstep")
 
 
 def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
@@ -236,12 +233,6 @@ def find_stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
         LOG.info("another run has taken over: the stream goes on")
         return False
     return True
-
-
-REPORT_SECONDS = 60.0
-"""Fresh enough for live monitoring; 1,440 events a day."""
-REPORTS_MAX = 10_000
-"""Batches kept for an event that Dagster's storage does not take, the newest: some hours of them, some 10 MB."""
 
 
 class RunProgress:

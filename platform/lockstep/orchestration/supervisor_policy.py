@@ -2,7 +2,7 @@
 
 After a kill -9 of a run, of the code server or of the whole machine no process is left to restart the stream,
 and Dagster may show the dead run as started forever. So the supervisor reads counters in files every few seconds:
-the writer's (by epoch) and those of all runs. A counter that has not moved over three looks belongs to a dead run,
+the writer's (by epoch) and those of all runs. A counter that has not moved over three polls belongs to a dead run,
 whatever Dagster shows; no wall clock decides anything. A wrong decision costs a handover, never a row: only the epoch
 decides who may write.
 
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.engine.driver.handover import LOOKS, HeartbeatRecord, Phase
+from lockstep.engine.driver.handover import POLLS, HeartbeatRecord, Phase
 from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-LOOK_SECONDS_MIN = 2.0
+POLL_SECONDS_MIN = 2.0
 """Looks closer together count as one: a process that does not count for so short a time is not dead yet."""
 LIVED_SECONDS = 60.0
 """A writer that lived this long was a successful start: the next one after it is not delayed."""
@@ -61,7 +61,7 @@ class SeenRun(msgspec.Struct, frozen=True, kw_only=True):
     process_exists: bool = False
 
 
-class SupervisorLook(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of a decision.
 
     Attributes:
@@ -80,12 +80,12 @@ class SupervisorLook(msgspec.Struct, frozen=True, kw_only=True):
     terminated: str = ""
 
 
-class Sign(msgspec.Struct, frozen=True):
-    """A counter over several looks.
+class HeartbeatObservation(msgspec.Struct, frozen=True):
+    """A counter over several polls.
 
     Attributes:
-        counter: Value at the last look; -1 for none.
-        looks: Number of consecutive looks with this value.
+        counter: Value at the last poll; -1 for none.
+        looks: Number of consecutive polls with this value.
         since: Time of the first of these, by the sensor's monotonic clock.
         moved: Whether it was seen to move before that.
     """
@@ -98,15 +98,15 @@ class Sign(msgspec.Struct, frozen=True):
     @property
     def is_still(self) -> bool:
         """Whether the process behind the counter is dead."""
-        return self.looks >= LOOKS
+        return self.looks >= POLLS
 
 
 class SupervisorCursor(msgspec.Struct, frozen=True):
-    """State of the sensor between looks. Times are of the machine's monotonic clock.
+    """State of the sensor between polls. Times are of the machine's monotonic clock.
 
     Attributes:
         version: Version of this layout.
-        looked_at: Time of the last look.
+        looked_at: Time of the last poll.
         signs: Counters by their process.
         lives_since: When the writer of the epoch was first seen to count.
         attempt: Number of starts since a writer lived long enough.
@@ -115,13 +115,13 @@ class SupervisorCursor(msgspec.Struct, frozen=True):
 
     version: int = CURSOR_VERSION
     looked_at: float = 0.0
-    signs: dict[str, Sign] = {}
+    signs: dict[str, HeartbeatObservation] = {}
     lives_since: float = 0.0
     attempt: int = 0
     asked_at: float = 0.0
 
     def last_counter(self, epoch: int) -> int | None:
-        """The writer's counter of an epoch, as of the last look."""
+        """The writer's counter of an epoch, as of the last poll."""
         sign = self.signs.get(_epoch_name(epoch))
         return sign.counter if sign is not None else None
 
@@ -191,24 +191,24 @@ def read_supervisor_cursor(text: str | None) -> tuple[SupervisorCursor, str]:
     return cursor, ""
 
 
-def decide_supervision(look: SupervisorLook, cursor: SupervisorCursor, now: float) -> SupervisorDecision:
+def decide_supervision(observation: SupervisorObservation, cursor: SupervisorCursor, now: float) -> SupervisorDecision:
     """Decide what to do for a stream.
 
-    1. Count the looks; close dead runs, whatever the desired state.
-    2. Leave a stream alone whose desired state is not `running`, or whose writer counts.
+    1. Count the polls; close dead runs, whatever the desired state.
+    2. Leave a stream alone whose desired state is not `running`, or whose writer sends heartbeats.
     3. Wait for a run in progress.
     4. Without a live run: stop the stream if a person terminated its run.
     5. Delay a start after failed starts, more each time.
     6. Start.
 
     Args:
-        look: Inputs.
-        cursor: Cursor of the previous look.
+        observation: Inputs.
+        cursor: Cursor of the previous poll.
         now: Monotonic clock of this machine.
     """
-    seen = _counted(look, cursor, now)  # 1
-    decided = _start_or_wait(look, seen, now)
-    dead = [run for run in look.runs if _is_dead(run, look, seen, now) and not run.process_exists]
+    seen = _counted(observation, cursor, now)  # 1
+    decided = _start_or_wait(observation, seen, now)  # 2 to 6
+    dead = [run for run in observation.runs if _is_dead(run, observation, seen, now) and not run.process_exists]
     held = {RunStage.LAUNCHED, RunStage.CANCELING}
     return msgspec.structs.replace(
         decided,
@@ -217,21 +217,21 @@ def decide_supervision(look: SupervisorLook, cursor: SupervisorCursor, now: floa
     )
 
 
-def _start_or_wait(look: SupervisorLook, seen: SupervisorCursor, now: float) -> SupervisorDecision:
-    head = look.head
+def _start_or_wait(observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
+    head = observation.head
     if head is None or head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return SupervisorDecision(cursor=seen, says=_left_alone(head))  # 2
-    if lives := _writer(look, seen) or _on_its_way(look, seen, now):  # 2, 3
+    if lives := _writer(observation, seen) or _on_its_way(observation, seen, now):  # 2, 3
         return SupervisorDecision(cursor=seen, says=f"{head.desired.value}: {lives}")
-    if look.terminated:  # 4
-        reason = f"terminated in Dagster (run {look.terminated[:8]})"
+    if observation.terminated:  # 4
+        reason = f"terminated in Dagster (run {observation.terminated[:8]})"
         return SupervisorDecision(cursor=seen, says=f"stopping: {reason}", stop=Stop(head.epoch, reason))
     if head.desired is Desired.BOUNDED:
         return SupervisorDecision(cursor=seen, says=_left_alone(head))
     left = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
     if seen.attempt and left > 0:  # 5
         return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {left:.0f} s")
-    return _start(head, look, seen, now)  # 6
+    return _start(head, observation, seen, now)  # 6
 
 
 def compute_pause_seconds(attempt: int) -> float:
@@ -239,10 +239,10 @@ def compute_pause_seconds(attempt: int) -> float:
     return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX) if attempt else 0.0
 
 
-def _start(head: Head, look: SupervisorLook, seen: SupervisorCursor, now: float) -> SupervisorDecision:
+def _start(head: Head, observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
     attempt = seen.attempt
     again = f", start {attempt + 1}" if attempt else ""
-    cause = f"supervisor: {_gone(head, look)}{again}"
+    cause = f"supervisor: {_gone(head, observation)}{again}"
     run_key = f"{head.stream}-{head.table_id[:8]}-{head.epoch}-supervisor-{attempt}"
     return SupervisorDecision(
         cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now),
@@ -251,15 +251,17 @@ def _start(head: Head, look: SupervisorLook, seen: SupervisorCursor, now: float)
     )
 
 
-def _counted(look: SupervisorLook, before: SupervisorCursor, now: float) -> SupervisorCursor:
-    """The cursor after this look. A clock that went back is that of another boot: all counting restarts."""
+def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: float) -> SupervisorCursor:
+    """The cursor after this poll. A clock that went back is that of another boot: all counting restarts."""
     rebooted = now < before.looked_at
-    old: Mapping[str, Sign] = {} if rebooted else before.signs
-    counts = rebooted or now - before.looked_at >= LOOK_SECONDS_MIN
-    signs = {name: _sign(old.get(name), counter, now, counts=counts) for name, counter in _counters(look).items()}
-    writer = signs.get(_writer_name(look))
+    old: Mapping[str, HeartbeatObservation] = {} if rebooted else before.signs
+    counts = rebooted or now - before.looked_at >= POLL_SECONDS_MIN
+    signs = {
+        name: _sign(old.get(name), counter, now, counts=counts) for name, counter in _counters(observation).items()
+    }
+    writer = signs.get(_writer_name(observation))
     lives = writer is not None and writer.moved and not writer.is_still
-    lives_since = before.lives_since if lives and _writer_name(look) in old and before.lives_since else now
+    lives_since = before.lives_since if lives and _writer_name(observation) in old and before.lives_since else now
     lived = lives and now - lives_since >= LIVED_SECONDS
     return msgspec.structs.replace(
         before,
@@ -271,68 +273,70 @@ def _counted(look: SupervisorLook, before: SupervisorCursor, now: float) -> Supe
     )
 
 
-def _sign(before: Sign | None, counter: int, now: float, *, counts: bool) -> Sign:
+def _sign(before: HeartbeatObservation | None, counter: int, now: float, *, counts: bool) -> HeartbeatObservation:
     if before is None:
-        return Sign(counter, 1, now)
+        return HeartbeatObservation(counter, 1, now)
     if before.counter != counter:
-        return Sign(counter, 1, now, moved=True)
+        return HeartbeatObservation(counter, 1, now, moved=True)
     return msgspec.structs.replace(before, looks=before.looks + 1) if counts else before
 
 
-def _counters(look: SupervisorLook) -> dict[str, int]:
-    runs = {run.run_id: run.counter if run.counter is not None else -1 for run in look.runs}
-    return {**runs, _writer_name(look): look.pulse.counter if look.pulse is not None else -1}
+def _counters(observation: SupervisorObservation) -> dict[str, int]:
+    runs = {run.run_id: run.counter if run.counter is not None else -1 for run in observation.runs}
+    return {**runs, _writer_name(observation): observation.pulse.counter if observation.pulse is not None else -1}
 
 
-def _writer_name(look: SupervisorLook) -> str:
-    return _epoch_name(look.head.epoch) if look.head is not None else "no epoch"
+def _writer_name(observation: SupervisorObservation) -> str:
+    return _epoch_name(observation.head.epoch) if observation.head is not None else "no epoch"
 
 
 def _epoch_name(epoch: int) -> str:
     return f"epoch {epoch}"
 
 
-def _writer(look: SupervisorLook, seen: SupervisorCursor) -> str:
+def _writer(observation: SupervisorObservation, seen: SupervisorCursor) -> str:
     """The state of a writer that is not known to be dead; empty otherwise."""
-    sign = seen.signs[_writer_name(look)]
-    if sign.is_still or (look.pulse is not None and look.pulse.phase is Phase.ENDED):
+    sign = seen.signs[_writer_name(observation)]
+    if sign.is_still or (observation.pulse is not None and observation.pulse.phase is Phase.ENDED):
         return ""
     if sign.moved:
-        return f"{_writer_name(look)} counts"
-    return f"{_writer_name(look)} has not counted over {sign.looks} of {LOOKS} looks"
+        return f"{_writer_name(observation)} sends heartbeats"
+    return f"{_writer_name(observation)} sent no heartbeat in {sign.looks} of {POLLS} polls"
 
 
-def _on_its_way(look: SupervisorLook, seen: SupervisorCursor, now: float) -> str:
+def _on_its_way(observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> str:
     """The run to wait for; empty without one."""
-    for run in look.runs:
-        if not _is_dead(run, look, seen, now) and not _has_ended_writing(run, look):
+    for run in observation.runs:
+        if not _is_dead(run, observation, seen, now) and not _has_ended_writing(run, observation):
             return f"run {run.run_id[:8]} is {run.stage.value}, and counts as living"
     return ""
 
 
-def _is_dead(run: SeenRun, look: SupervisorLook, seen: SupervisorCursor, now: float) -> bool:
+def _is_dead(run: SeenRun, observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> bool:
     """Whether a run has no live process any more; never for one that waits in Dagster's queue."""
     if run.stage is RunStage.QUEUED:
         return False
     sign = seen.signs[run.run_id]
     if run.counter is not None:
         return sign.is_still
-    written_by_unknown = look.pulse is not None and not look.pulse.run_id and bool(_writer(look, seen))
+    written_by_unknown = (
+        observation.pulse is not None and not observation.pulse.run_id and bool(_writer(observation, seen))
+    )
     return not written_by_unknown and now - sign.since >= LAUNCH_SECONDS_MAX
 
 
-def _has_ended_writing(run: SeenRun, look: SupervisorLook) -> bool:
+def _has_ended_writing(run: SeenRun, observation: SupervisorObservation) -> bool:
     """Whether the run was the writer and has recorded its end; its process may take a moment to exit."""
-    last = look.pulse
+    last = observation.pulse
     return last is not None and last.phase is Phase.ENDED and last.run_id == run.run_id and run.counter is None
 
 
-def _gone(head: Head, look: SupervisorLook) -> str:
+def _gone(head: Head, observation: SupervisorObservation) -> str:
     """Fate of the writer, for display."""
-    if look.pulse is None:
+    if observation.pulse is None:
         return f"epoch {head.epoch} has no writer"
-    run = f" (run {look.pulse.run_id[:8]}: {look.last_status})" if look.last_status else ""
-    what = "had ended" if look.pulse.phase is Phase.ENDED else "is gone"
+    run = f" (run {observation.pulse.run_id[:8]}: {observation.last_status})" if observation.last_status else ""
+    what = "had ended" if observation.pulse.phase is Phase.ENDED else "is gone"
     return f"the writer of epoch {head.epoch} {what}{run}"
 
 

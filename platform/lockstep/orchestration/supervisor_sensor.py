@@ -9,7 +9,7 @@ from dagster import DagsterRunStatus, RunRequest, RunsFilter, SensorResult, Skip
 
 from lockstep.engine.driver.handover import (
     Phase,
-    RunPulse,
+    RunHeartbeat,
     forget_run,
     is_process_alive,
     read_heartbeat,
@@ -27,7 +27,7 @@ from lockstep.orchestration.names import (
     name_stream_job,
 )
 from lockstep.orchestration.run_lifecycle import OVER, find_stop_epoch, was_terminated_by_user
-from lockstep.orchestration.supervisor_policy import RunStage, SeenRun, SupervisorLook
+from lockstep.orchestration.supervisor_policy import RunStage, SeenRun, SupervisorObservation
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired, Head
 
@@ -53,7 +53,7 @@ STAGES = {
 }
 
 
-def look_at_runs(handle: StreamHandle, instance: DagsterInstance, cursor: SupervisorCursor) -> SupervisorLook:
+def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: SupervisorCursor) -> SupervisorObservation:
     """Read the table, the heartbeat files and Dagster's runs.
 
     Raises:
@@ -62,14 +62,14 @@ def look_at_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     stream, head, control = handle.stream, handle.head, handle.folders.control
     runs = list_unfinished_runs(stream, handle.folders, instance)
     if head is None:
-        return SupervisorLook(head=None, runs=runs)
+        return SupervisorObservation(head=None, runs=runs)
     last = read_heartbeat(control, head.epoch)
-    look = SupervisorLook(head=head, pulse=last, runs=runs)
+    observation = SupervisorObservation(head=head, pulse=last, runs=runs)
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
-        return look  # its writer counts: the outcome of earlier runs does not matter
+        return observation  # its writer sends heartbeats: the outcome of earlier runs does not matter
     run = instance.get_run_by_id(last.run_id) if last is not None and last.run_id else None
     return msgspec.structs.replace(
-        look,
+        observation,
         last_status=run.status.value if run is not None else "",
         terminated=_terminated(instance, stream, head, last),
     )
@@ -108,7 +108,7 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
     if start is None:
         return SensorResult(skip_reason=SkipReason(_with_closed(decision)), cursor=cursor)
     if not reserve_start(folders.control, start.epoch, start.attempt):  # 3
-        return SensorResult(skip_reason=SkipReason("another look has asked for this start"), cursor=cursor)
+        return SensorResult(skip_reason=SkipReason("another evaluation has asked for this start"), cursor=cursor)
     request = RunRequest(
         run_key=start.run_key,
         job_name=name_stream_job(stream),
@@ -118,7 +118,7 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
     return SensorResult(run_requests=[request], cursor=cursor)
 
 
-def _seen(run_id: str, stages: dict[str, RunStage], found: RunPulse | None) -> SeenRun:
+def _seen(run_id: str, stages: dict[str, RunStage], found: RunHeartbeat | None) -> SeenRun:
     stage = stages.get(run_id, RunStage.UNKNOWN)
     if found is None:
         return SeenRun(run_id=run_id, stage=stage)
@@ -127,7 +127,7 @@ def _seen(run_id: str, stages: dict[str, RunStage], found: RunPulse | None) -> S
 
 
 def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: HeartbeatRecord | None) -> str:
-    """The run that a person terminated; see `SupervisorLook`."""
+    """The run that a person terminated; see `SupervisorObservation`."""
     if head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return ""
     epoch, job = {EPOCH_TAG: str(head.epoch)}, name_stream_job(stream)

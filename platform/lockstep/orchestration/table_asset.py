@@ -34,7 +34,7 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration import run_lifecycle
-from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, WISH_TAG, make_table_key, make_topics_key
+from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, DESIRED_VERSION_TAG, make_table_key, make_topics_key
 from lockstep.orchestration.run_lifecycle import (
     REPORT_SECONDS,
     RunProgress,
@@ -242,7 +242,7 @@ def find_launch(run: DagsterRun) -> Launch:
     if by_a_person:
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
     cause = run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}")
-    requested = run.tags.get(WISH_TAG, "")
+    requested = run.tags.get(DESIRED_VERSION_TAG, "")
     return Launch(
         cause=cause,
         run_id=run.run_id,

@@ -1,4 +1,4 @@
-"""The checks of a stream's table, one a rule; downstream assets wait for the built-in ones.
+"""The checks of a stream's table, one per rule; downstream assets wait for the built-in ones.
 
 A result stays visible as long as no materialization by another run is newer; see `checked_version`.
 """
@@ -52,7 +52,7 @@ WINDOW_SECONDS_MAX, LEDGER_SECONDS_MAX = 2 * REPORT_SECONDS, 2 * SWEEP_SECONDS
 
 
 def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
-    """The checks of `<stream>/table`, one a rule; they may run in parallel with a writing stream."""
+    """The checks of `<stream>/table`, one per rule; they may run in parallel with a writing stream."""
     folders, table = StreamFolders(stream.name, settings.table_root), make_table_key(stream)
     names = list_checks(stream)
 
@@ -178,7 +178,9 @@ def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "d
     verdict, _ = judge_results(checked.results)
     command = f"`lockstep report {folders.stream} --open`"
     report = (verdict, f"The page: {command}", f"Its file on the server: `{make_report_path(folders)}`")
-    newest = [place.last_event_time_us for place in checked.partitions if place.last_event_time_us is not None]
+    newest = [
+        partition.last_event_time_us for partition in checked.partitions if partition.last_event_time_us is not None
+    ]
     shared: dict[str, RawMetadataValue] = {
         "checked_at": MetadataValue.timestamp(now),
         "data_checked": checked.coverage.describe(),

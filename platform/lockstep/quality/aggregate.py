@@ -183,10 +183,12 @@ def _measure(events: _Events, violations: Sequence[tuple[Rule, Column]], uncompi
     placed = _place(events.session, _load_events(events, flagged, flags)).sortWithinPartitions(*ORDER)
     rows = placed.mapInArrow(measure, "measured binary").collect()
     found = _name_places(events.rows, [msgspec.msgpack.decode(row["measured"], type=MeasuredPartition) for row in rows])
-    places = sorted((each.summary for each in found), key=lambda each: (each.topic, each.topic_id, each.partition))
-    violated = [number for number, name in enumerate(ids) if any(place.violations[name] for place in places)]
+    partitions = sorted((each.summary for each in found), key=lambda each: (each.topic, each.topic_id, each.partition))
+    violated = [
+        number for number, name in enumerate(ids) if any(partition.violations[name] for partition in partitions)
+    ]
     samples = _collect_samples(flagged, {ids[number]: flags[number] for number in violated})
-    return Summary(tuple(places), tuple(end for each in found for end in each.ends), uncompiled, samples)
+    return Summary(tuple(partitions), tuple(end for each in found for end in each.ends), uncompiled, samples)
 
 
 def _name_places(rows: DataFrame, found: Sequence[MeasuredPartition]) -> list[MeasuredPartition]:
@@ -300,12 +302,12 @@ def _make_action(file: tuple[str, int]) -> str:
 
 def _make_known(state: CheckState) -> pa.Table:
     """The offset that each partition had reached and the last number of each session, before all other events."""
-    totals = [place for place in state.totals if place.reached is not None]
-    reached = [place.reached for place in totals]
+    totals = [partition for partition in state.totals if partition.reached is not None]
+    reached = [partition.reached for partition in totals]
     numbers = [end.number for end in state.sessions]
     offsets = [end.at if end.is_own else -1 for end in state.sessions]
     before: dict[str, pa.Array[Any]] = {
-        "topic": pa.array([place.topic for place in totals], pa.string()),
+        "topic": pa.array([partition.topic for partition in totals], pa.string()),
         "at": pa.array([-1] * len(totals), pa.int64()),
         "offset": pa.array([-1] * len(totals), pa.int64()),
     }

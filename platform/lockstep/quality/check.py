@@ -109,14 +109,15 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         """Number of rows of the table."""
-        return sum(place.rows for place in self.partitions)
+        return sum(partition.rows for partition in self.partitions)
 
     @property
     def completeness_percent(self) -> float | None:
         """The percentage of the offsets ever read that is accounted for; None when none was read."""
-        offsets = sum(place.offsets_read + place.gap_offsets for place in self.partitions)
+        offsets = sum(partition.offsets_read + partition.gap_offsets for partition in self.partitions)
         lost = sum(
-            place.gap_offsets + place.unexplained_offsets + place.unexplained_messages for place in self.partitions
+            partition.gap_offsets + partition.unexplained_offsets + partition.unexplained_messages
+            for partition in self.partitions
         )
         return compute_completeness_percent(max(0, offsets - lost), offsets) if offsets else None
 
@@ -244,7 +245,7 @@ def _judge_rules(  # the parts of a check
     reason: str | None,
 ) -> list[Judged]:
     """The user's rules, judged by the rows that were read, in their order; all counted ones by one validation."""
-    count, found = sum(place.rows for place in measured.partitions), dict[str, Judged]()
+    count, found = sum(partition.rows for partition in measured.partitions), dict[str, Judged]()
     reasons = {rule.name: reason or measured.uncompiled.get(rule.name) for rule in rules}
     judgeable = [rule for rule in rules if reasons[rule.name] is None]
     expected = [rule for rule in judgeable if isinstance(rule, Expectation) and count]
@@ -265,17 +266,19 @@ def _judge_rules(  # the parts of a check
 
 def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) -> tuple[PartitionSummary, ...]:
     """The measurements of the whole table after an increment."""
-    totals = {(place.topic_id, place.partition): place for place in before}
-    for place in later:
-        key = (place.topic_id, place.partition)
-        totals[key] = totals[key].add(place) if key in totals else place
-    return tuple(sorted(totals.values(), key=lambda place: (place.topic, place.topic_id, place.partition)))
+    totals = {(partition.topic_id, partition.partition): partition for partition in before}
+    for partition in later:
+        key = (partition.topic_id, partition.partition)
+        totals[key] = totals[key].add(partition) if key in totals else partition
+    return tuple(
+        sorted(totals.values(), key=lambda partition: (partition.topic, partition.topic_id, partition.partition))
+    )
 
 
 def _merge_ends(increment: Increment | None, measured: Summary) -> tuple[SessionEnd, ...]:
     """The last numbers of the sessions after an increment: the numbers of messages before it move back."""
     ends = {(end.topic_id, end.partition, end.session): end for end in measured.sessions}
-    messages = {(place.topic_id, place.partition): place.new_messages for place in measured.partitions}
+    messages = {(partition.topic_id, partition.partition): partition.new_messages for partition in measured.partitions}
     kept = list(ends.values())
     for end in increment.state.sessions if increment else ():
         if (end.topic_id, end.partition, end.session) not in ends:

@@ -242,10 +242,10 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome is RuleOutcome.CRASHED
 
 
-def _incomplete(place: PartitionSummary) -> int:
-    ranges = place.gap_offsets + place.overlap_offsets
-    outside = max(0, place.rows_outside - place.silent_rows)  # their range may still be committed
-    return ranges + place.unexplained_offsets + place.unexplained_messages + outside
+def _incomplete(partition: PartitionSummary) -> int:
+    ranges = partition.gap_offsets + partition.overlap_offsets
+    outside = max(0, partition.rows_outside - partition.silent_rows)  # their range may still be committed
+    return ranges + partition.unexplained_offsets + partition.unexplained_messages + outside
 
 
 PARTITION: Final = ("topic", "topic_id", "partition")
@@ -255,7 +255,7 @@ _COMPLETENESS: Final = SummaryRule[PartitionSummary](
     id="completeness",
     sentence=BUILT_IN["completeness"],
     breaks=_incomplete,
-    evidence=lambda place: place.offsets_read + place.rows,
+    evidence=lambda partition: partition.offsets_read + partition.rows,
     missing="no offset was read yet",
     shown=(
         *PARTITION,
@@ -269,16 +269,16 @@ _COMPLETENESS: Final = SummaryRule[PartitionSummary](
 _ROWS_MATCH_LEDGER: Final = SummaryRule[PartitionSummary](
     id="rows_match_ledger",
     sentence=BUILT_IN["rows_match_ledger"],
-    breaks=lambda place: place.row_differences,
-    evidence=lambda place: place.rows + place.ledger_rows,
+    breaks=lambda partition: partition.row_differences,
+    evidence=lambda partition: partition.rows + partition.ledger_rows,
     missing="no row was written yet",
     shown=(*PARTITION, "row_differences", "distinct_rows", "ledger_rows"),
 )
 _NO_DUPLICATES: Final = SummaryRule[PartitionSummary](
     id="no_duplicates",
     sentence=BUILT_IN["no_duplicates"],
-    breaks=lambda place: place.duplicates,
-    evidence=lambda place: place.rows,
+    breaks=lambda partition: partition.duplicates,
+    evidence=lambda partition: partition.rows,
     missing="no row was written yet",
     shown=(*PARTITION, "rows", "distinct_rows"),
 )
@@ -297,7 +297,7 @@ def judge_partitions(*, snapshots_emit: bool, in_order: bool = True) -> tuple[Su
         id="sequence",
         sentence=falls if snapshots_emit else f"{falls[:-1]}, and none is used by two messages.",
         breaks=(_out_of_sequence if snapshots_emit else _not_rising) if in_order else lambda _: 0,
-        evidence=lambda place: place.numbered_rows if in_order else 0,
+        evidence=lambda partition: partition.numbered_rows if in_order else 0,
         missing="no row carries a sequence" if in_order else "the class lets the numbers of a session fall",
         shown=(*PARTITION, "sequence_falls", "sequence_repeats", "sequence_restarts", "repeats"),
     )
@@ -309,8 +309,8 @@ def judge_rows(rule: Rule) -> SummaryRule[PartitionSummary]:
     return SummaryRule(
         id=rule.name,
         sentence=rule.promise,
-        breaks=lambda place: place.violations.get(rule.name, 0),
-        evidence=lambda place: place.rows,
+        breaks=lambda partition: partition.violations.get(rule.name, 0),
+        evidence=lambda partition: partition.rows,
         missing="no row was written yet",
         shown=(*PARTITION, "rows"),
         counted="violations",
@@ -329,10 +329,10 @@ PROOF_NOT_NULL: Final = SummaryRule[FileSummary](
 )
 
 
-def _out_of_sequence(place: PartitionSummary) -> int:
+def _out_of_sequence(partition: PartitionSummary) -> int:
     """Falls, except those that the gate itself noticed and accepted."""
-    return max(0, place.sequence_falls - place.repeats)
+    return max(0, partition.sequence_falls - partition.repeats)
 
 
-def _not_rising(place: PartitionSummary) -> int:
-    return max(0, place.sequence_falls + place.sequence_repeats - place.repeats)
+def _not_rising(partition: PartitionSummary) -> int:
+    return max(0, partition.sequence_falls + partition.sequence_repeats - partition.repeats)

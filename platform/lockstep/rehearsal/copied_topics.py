@@ -31,7 +31,7 @@ SAMPLE_MESSAGES, SAMPLE_BYTES = 100_000, 64_000_000
 """Of all partitions together; the producer keeps them in memory."""
 TOPIC_NAME_MAX = 249
 """Kafka's limit."""
-GONE_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.2
+GONE_SECONDS_MAX, POLL_SECONDS = 60.0, 0.2
 
 
 class PartitionSample(msgspec.Struct, frozen=True):
@@ -175,7 +175,7 @@ def _oldest(view: ClusterView, place: Place, count: int) -> Range:
 def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Place, WholeSessions]:
     """The whole sessions of each range, within the bytes of a sample."""
     registry = require_registry(handle.stream, handle.settings.registry)
-    program = compile_stream(handle.stream, registry)
+    compiled = compile_stream(handle.stream, registry)
     found: dict[Place, list[CopiedMessage]] = {place: [] for place in ranges}
     room = dict.fromkeys(ranges, SAMPLE_BYTES // max(1, len(ranges)))
     places = list(ranges)
@@ -192,7 +192,7 @@ def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Pla
             room[place] -= copy.size
             if room[place] >= 0:
                 found[place].append(copy)
-    return {place: keep_whole_sessions(program, place[0], found[place]) for place in places}
+    return {place: keep_whole_sessions(compiled, place[0], found[place]) for place in places}
 
 
 def name_copies(stream: AnyStream, stage: int, topics: Iterable[str]) -> dict[str, str]:
@@ -283,4 +283,4 @@ def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: f
     while left := cluster.topic_names() & set(names):
         if time.monotonic() > deadline:
             raise KafkaError(f"Kafka still lists topics {sorted(left)}", next_step="delete them with kafka-topics.sh")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)

@@ -91,39 +91,38 @@ class WholeSessions(msgspec.Struct, frozen=True):
 
 
 Judged = tuple[Envelope, Verdict]
-Program = CompiledStream
 
 
-def keep_whole_sessions(program: Program, topic: str, messages: Sequence[CopiedMessage]) -> WholeSessions:
+def keep_whole_sessions(compiled: CompiledStream, topic: str, messages: Sequence[CopiedMessage]) -> WholeSessions:
     """Cut messages of one partition, read from anywhere in its log, to sessions that are whole from their beginning.
 
     Args:
-        program: The compiled stream.
+        compiled: The compiled stream.
         topic: Name of the topic, for the transform.
         messages: The messages, in order.
     """
     kept: list[CopiedMessage] = []
     broken: set[str] = set()
-    for message, judged in zip(messages, _judge_laps(program, topic, messages, laps=1, joined=True), strict=True):
+    for message, judged in zip(messages, _judge_laps(compiled, topic, messages, laps=1, joined=True), strict=True):
         if judged is None:
             continue  # undecodable: which sessions it belongs to is unknown
-        place, verdict = judged
+        envelope, verdict = judged
         if verdict.judgement in _BROKEN:
-            broken.add(place.session)
-        if verdict.judgement in _READ and place.session not in broken:
+            broken.add(envelope.session)
+        if verdict.judgement in _READ and envelope.session not in broken:
             kept.append(message)
     return WholeSessions(tuple(kept), len(messages) - len(kept))
 
 
-def choose_laps(program: Program, samples: Sequence[tuple[str, Sequence[CopiedMessage]]]) -> Laps:
+def choose_laps(compiled: CompiledStream, samples: Sequence[tuple[str, Sequence[CopiedMessage]]]) -> Laps:
     """The first way of sending these samples twice in which the second lap is judged as the first one.
 
     Args:
-        program: The compiled stream.
+        compiled: The compiled stream.
         samples: Topic and messages of each partition, whole sessions.
     """
     for laps, renames in ((Laps.NEW_KEYS, True), (Laps.SAME_SESSIONS, False)):
-        if all(_is_repeatable(program, topic, messages, renames=renames) for topic, messages in samples):
+        if all(_is_repeatable(compiled, topic, messages, renames=renames) for topic, messages in samples):
             return laps
     return Laps.ONCE
 
@@ -132,21 +131,21 @@ _BROKEN = (Judgement.VIOLATION, Judgement.SUSPEND, Judgement.QUARANTINE, Judgeme
 _READ = (Judgement.ACCEPT, Judgement.BUFFER, Judgement.DUPLICATE, Judgement.LATE)
 
 
-def _is_repeatable(program: Program, topic: str, messages: Sequence[CopiedMessage], *, renames: bool) -> bool:
-    judged = list(_judge_laps(program, topic, messages, laps=2, renames=renames))
+def _is_repeatable(compiled: CompiledStream, topic: str, messages: Sequence[CopiedMessage], *, renames: bool) -> bool:
+    judged = list(_judge_laps(compiled, topic, messages, laps=2, renames=renames))
     first, second = judged[: len(messages)], judged[len(messages) :]
     sessions: dict[str, str] = {}
     for before, after in zip(first, second, strict=True):
         if before is None or after is None:
             return False
-        (place, verdict), (again, judgement) = before, after
+        (envelope, verdict), (again, judgement) = before, after
         if (
             verdict.judgement is not judgement.judgement
-            or sessions.setdefault(place.session, again.session) != again.session
+            or sessions.setdefault(envelope.session, again.session) != again.session
         ):
             return False
-        same = msgspec.structs.replace(again, session=place.session, event_time_us=place.event_time_us)
-        if same != place:
+        same = msgspec.structs.replace(again, session=envelope.session, event_time_us=envelope.event_time_us)
+        if same != envelope:
             return False
     if not renames:
         return all(old == new for old, new in sessions.items())
@@ -154,7 +153,7 @@ def _is_repeatable(program: Program, topic: str, messages: Sequence[CopiedMessag
 
 
 def _judge_laps(
-    program: Program,
+    compiled: CompiledStream,
     topic: str,
     messages: Sequence[CopiedMessage],
     *,
@@ -164,38 +163,40 @@ def _judge_laps(
 ) -> Iterator[Judged | None]:
     """Envelope and verdict of each message of each lap; None for one that has no envelope."""
     clock = PartitionTime()
-    gate = program.gate_for(0, clock, spread=True, joined=joined)
+    gate = compiled.gate_for(0, clock, spread=True, joined=joined)
     states: dict[str, GateState] = {}
     for lap in range(laps):
         for number, message in enumerate(messages, lap * len(messages)):
             copy = SentCopy(message, name_lap_key(message.copied_key, lap) if renames else message.copied_key, number)
             record = Record(topic, "copy", 0, number, copy)
-            place = _extract(program.envelope, program, record)
-            if place is None:
+            envelope = _extract(compiled.envelope, compiled, record)
+            if envelope is None:
                 yield None
                 continue
-            clock.advance(find_event_time(place, record))
-            yield place, _check(gate.check, states, place, record)
+            clock.advance(find_event_time(envelope, record))
+            yield envelope, _check(gate.check, states, envelope, record)
 
 
 def _check(
     check: Callable[[GateState, Envelope, Record], tuple[GateState, Verdict]],
     states: dict[str, GateState],
-    place: Envelope,
+    envelope: Envelope,
     record: Record,
 ) -> Verdict:
-    if place.kind is Kind.SKIP:
+    if envelope.kind is Kind.SKIP:
         return Verdict(Judgement.ACCEPT, "skipped by the transform")
-    after, verdict = check(states.get(place.session), place, record)
+    after, verdict = check(states.get(envelope.session), envelope, record)
     if verdict.judgement in {Judgement.ACCEPT, Judgement.BUFFER, Judgement.SUSPEND, Judgement.QUARANTINE}:
-        states[place.session] = after
-    if place.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
-        states.pop(place.session, None)
+        states[envelope.session] = after
+    if envelope.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
+        states.pop(envelope.session, None)
     return verdict
 
 
-def _extract(envelope: Callable[[object, Record], Envelope], program: Program, record: Record) -> Envelope | None:
+def _extract(
+    envelope: Callable[[object, Record], Envelope], compiled: CompiledStream, record: Record
+) -> Envelope | None:
     try:
-        return envelope(decode_message(record.value, program), record)
+        return envelope(decode_message(record.value, compiled), record)
     except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: whatever they raise, it cannot be copied
         return None

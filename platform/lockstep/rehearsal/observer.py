@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 
 
 def observe(table: Path, report: Path, done: threading.Event) -> None:
@@ -27,7 +27,7 @@ def observe(table: Path, report: Path, done: threading.Event) -> None:
                 lines.write(f"{version} {time.time_ns()}\n")
                 version += 1
             else:
-                time.sleep(LOOK_SECONDS)  # not done.wait(): a signal handler that sets it would wait for its lock
+                time.sleep(POLL_SECONDS)  # not done.wait(): a signal handler that sets it would wait for its lock
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def _refuse_other(running: SparkContext, wanted: dict[str, str]) -> None:
             )
 
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 def await_executor(context: SparkContext, seconds_max: float, *, cancelled: Callable[[], bool]) -> None:
@@ -186,7 +186,7 @@ def await_executor(context: SparkContext, seconds_max: float, *, cancelled: Call
                 '"spark.cores.max" says how many: leave room for a successor in addition to the running stream '
                 "(docs/cluster.md)",
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _executors(context: SparkContext) -> int:

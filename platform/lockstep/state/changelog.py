@@ -40,7 +40,7 @@ class StateVersion(msgspec.Struct, frozen=True, gc=False):
         topic_id: Kafka's topic id.
         partition: Partition number.
         next_offset: The state is the fold of all offsets before this one.
-        section: The last segment that changed the state; None while the state is empty. Offsets
+        segment: The last segment that changed the state; None while the state is empty. Offsets
             that change nothing advance `next_offset` and keep the segment.
     """
 
@@ -48,7 +48,7 @@ class StateVersion(msgspec.Struct, frozen=True, gc=False):
     topic_id: str
     partition: int
     next_offset: int
-    section: SegmentRef | None
+    segment: SegmentRef | None
 
     def __str__(self) -> str:
         partition = f"{self.topic_id}/{self.partition}"
@@ -65,9 +65,9 @@ def make_state_version(generation: int, position: Position) -> StateVersion:
     return StateVersion(generation, position.topic_id, position.partition, position.next_offset, position.state)
 
 
-def advance(address: StateVersion, next_offset: int, section: SegmentRef | None) -> StateVersion:
+def advance(address: StateVersion, next_offset: int, segment: SegmentRef | None) -> StateVersion:
     """The version after a range: a later offset, and the segment that the range wrote or kept."""
-    return msgspec.structs.replace(address, next_offset=next_offset, section=section)
+    return msgspec.structs.replace(address, next_offset=next_offset, segment=segment)
 
 
 MAGIC = b"lockstep"
@@ -226,9 +226,9 @@ def encode_segment(header: SegmentHeader, packed: CompressedBlocks, compressor: 
     return _PREAMBLE.pack(MAGIC, VERSION, len(head), checksum) + rest
 
 
-def read_checksum(section: bytes) -> int:
+def read_checksum(segment: bytes) -> int:
     """The checksum that a segment begins with; every other byte of it is in the sum."""
-    return int(_PREAMBLE.unpack_from(section)[3])
+    return int(_PREAMBLE.unpack_from(segment)[3])
 
 
 def decode_segment(data: bytes, place: str) -> Segment:
@@ -346,10 +346,10 @@ class StateFileWriter:
     def add(self, header: SegmentHeader, packed: CompressedBlocks) -> SegmentRef:
         """Append the segment of one partition and return its address."""
         self._file = self._file or find_storage(self._folder).open_pending(self._folder / self.name)
-        section = encode_segment(msgspec.structs.replace(header, file=self.name), packed, self._compressor)
-        ref = SegmentRef(self.name, self._file.sink.tell(), len(section))
-        self._file.sink.write(section)
-        self.checksums[ref] = read_checksum(section)
+        segment = encode_segment(msgspec.structs.replace(header, file=self.name), packed, self._compressor)
+        ref = SegmentRef(self.name, self._file.sink.tell(), len(segment))
+        self._file.sink.write(segment)
+        self.checksums[ref] = read_checksum(segment)
         return ref
 
     def close(self) -> None:
@@ -395,11 +395,11 @@ def read_segment(folder: Path, ref: SegmentRef, address: StateVersion) -> Segmen
         raise StateDamaged(place, f"the file of the {address}", "no such file") from None
     if len(data) != ref.length:
         raise StateDamaged(place, f"{ref.length} bytes", f"{len(data)}: the file is cut short")
-    section = decode_segment(data, place)
-    check_header(section.header, place, address)
-    if section.header.file not in {ref.file, ""}:  # empty: tables from before 0.1.0 (tests/state/fixtures) lack it
-        raise StateDamaged(place, f"what was written as {ref.file}", section.header.file)
-    return section
+    segment = decode_segment(data, place)
+    check_header(segment.header, place, address)
+    if segment.header.file not in {ref.file, ""}:  # empty: tables from before 0.1.0 (tests/state/fixtures) lack it
+        raise StateDamaged(place, f"what was written as {ref.file}", segment.header.file)
+    return segment
 
 
 def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
@@ -442,11 +442,11 @@ class RestorePlan(msgspec.Struct, frozen=True):
 
     Attributes:
         recovery: How the local store reaches the state.
-        sections: The segments to apply, in order.
+        segments: The segments to apply, in order.
     """
 
     recovery: RestoreKind
-    sections: tuple[SegmentRef, ...]
+    segments: tuple[SegmentRef, ...]
 
 
 def restore_plan(held: SegmentRef | None, head: SegmentRef, chain: tuple[SegmentRef, ...]) -> RestorePlan:

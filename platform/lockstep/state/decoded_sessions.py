@@ -81,7 +81,7 @@ class DecodedSessions(Generic[S]):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    section: SegmentRef
+    segment: SegmentRef
     schema: object
     sessions: DecodedSessions[object]
 
@@ -101,7 +101,7 @@ class SessionCache:
     def take(self, durable: Path, address: StateVersion, schema: StateSchema[S]) -> DecodedSessions[S]:
         """Take the sessions of a state out; empty unless they were kept under its segment and in this type."""
         kept = self._drop((durable, address.topic_id, address.partition))
-        if kept is None or kept.section != address.section or kept.schema is not schema:
+        if kept is None or kept.segment != address.segment or kept.schema is not schema:
             return DecodedSessions()
         return cast("DecodedSessions[S]", kept.sessions)
 
@@ -109,7 +109,7 @@ class SessionCache:
         self,
         durable: Path,
         address: StateVersion,
-        section: SegmentRef,
+        segment: SegmentRef,
         sessions: DecodedSessions[S],
         schema: StateSchema[S],
     ) -> None:
@@ -117,7 +117,7 @@ class SessionCache:
         place = (durable, address.topic_id, address.partition)
         self._drop(place)
         if len(sessions):
-            self._kept[place] = _Kept(section, schema, cast("DecodedSessions[object]", sessions))
+            self._kept[place] = _Kept(segment, schema, cast("DecodedSessions[object]", sessions))
             self._held += sessions.memory_bytes
         while self._held > self._bytes_max:
             self._drop(next(iter(self._kept)))

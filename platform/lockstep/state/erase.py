@@ -61,11 +61,11 @@ class ErasedState(msgspec.Struct, frozen=True):
     """The state of one partition without a session.
 
     Attributes:
-        section: Its new base; None where nothing is left.
+        segment: Its new base; None where nothing is left.
         entries: Entries that were erased.
     """
 
-    section: SegmentRef | None
+    segment: SegmentRef | None
     entries: int
 
 
@@ -91,10 +91,10 @@ def write_without(folder: Path, label: str, states: list[tuple[StateVersion, Sta
             header, entries = read_entries(folder, version)
             kept = {key: entries[key] for key in sorted(entries) if keys is None or not keys.has(key)}
             added = add_base(writer, version, header, kept)
-            section = None if added is None else added[0]
-            written.append((version, ErasedState(section, len(entries) - len(kept)), _digest(kept)))
+            segment = None if added is None else added[0]
+            written.append((version, ErasedState(segment, len(entries) - len(kept)), _digest(kept)))
     for version, erased, digest in written:
-        after = msgspec.structs.replace(version, section=erased.section)
+        after = msgspec.structs.replace(version, segment=erased.segment)
         found = _digest(read_entries(folder, after)[1])
         if found != digest:
             raise StateDamaged(writer.name, f"the other entries of the {version}", "others; nothing was committed")
@@ -124,10 +124,10 @@ def add_base(
 
 def read_entries(folder: Path, version: StateVersion) -> tuple[SegmentHeader | None, dict[bytes, bytes]]:
     """The newest header and all entries of a state. Raises StateDamaged."""
-    if version.section is None:
+    if version.segment is None:
         return None, {}
-    head = read_segment(folder, version.section, version)
-    refs = (*head.header.chain, version.section)
+    head = read_segment(folder, version.segment, version)
+    refs = (*head.header.chain, version.segment)
     entries: dict[bytes, bytes] = {}
     for key, value in _read_changes(folder, version, refs):
         if value is None:

@@ -126,11 +126,11 @@ class LocalStorePool:
         while len(self._open) >= self._copies_max:
             next(iter(self._open)).close()
         try:
-            copy = self._opened(topic_id, partition)
+            store = self._opened(topic_id, partition)
         except OSError as error:
             raise LocalStoreCorrupt(str(error)) from error
-        self._open[copy] = None
-        return copy
+        self._open[store] = None
+        return store
 
     def private(self) -> LocalStore:
         """A private empty store, separate from those of partitions; removed when it is closed.
@@ -173,8 +173,8 @@ class LocalStorePool:
             if folder != self._boot and _BOOT_FOLDER.fullmatch(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _closed(self, copy: LocalStore) -> None:
-        self._open.pop(copy, None)
+    def _closed(self, store: LocalStore) -> None:
+        self._open.pop(store, None)
 
 
 def read_boot_id() -> str | None:

@@ -49,8 +49,8 @@ def take_state(
     with StateFileWriter.open(target, label) as writer:
         for held, position in positions:
             digest.update(digest_position(position))
-            section = None if position.state is None else _copy(source, held, position, writer, generation, digest)
-            moved.append(msgspec.structs.replace(position, state=section))
+            segment = None if position.state is None else _copy(source, held, position, writer, generation, digest)
+            moved.append(msgspec.structs.replace(position, state=segment))
     size = max((each.state.start + each.state.length for each in moved if each.state is not None), default=0)
     return RelocatedState(tuple(moved), digest.hexdigest(), {target / writer.name: size} if size else {})
 

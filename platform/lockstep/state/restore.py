@@ -35,7 +35,7 @@ class StoreVersion(msgspec.Struct, frozen=True, array_like=True):
     The header is stored so that the next delta can be written without reading a file.
     """
 
-    section: SegmentRef
+    segment: SegmentRef
     header: SegmentHeader
 
 
@@ -45,12 +45,12 @@ class Restored(msgspec.Struct, frozen=True):
     Attributes:
         header: Header of the address's segment; None for an empty state.
         recovery: Whether it was current, rolled forward or rebuilt.
-        sections: Segments read from durable files.
+        segments: Segments read from durable files.
     """
 
     header: SegmentHeader | None
     recovery: RestoreKind
-    sections: int = 0
+    segments: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -62,11 +62,11 @@ def encode_stamp(stamp: StoreVersion) -> bytes:
     return _ENCODER.encode(stamp)
 
 
-def restore_store(copy: LocalStore, address: StateVersion, folder: Path, schema: StateSchema[S]) -> Restored:
-    """Bring `copy` to the state of `address`.
+def restore_store(store: LocalStore, address: StateVersion, folder: Path, schema: StateSchema[S]) -> Restored:
+    """Bring `store` to the state of `address`.
 
     Args:
-        copy: The local store, under its lock.
+        store: The local store, under its lock.
         address: The requested state.
         folder: The stream's folder of durable files.
         schema: The current state type.
@@ -76,59 +76,59 @@ def restore_store(copy: LocalStore, address: StateVersion, folder: Path, schema:
         StateTypeChanged: The state was written with an incompatible type.
         LocalStoreCorrupt: The local store is unusable.
     """
-    stamp = _stamp(copy)
-    if address.section is None:
-        return _emptied(copy)
-    if stamp is not None and stamp.section == address.section:
-        check_header(stamp.header, str(stamp.section), address)
-        schema.accept(read_versions(stamp.header).shapes, str(stamp.section))
+    stamp = _stamp(store)
+    if address.segment is None:
+        return _emptied(store)
+    if stamp is not None and stamp.segment == address.segment:
+        check_header(stamp.header, str(stamp.segment), address)
+        schema.accept(read_versions(stamp.header).shapes, str(stamp.segment))
         return Restored(stamp.header, RestoreKind.CURRENT)
-    head = read_segment(folder, address.section, address)
+    head = read_segment(folder, address.segment, address)
     schema.accept(read_versions(head.header).shapes, head.place)  # compatibility.py covers the rest of the chain
-    plan = restore_plan(stamp.section if stamp else None, address.section, head.header.chain)
+    plan = restore_plan(stamp.segment if stamp else None, address.segment, head.header.chain)
     if plan.recovery is RestoreKind.REBUILT:
-        copy.reset()
-    for ref in plan.sections:
-        section = head if ref == address.section else read_segment(folder, ref, address)
-        _check_place_in_chain(section, ref, (*head.header.chain, address.section))
-        apply_stamped(copy, section.blocks(), encode_stamp(StoreVersion(ref, section.header)))
+        store.reset()
+    for ref in plan.segments:
+        segment = head if ref == address.segment else read_segment(folder, ref, address)
+        _check_place_in_chain(segment, ref, (*head.header.chain, address.segment))
+        apply_stamped(store, segment.blocks(), encode_stamp(StoreVersion(ref, segment.header)))
     return Restored(head.header, plan.recovery, _sections_read(plan))
 
 
-def _stamp(copy: LocalStore) -> StoreVersion | None:
+def _stamp(store: LocalStore) -> StoreVersion | None:
     """The stamp of a local store; None without a readable one."""
-    stamped = copy.stamp()
+    stamped = store.stamp()
     try:
         return None if stamped is None else _STAMPS.decode(stamped)
     except msgspec.MsgspecError:
         return None
 
 
-def _emptied(copy: LocalStore) -> Restored:
-    if copy.is_empty():
+def _emptied(store: LocalStore) -> Restored:
+    if store.is_empty():
         return Restored(None, RestoreKind.CURRENT)
-    copy.reset()
+    store.reset()
     return Restored(None, RestoreKind.REBUILT)
 
 
-def _check_place_in_chain(section: Segment, ref: SegmentRef, whole: tuple[SegmentRef, ...]) -> None:
+def _check_place_in_chain(segment: Segment, ref: SegmentRef, whole: tuple[SegmentRef, ...]) -> None:
     expected = whole[: whole.index(ref)]
-    if section.header.chain != expected:
-        raise StateDamaged(section.place, f"the chain {expected} before it", section.header.chain)
+    if segment.header.chain != expected:
+        raise StateDamaged(segment.place, f"the chain {expected} before it", segment.header.chain)
 
 
-def apply_stamped(copy: LocalStore, blocks: Iterable[list[Change]], stamp: bytes) -> None:
+def apply_stamped(store: LocalStore, blocks: Iterable[list[Change]], stamp: bytes) -> None:
     """Apply changes block by block, stamped in the last transaction: an interrupted store has no stamp."""
     waiting = None
     for block in blocks:
         if waiting is not None:
-            copy.apply(waiting, None)
+            store.apply(waiting, None)
         waiting = block
-    copy.apply(waiting or [], stamp)
+    store.apply(waiting or [], stamp)
 
 
 def _sections_read(plan: RestorePlan) -> int:
-    return max(1, len(plan.sections))
+    return max(1, len(plan.segments))
 
 
 T = TypeVar("T")
@@ -160,13 +160,15 @@ class SelfHealingStore(Generic[S]):
         recovered: How the store last reached the address's state; None before its first use.
     """
 
-    def __init__(self, address: StateVersion, durable: Path, hot: LocalStorePool, schema: StateSchema[S]) -> None:
+    def __init__(
+        self, address: StateVersion, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
+    ) -> None:
         self.recovered: Restored | None = None
         self._address = address
         self._durable = durable
-        self._hot = hot
+        self._local_stores = local_stores
         self._schema = schema
-        self._copy: LocalStore | None = None
+        self._store: LocalStore | None = None
 
     @property
     def is_current(self) -> bool:
@@ -192,45 +194,45 @@ class SelfHealingStore(Generic[S]):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of an entry; None without one. Raises as `use` does."""
-        if self._copy is not None and self._copy.is_open:
+        if self._store is not None and self._store.is_open:
             try:
-                return self._copy.get(key)
+                return self._store.get(key)
             except LocalStoreCorrupt:
                 pass  # found again below
-        return self.use(lambda copy: copy.get(key))
+        return self.use(lambda store: store.get(key))
 
     def advance(self, changes: Iterable[Change], stamp: StoreVersion) -> None:
         """Apply changes that are already in the durable file; a store that fails is discarded."""
         try:
-            copy = self._current()
-            if not copy.is_private:
-                apply_stamped(copy, iterate_blocks(changes), encode_stamp(stamp))
+            store = self._current()
+            if not store.is_private:
+                apply_stamped(store, iterate_blocks(changes), encode_stamp(stamp))
         except LocalStoreCorrupt:
             self._throw_away()
 
     def close(self) -> None:
         """Release the store. May be called again."""
-        if self._copy is not None:
-            self._copy.close()
-            self._copy = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     def _current(self) -> LocalStore:
         # Another user may have advanced a store that was closed for want of handles: restore again.
-        if self._copy is None or not self._copy.is_open:
-            self._copy = self._hot.open(self._address.topic_id, self._address.partition)
+        if self._store is None or not self._store.is_open:
+            self._store = self._local_stores.open(self._address.topic_id, self._address.partition)
             try:
-                self.recovered = restore_store(self._copy, self._address, self._durable, self._schema)
+                self.recovered = restore_store(self._store, self._address, self._durable, self._schema)
             except LockstepError:
                 self.close()  # it does not have the state, and must not be used as if it had
                 raise
-        return self._copy
+        return self._store
 
     def _throw_away(self) -> None:
-        copy, self._copy = self._copy, None
-        if copy is not None and copy.is_open:
+        store, self._store = self._store, None
+        if store is not None and store.is_open:
             try:
-                copy.reset()
+                store.reset()
             except LocalStoreCorrupt:
                 pass  # not even emptied: the next use finds no stamp, or the damage again
             finally:
-                copy.close()
+                store.close()

@@ -46,9 +46,9 @@ class SpillStore:
         size: Bytes of all changes before compression.
     """
 
-    def __init__(self, copy: LocalStore) -> None:
+    def __init__(self, store: LocalStore) -> None:
         """Use an empty private store."""
-        self._copy = copy
+        self._store = store
         self.size = 0
 
     def put(self, changes: Sequence[Change]) -> None:
@@ -58,24 +58,24 @@ class SpillStore:
             if not isinstance(before, NotSpilled):
                 self.size -= count_change_bytes((key, before))
         self.size += sum(map(count_change_bytes, changes))
-        self._copy.apply([(key, _REMOVED if value is None else _PUT + value) for key, value in changes], None)
+        self._store.apply([(key, _REMOVED if value is None else _PUT + value) for key, value in changes], None)
 
     def get(self, key: bytes) -> bytes | NotSpilled | None:
         """The newest value of a key; None when it was removed."""
-        held = self._copy.get(key)
+        held = self._store.get(key)
         return UNTOUCHED if held is None else _value(held)
 
     def scan(self, prefix: bytes) -> Iterator[Change]:
         """The changes of all keys with a prefix."""
-        return ((key, _value(held)) for key, held in self._copy.scan_all(prefix))
+        return ((key, _value(held)) for key, held in self._store.scan_all(prefix))
 
     def __iter__(self) -> Iterator[Change]:
         """All changes, in the order of the local store."""
-        return ((key, _value(held)) for key, held in self._copy.items())
+        return ((key, _value(held)) for key, held in self._store.items())
 
     def close(self) -> None:
         """Delete the file. May be called again."""
-        self._copy.close()
+        self._store.close()
 
 
 def _value(held: bytes) -> bytes | None:
@@ -92,8 +92,8 @@ class EntryReader(Generic[S]):
         scratch: The spilled changes; None before the first.
     """
 
-    def __init__(self, address: StateVersion, copy: SelfHealingStore[S], hot: LocalStorePool) -> None:
-        self._address, self._copy, self._hot = address, copy, hot
+    def __init__(self, address: StateVersion, store: SelfHealingStore[S], local_stores: LocalStorePool) -> None:
+        self._address, self._store, self._local_stores = address, store, local_stores
         self.scratch: SpillStore | None = None
 
     def get(self, key: bytes) -> bytes | None:
@@ -106,11 +106,11 @@ class EntryReader(Generic[S]):
         spilled = UNTOUCHED if self.scratch is None else self._local(lambda scratch: scratch.get(key))
         if not isinstance(spilled, NotSpilled):
             return spilled
-        return None if self._address.section is None else self._copy.get(key)
+        return None if self._address.segment is None else self._store.get(key)
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
         """All entries by key prefix. Raises as `get` does."""
-        found = {} if self._address.section is None else dict(self._copy.use(lambda copy: copy.scan_all(prefix)))
+        found = {} if self._address.segment is None else dict(self._store.use(lambda store: store.scan_all(prefix)))
         for key, value in self._local(lambda scratch: list(scratch.scan(prefix))) if self.scratch is not None else ():
             if value is None:
                 found.pop(key, None)
@@ -120,7 +120,7 @@ class EntryReader(Generic[S]):
 
     def reserved(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """System entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
-        return [] if self._address.section is None else self._copy.use(lambda copy: copy.scan(prefix, after, most))
+        return [] if self._address.segment is None else self._store.use(lambda store: store.scan(prefix, after, most))
 
     def spill(self, changes: Sequence[Change]) -> None:
         """Put changes on top of the stored entries. Raises LocalStateUnusable."""
@@ -135,7 +135,7 @@ class EntryReader(Generic[S]):
     def _local(self, action: Callable[[SpillStore], T]) -> T:
         try:
             if self.scratch is None:
-                self.scratch = SpillStore(self._hot.private())
+                self.scratch = SpillStore(self._local_stores.private())
             return action(self.scratch)
         except LocalStoreCorrupt as error:
             raise LocalStateUnusable(self._address, str(error)) from error
@@ -164,8 +164,8 @@ class PendingSegment(msgspec.Struct, frozen=True):
 class SegmentWriter(Generic[S]):
     """Writes the segment that follows the one of an address."""
 
-    def __init__(self, address: StateVersion, schema: StateSchema[S], copy: SelfHealingStore[S]) -> None:
-        self._address, self._schema, self._copy = address, schema, copy
+    def __init__(self, address: StateVersion, schema: StateSchema[S], store: SelfHealingStore[S]) -> None:
+        self._address, self._schema, self._store = address, schema, store
 
     def write(
         self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SegmentHeader | None
@@ -181,13 +181,13 @@ class SegmentWriter(Generic[S]):
         typed = StateMigrator(self._schema, head)
         rebased = typed.rebased()
         size = changes.size if isinstance(changes, SpillStore) else sum(map(count_change_bytes, changes))
-        if head is None or self._address.section is None or is_base_due(head, size):
+        if head is None or self._address.segment is None or is_base_due(head, size):
             packed = self._whole(changes, writer, rebased)
             header = msgspec.structs.replace(self._header(packed, next_offset), older=rebased.older)
         else:
             packed = writer.pack(changes)
             mixed = msgspec.structs.replace(self._header(packed, next_offset), plain=typed.plain, older=typed.older)
-            header = append_to_chain(mixed, head, self._address.section)
+            header = append_to_chain(mixed, head, self._address.segment)
         return PendingSegment(writer, changes, StoreVersion(writer.add(header, packed), header), rebased.is_other)
 
     def _header(self, packed: CompressedBlocks, next_offset: int) -> SegmentHeader:
@@ -207,9 +207,9 @@ class SegmentWriter(Generic[S]):
 
     def _whole(self, changes: Changes, writer: StateFileWriter, rebased: BaseRewriter) -> CompressedBlocks:
         """The full new state."""
-        if self._address.section is None:
+        if self._address.segment is None:
             return writer.pack(rebased.carry(change for change in changes if change[1] is not None))
-        return self._copy.use(lambda copy: writer.pack(rebased.carry(copy.items(changes))))
+        return self._store.use(lambda store: writer.pack(rebased.carry(store.items(changes))))
 
 
 class PartitionState(Generic[S]):
@@ -228,17 +228,19 @@ class PartitionState(Generic[S]):
         write_back: Brings `entries` up to date; set by a fold that keeps values elsewhere.
     """
 
-    def __init__(self, address: StateVersion, durable: Path, hot: LocalStorePool, schema: StateSchema[S]) -> None:
+    def __init__(
+        self, address: StateVersion, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
+    ) -> None:
         self.address = address
         self.entries: dict[str, SessionEntry[S]] = {}
         self._removed: set[str] = set()
         self._migrated: set[str] = set()
-        self._schema, self._budget = schema, hot.budget
-        self._copy = SelfHealingStore(address, durable, hot, schema)
-        self._entries = EntryReader(address, self._copy, hot)
+        self._schema, self._budget = schema, local_stores.budget
+        self._store = SelfHealingStore(address, durable, local_stores, schema)
+        self._entries = EntryReader(address, self._store, local_stores)
         self._rows = MapStateStore(schema.tables, self._entries)
         self.reserved = SystemEntries(self._entries.get, self._entries.reserved)
-        self._durable, self._hot = durable, hot
+        self._durable, self._local_stores = durable, local_stores
         self._kept: DecodedSessions[S] | None = None
         self._written: PendingSegment | None = None
         self._encoded: list[tuple[SessionEntry[S], bytes]] = []
@@ -247,22 +249,22 @@ class PartitionState(Generic[S]):
 
     @classmethod
     def open(
-        cls, address: StateVersion, *, durable: Path, hot: LocalStorePool, schema: StateSchema[S]
+        cls, address: StateVersion, *, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
     ) -> PartitionState[S]:
         """The state of `address`. Nothing is read before the first session is loaded.
 
         Args:
             address: The version in the plan.
             durable: The stream's folder of durable state files.
-            hot: The local stores of the stream on this machine.
+            local_stores: The local stores of the stream on this machine.
             schema: The state type.
         """
-        return cls(address, durable, hot, schema)
+        return cls(address, durable, local_stores, schema)
 
     @property
     def recovered(self) -> Restored | None:
         """How the local store reached the state; None before its first use."""
-        return self._copy.recovered
+        return self._store.recovered
 
     def load(self, session: str) -> SessionEntry[S] | None:
         """Decode a session's stored state into `entries`; None when it has none.
@@ -302,8 +304,8 @@ class PartitionState(Generic[S]):
     def find_decoded(self) -> DecodedSessions[S]:
         """The sessions that are decoded since an earlier batch, as far as the local store still has their state."""
         if self._kept is None:
-            found = self._hot.decoded.take(self._durable, self.address, self._schema)
-            is_current = len(found) > 0 and self._head() is not None and self._copy.is_current
+            found = self._local_stores.decoded.take(self._durable, self.address, self._schema)
+            is_current = len(found) > 0 and self._head() is not None and self._store.is_current
             self._kept = found if is_current else DecodedSessions()
             self._budget.note_memory(self, self._kept.memory_bytes)
         return self._kept
@@ -361,39 +363,39 @@ class PartitionState(Generic[S]):
             self._entries.spill(in_memory)
             changes = self._entries.scratch
         elif not in_memory:
-            return advance(self.address, next_offset, self.address.section)
-        writing = SegmentWriter(self.address, self._schema, self._copy)
+            return advance(self.address, next_offset, self.address.segment)
+        writing = SegmentWriter(self.address, self._schema, self._store)
         self._written = writing.write(changes, writer, next_offset, self._head())
-        return advance(self.address, next_offset, self._written.stamp.section)
+        return advance(self.address, next_offset, self._written.stamp.segment)
 
     def publish_local(self) -> None:
         """Bring the local store to the written state, and keep what is decoded; once the durable file is on disk."""
         written = self._written
         if written is None:
-            self._keep_decoded(self.address.section)
+            self._keep_decoded(self.address.segment)
             return
         if not written.writer.is_durable:
             raise RuntimeError("keep() before the writer's close(): the stamp would name a file that may be lost")
         if written.is_rebased:
             return
-        self._copy.advance(written.changes, written.stamp)
+        self._store.advance(written.changes, written.stamp)
         if not isinstance(written.changes, SpillStore):
-            self._keep_decoded(written.stamp.section)
+            self._keep_decoded(written.stamp.segment)
 
-    def _keep_decoded(self, section: SegmentRef | None) -> None:
+    def _keep_decoded(self, segment: SegmentRef | None) -> None:
         """Keep the sessions in memory for the next batch, as they are stored now. Tables stay bound to this range."""
-        if self._kept is None or section is None or self._schema.tables or self._migrated:
+        if self._kept is None or segment is None or self._schema.tables or self._migrated:
             return
         for entry, value in self._encoded:
             entry.stored = value
         self._kept.put_all(self.entries)
-        self._hot.decoded.put(self._durable, self.address, section, self._kept, self._schema)
+        self._local_stores.decoded.put(self._durable, self.address, segment, self._kept, self._schema)
 
     def close(self) -> None:
         """Release the local store and the spilled changes. May be called again."""
         self._budget.release(self)
         self._entries.forget()
-        self._copy.close()
+        self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -429,10 +431,10 @@ class PartitionState(Generic[S]):
 
     def _head(self) -> SegmentHeader | None:
         """The header of the address's segment."""
-        if self.address.section is None:
+        if self.address.segment is None:
             return None
-        self._copy.use(LocalStore.stamp)
-        return self._copy.recovered.header if self._copy.recovered else None
+        self._store.use(LocalStore.stamp)
+        return self._store.recovered.header if self._store.recovered else None
 
 
 def _do_nothing() -> None:

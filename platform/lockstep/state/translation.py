@@ -153,12 +153,12 @@ def translate_state(
             there = StateVersion(generation, position.topic_id, position.partition, position.next_offset, None)
             written = add_base(writer, there, header, dict(_translate(move, entries.items())))
             digest.update(digest_position(position))
-            section = None
+            segment = None
             if written is not None:
-                section, packed = written
+                segment, packed = written
                 for block in packed.blocks:
                     digest.update(block)
-            moved.append(msgspec.structs.replace(position, state=section))
+            moved.append(msgspec.structs.replace(position, state=segment))
     size = max((each.state.start + each.state.length for each in moved if each.state is not None), default=0)
     return RelocatedState(tuple(moved), digest.hexdigest(), {target / writer.name: size} if size else {})
 

@@ -105,7 +105,7 @@ class SideLogs:
         return [newest for side in sides if (newest := side.newest) is not None]
 
 
-def catch_up_beside_writer(folders: StreamFolders, head: Head) -> None:
+def catch_up_alongside_writer(folders: StreamFolders, head: Head) -> None:
     """Bring the side tables of a stream up to a head, or to a newer one where batches were committed meanwhile.
 
     Raises:

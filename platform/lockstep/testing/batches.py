@@ -176,14 +176,14 @@ class BatchedRun(Generic[S, R]):
     def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeResult:
         """A batch; with a crash it is processed twice, and followed by a restart."""
         life = self._life
-        facts = self._facts(planned)
+        result = self._fold_range(planned)
         if crashes:
-            facts = self._facts(planned)
-        (reached,) = facts.ranges
-        quarantine = self._aside("quarantine", facts.quarantine)
-        self._proven += life.notes.keep(self._rows(facts), quarantine)
+            result = self._fold_range(planned)
+        (reached,) = result.ranges
+        quarantine = self._aside("quarantine", result.quarantine)
+        self._proven += life.notes.keep(self._rows(result), quarantine)
         self._quarantine += list_rejected(quarantine)
-        self._late += list_rejected(self._aside("late", facts.late))
+        self._late += list_rejected(self._aside("late", result.late))
         self._read += [(life, at) for at in range(planned.position.next_offset, reached.reached.next_offset)]
         life.position = reached.reached
         self.finding = reached.finding
@@ -191,7 +191,7 @@ class BatchedRun(Generic[S, R]):
             self._restart(reached)
         return reached
 
-    def _facts(self, planned: PlannedRange) -> TaskResult:
+    def _fold_range(self, planned: PlannedRange) -> TaskResult:
         self._number += 1
         task = TaskSpec(
             BatchIdentity(
@@ -203,7 +203,7 @@ class BatchedRun(Generic[S, R]):
             ),
             (planned,),
         )
-        return run_task_safely(self._job(), task, self._life.notes.program, self._life)
+        return run_task_safely(self._job(), task, self._life.notes.compiled, self._life)
 
     def _folded(self) -> Iterator[MessageResult[R]]:
         """The final result of each message: some were buffered, and released by a later batch."""
@@ -248,18 +248,20 @@ class BatchedRun(Generic[S, R]):
         """The states of all open sessions, read from the files."""
         where = life.position
         address = make_state_version(GENERATION, where)
-        hot = LocalStorePool(self._root / "hot", self._root / "state")
-        opened = PartitionState[object].open(address, durable=self._root / "state", hot=hot, schema=self._made.state)
+        local_stores = LocalStorePool(self._root / "hot", self._root / "state")
+        opened = PartitionState[object].open(
+            address, durable=self._root / "state", local_stores=local_stores, schema=self._made.state
+        )
         with opened as state:
-            for session in dict.fromkeys(place.session for place in life.notes.places.values()):
+            for session in dict.fromkeys(envelope.session for envelope in life.notes.envelopes.values()):
                 entry = state.load(session)
                 if entry is not None and entry.state is not None:
                     yield life.mark + session, cast("S", entry.state)
 
-    def _rows(self, facts: TaskResult) -> pa.Table | None:
+    def _rows(self, result: TaskResult) -> pa.Table | None:
         """The rows of a batch, as stored in the table."""
         return (
-            pa.concat_tables(_read(self._root / "table" / file.path) for file in facts.files) if facts.files else None
+            pa.concat_tables(_read(self._root / "table" / file.path) for file in result.files) if result.files else None
         )
 
     def _aside(self, folder: str, files: Sequence[SideFile]) -> list[QuarantineRow]:
@@ -274,7 +276,7 @@ class BatchedRun(Generic[S, R]):
             quarantine=self._root / "quarantine",
             late=self._root / "late",
             state=self._root / "state",
-            hot=self._root / "hot",
+            local_root=self._root / "hot",
         )
 
 

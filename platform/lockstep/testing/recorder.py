@@ -37,19 +37,19 @@ class Recorder(Generic[R]):
     """The records of one partition. A range may be folded more than once: only its last fold counts.
 
     Attributes:
-        program: The stream, whose calls and results are recorded.
+        compiled: The stream, whose calls and results are recorded.
         topic: The topic.
-        places: The envelope of each message, by offset.
+        envelopes: The envelope of each message, by offset.
     """
 
     def __init__(self, made: CompiledStream, topic: str) -> None:
         self._made, self.topic = made, topic
         self._now, self._kept = _Pass(), _Pass()
-        self.places: dict[int, Envelope] = {}
+        self.envelopes: dict[int, Envelope] = {}
         self._aside: dict[int, QuarantineRow] = {}
-        self.program = replace(
+        self.compiled = replace(
             made,
-            envelope=self._place,
+            envelope=self._envelope,
             gate_for=self._gate_for,
             on_snapshot=self._open,
             on_update=self._apply,
@@ -76,12 +76,12 @@ class Recorder(Generic[R]):
     def folded(self, offset: int) -> MessageResult[R]:
         """The result of a message."""
         rows = cast("tuple[R, ...]", self._kept.rows.get(offset, ()))
-        return MessageResult(offset, self.places.get(offset), self._verdict(offset), rows, self.topic)
+        return MessageResult(offset, self.envelopes.get(offset), self._verdict(offset), rows, self.topic)
 
     def violation(self, finding: Finding) -> MessageResult[R]:
         """The result of the message of a violation."""
         verdict = _told(finding, Judgement.VIOLATION, finding.found or finding.detail or None)
-        return MessageResult(finding.offset, self.places.get(finding.offset), verdict, (), self.topic)
+        return MessageResult(finding.offset, self.envelopes.get(finding.offset), verdict, (), self.topic)
 
     def _verdict(self, offset: int) -> Verdict:
         judged, aside = self._kept.verdicts.get(offset), self._aside.get(offset)
@@ -90,13 +90,13 @@ class Recorder(Generic[R]):
             return _told(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)
         if judged is not None:
             return judged
-        place = self.places.get(offset)
+        envelope = self.envelopes.get(offset)
         undecodable = Verdict(judgement=self._made.integrity.judge(Fault.UNDECODABLE), cause="undecodable")
-        return SKIPPED if place is not None and place.kind is Kind.SKIP else undecodable
+        return SKIPPED if envelope is not None and envelope.kind is Kind.SKIP else undecodable
 
-    def _place(self, message: object, record: Record) -> Envelope:
-        place = self.places[record.offset] = self._made.envelope(message, record)
-        return place
+    def _envelope(self, message: object, record: Record) -> Envelope:
+        envelope = self.envelopes[record.offset] = self._made.envelope(message, record)
+        return envelope
 
     def _gate_for(
         self,
@@ -181,7 +181,7 @@ class RecordingGate(Gate):
         self.adapt, self.held, self.due_us, self.due = asked.adapt, asked.held, asked.due_us, asked.due  # type: ignore[method-assign]  # as they are
 
     @override
-    def check(self, state: GateState, place: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        after, verdict = self._asked.check(state, place, record)
+    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        after, verdict = self._asked.check(state, envelope, record)
         self._verdicts()[record.offset] = verdict
         return after, verdict

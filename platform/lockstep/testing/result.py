@@ -19,14 +19,14 @@ class MessageResult(Generic[R]):
 
     Attributes:
         offset: Its position among the messages of its topic, from 0.
-        place: Its envelope; None when it could not be decoded or has none.
+        envelope: Its envelope; None when it could not be decoded or has none.
         verdict: Its verdict. A message of kind SKIP is accepted with the cause "skip".
         rows: The rows that it emitted, in order.
         topic: Its topic.
     """
 
     offset: int
-    place: Envelope | None
+    envelope: Envelope | None
     verdict: Verdict
     rows: tuple[R, ...]
     topic: str = "testing"

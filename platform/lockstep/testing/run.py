@@ -99,10 +99,12 @@ class _Pass(Generic[S, R]):
         notes.begin()
         self._schema = made.state
         address = make_empty_state(0, TOPIC_ID, 0, 0)
-        hot = LocalStorePool(_NOWHERE, _NOWHERE)
-        self._state = PartitionState[object].open(address, durable=_NOWHERE, hot=hot, schema=made.state)
+        local_stores = LocalStorePool(_NOWHERE, _NOWHERE)
+        self._state = PartitionState[object].open(
+            address, durable=_NOWHERE, local_stores=local_stores, schema=made.state
+        )
         where = Position(topic=notes.topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
-        fold = self.fold = RangeFold(notes.program, where, self._state, self.without, find_latest_us(made))
+        fold = self.fold = RangeFold(notes.compiled, where, self._state, self.without, find_latest_us(made))
         fold.fold(log)
         fold.finish(len(log))
         self.finding = fold.outcome.finding if isinstance(fold.outcome, FoldStopped) else None

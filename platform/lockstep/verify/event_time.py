@@ -51,8 +51,8 @@ class ReplayBuffer:
     def discard(self, offsets: Iterable[int]) -> None:
         """Quarantine messages that will not be applied."""
         for offset in offsets:
-            place, _, record = self._take_buffered(offset)
-            self._aside.keep(record, "suspended", place.session)
+            envelope, _, record = self._take_buffered(offset)
+            self._aside.keep(record, "suspended", envelope.session)
 
     def drop(self, offsets: Iterable[int]) -> None:
         """Drop messages that a snapshot covers."""
@@ -79,10 +79,10 @@ class ReplayBuffer:
 
     def apply(self, message: Held, *, at: int) -> None:
         """Apply a message; one that ends its session frees the session's buffered messages."""
-        place = message[0]
-        held = self._applying.sessions.get(place.session)
+        envelope = message[0]
+        held = self._applying.sessions.get(envelope.session)
         self._applying.apply(message, at=at)
-        if place.kind is Kind.END and held is not None:
+        if envelope.kind is Kind.END and held is not None:
             self.discard(find_buffered(held.known.memory))
 
     def complete(self, message: Held, parts: Sequence[int]) -> bool:
@@ -201,10 +201,10 @@ class ReplayTimers:
         self._at: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
-    def advance(self, place: Envelope, body: object, record: Record) -> None:
+    def advance(self, envelope: Envelope, body: object, record: Record) -> None:
         """Advance the watermark by a message."""
         if self._declared.watermark is None:
-            self.moment.advance(find_event_time(place, record))
+            self.moment.advance(find_event_time(envelope, record))
         elif (said := self._declared.watermark(body, record)) is not None:
             self.moment.advance(said)
 
@@ -213,15 +213,15 @@ class ReplayTimers:
         """Whether the watermark has passed a due time."""
         return bool(self._heap) and self._heap[0][0] <= self.moment.at_us
 
-    def note_message(self, place: Envelope, record: Record) -> None:
+    def note_message(self, envelope: Envelope, record: Record) -> None:
         """Note that a message of a session was applied or buffered."""
-        held = self._applying.sessions.get(place.session)
+        held = self._applying.sessions.get(envelope.session)
         if held is None or not self.arms:
             return
-        if not self.moment.is_implausible(at_us := find_event_time(place, record)):
+        if not self.moment.is_implausible(at_us := find_event_time(envelope, record)):
             held.seen_us = max(held.seen_us, at_us)
         held.at = record.offset
-        self.note(place.session, held)
+        self.note(envelope.session, held)
 
     def note(self, session: str, held: Session) -> None:
         """Record the due time of a session."""

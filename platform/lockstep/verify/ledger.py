@@ -115,7 +115,7 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
         return ViolationPlace(self.topic, self.topic_id, self.partition)
 
     @property
-    def section(self) -> SegmentRef | None:
+    def segment(self) -> SegmentRef | None:
         """The address of the partition's state after it."""
         if self.state_file is None or self.state_start is None or self.state_length is None:
             return None

@@ -37,7 +37,7 @@ def check_origin(folders: StreamFolders, stored: StoredTables, violations: Viola
             f"the state of batch {origin.batch} of {origin.stream}, with which it began, is not kept any more"
         )
     else:
-        own = {key: row.section for key, row in first.items()}
+        own = {key: row.segment for key, row in first.items()}
         _compare(folders, origin, first.values(), own, violations)
     if isinstance(origin, Imported):
         where = f"rows before it are in the table with id {origin.table_id}"
@@ -100,25 +100,25 @@ def _compare(
     folders: StreamFolders,
     origin: Origin | Imported,
     rows: Iterable[LedgerRange],
-    sections: Mapping[Key, SegmentRef | None],
+    segments: Mapping[Key, SegmentRef | None],
     violations: Violations,
 ) -> None:
     expected = f"digest {origin.digest} of batch {origin.batch} of {origin.stream}"
     try:
-        found = _digest(folders.state, rows, sections)
+        found = _digest(folders.state, rows, segments)
     except StateError as error:
         found = error.problem
     if found != origin.digest:
         violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, expected, f"{found} in {folders.stream}")
 
 
-def _digest(state: Path, rows: Iterable[LedgerRange], sections: Mapping[Key, SegmentRef | None]) -> str:
+def _digest(state: Path, rows: Iterable[LedgerRange], segments: Mapping[Key, SegmentRef | None]) -> str:
     digest = hashlib.sha256()
     for row in sorted(rows, key=lambda each: (each.topic_id, each.partition)):
         skipped = [[each.session, each.before] for each in row.suspended_sessions]
         parts = (row.topic_id, row.partition, row.until, to_microseconds(row.watermark), row.rows_emitted)
         digest.update(msgspec.json.encode([*parts, row.suspended_from, skipped, row.catching_up, row.joined_at]))
-        last = sections.get((row.topic_id, row.partition))
+        last = segments.get((row.topic_id, row.partition))
         if last is None:
             continue
         address = StateVersion(row.generation, row.topic_id, row.partition, row.until, last)

@@ -123,17 +123,17 @@ class Replay:
             self._undecodable(record)
             return
         try:
-            place = self._declared.envelope(body, record)
+            envelope = self._declared.envelope(body, record)
         except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
             self._misplaced(record, error)
             return
-        if place.kind is Kind.SKIP:
+        if envelope.kind is Kind.SKIP:
             self.aside.counts["skipped"] += 1
             self.aside.expect_in_no_side_table(record.offset)
         elif self.due.is_timed:
-            self._judge_in_time((place, body, record))
+            self._judge_in_time((envelope, body, record))
         else:
-            self._judge((place, body, record))
+            self._judge((envelope, body, record))
 
     def _decoded(self, value: bytes | None) -> object:
         if value is None or len(value) > self._declared.message_bytes_max:
@@ -142,12 +142,12 @@ class Replay:
 
     def _judge_in_time(self, message: Held) -> None:
         """Judge a message after everything due before it; a message that the transform refuses makes nothing due."""
-        place, body, record = message
+        envelope, body, record = message
         watermark_us = self.due.moment.at_us
         try:
-            self.due.advance(place, body, record)
+            self.due.advance(envelope, body, record)
         except Exception as error:  # noqa: BLE001  # see above
-            self.waiting.refused(record, place.session, error)
+            self.waiting.refused(record, envelope.session, error)
             return
         may_undo = self.aside.kept.holds(record.offset) and (self.due.is_due or self.waiting.held)
         copied = self._copied() if may_undo else None
@@ -155,7 +155,7 @@ class Replay:
         raised = self._judge(message, refuses=copied is None)
         if raised is not None and copied is not None:
             self._rollback(copied)
-            self.waiting.refused(record, place.session, raised)
+            self.waiting.refused(record, envelope.session, raised)
         if raised is not None:
             self.due.moment.at_us = watermark_us
 
@@ -166,9 +166,9 @@ class Replay:
             message: Its envelope, body and record.
             refuses: Whether it is quarantined on an error.
         """
-        place, _, record = message
-        held = self.sessions.get(place.session)
-        fated = decide_outcome(self._rules, held.known if held is not None else None, place, record, self.suspension)
+        envelope, _, record = message
+        held = self.sessions.get(envelope.session)
+        fated = decide_outcome(self._rules, held.known if held is not None else None, envelope, record, self.suspension)
         self.waiting.discard(fated.freed)
         self.waiting.drop(fated.stale)
         try:
@@ -177,16 +177,16 @@ class Replay:
             raise
         except Exception as error:  # noqa: BLE001  # see above
             if refuses:
-                self.waiting.refused(record, place.session, error)
+                self.waiting.refused(record, envelope.session, error)
             return error
         self._notice(fated)  # not of a message that the transform refuses; of one that completes a refused snapshot
         if done and fated.what in _GOES_ON:
-            self.due.note_message(place, record)
+            self.due.note_message(envelope, record)
         return None
 
     def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
         """Carry out a ruling; False where it completes a snapshot that the transform refuses."""
-        place, _, record = message
+        envelope, _, record = message
         if fated.what is Action.ACCEPT:
             return self._accept(fated, message)
         if fated.what is Action.HOLD:
@@ -200,28 +200,28 @@ class Replay:
         elif fated.what is Action.LATE:
             self._late(message)
         elif fated.what is Action.ASIDE:
-            self.aside.keep(record, fated.cause, place.session)
+            self.aside.keep(record, fated.cause, envelope.session)
         else:
-            self._keep_out(fated, record, place.session, held)
+            self._keep_out(fated, record, envelope.session, held)
         return True
 
     def _accept(self, fated: SessionOutcome, message: Held) -> bool:
-        place, _, record = message
+        envelope, _, record = message
         known = cast("SessionMemory", fated.known)
-        held = self.sessions.get(place.session)
+        held = self.sessions.get(envelope.session)
         if held is not None and fated.before and is_multipart_open(held.known.memory):
             if not self.waiting.complete(message, fated.before):
                 return False
-            self.sessions[place.session].known = known
+            self.sessions[envelope.session].known = known
             return True
-        if held is not None and (fated.before or place.kind is Kind.END):
+        if held is not None and (fated.before or envelope.kind is Kind.END):
             held.known = known  # applied and freed messages are no longer buffered
-            self.waiting.release(place.session, fated.before, record.offset)
-        if place.kind is Kind.END:
+            self.waiting.release(envelope.session, fated.before, record.offset)
+        if envelope.kind is Kind.END:
             self.waiting.apply(message, at=record.offset)
             return True
         self.applying.apply(message, at=record.offset, known=known, opens=True if fated.begins else None)
-        self.waiting.release(place.session, fated.after, record.offset)
+        self.waiting.release(envelope.session, fated.after, record.offset)
         return True
 
     def _hold(self, fated: SessionOutcome, message: Held) -> None:
@@ -235,14 +235,14 @@ class Replay:
         self.waiting.hold(message)
 
     def _late(self, message: Held) -> None:
-        place, body, record = message
-        held, on_late = self.sessions.get(place.session), self._declared.on_late
+        envelope, body, record = message
+        held, on_late = self.sessions.get(envelope.session), self._declared.on_late
         if held is not None and on_late is not None:
-            rows = self.applying.run_hook(place.session, lambda: on_late(held.state, body, record), held)
+            rows = self.applying.run_hook(envelope.session, lambda: on_late(held.state, body, record), held)
             self.aside.counts["timer_rows"] += bool(rows)
-            source = Source(record.offset, place.session, place.sequence, place.event_time_us)
+            source = Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us)
             self.applying.emit(source, record.offset, rows)
-        self.aside.keep_late(record, place.session)
+        self.aside.keep_late(record, envelope.session)
 
     def _keep_out(self, fated: SessionOutcome, record: Record, session: str, held: Session | None) -> None:
         after = fated.known

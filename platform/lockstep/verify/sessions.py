@@ -79,19 +79,19 @@ class ReplaySessions:
             known: The gate's memory after it, where that changes.
             opens: Whether it makes a new state; by default its kind decides.
         """
-        place, body, record = message
-        held = self.sessions.get(place.session)
-        if place.kind is Kind.END:
-            rows = self.end(place.session)
-        elif held is None or (self._opens(held, place) if opens is None else opens):
-            rows = self._opened(place, body, record, known)
+        envelope, body, record = message
+        held = self.sessions.get(envelope.session)
+        if envelope.kind is Kind.END:
+            rows = self.end(envelope.session)
+        elif held is None or (self._opens(held, envelope) if opens is None else opens):
+            rows = self._opened(envelope, body, record, known)
         else:
-            rows = self._updated(held, place, body, record)
+            rows = self._updated(held, envelope, body, record)
             held.known = known or held.known
-        self.touched.add(place.session)
+        self.touched.add(envelope.session)
         self._aside.expect_in_no_side_table(record.offset, with_rows=bool(rows))
         self._aside.counts["with_rows" if rows else "accepted_without_row"] += 1
-        self.emit(Source(record.offset, place.session, place.sequence, place.event_time_us), at, rows)
+        self.emit(Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us), at, rows)
 
     def emit(self, source: Source, at: int, rows: list[msgspec.Struct]) -> None:
         """Add rows that the table must hold."""
@@ -135,28 +135,28 @@ class ReplaySessions:
         held.since = []
 
     @staticmethod
-    def _opens(held: Session, place: Envelope) -> bool:
-        return place.kind is not Kind.UPDATE or held.known.memory is None
+    def _opens(held: Session, envelope: Envelope) -> bool:
+        return envelope.kind is not Kind.UPDATE or held.known.memory is None
 
     def _opened(
-        self, place: Envelope, body: object, record: Record, known: SessionMemory | None
+        self, envelope: Envelope, body: object, record: Record, known: SessionMemory | None
     ) -> list[msgspec.Struct]:
         state = self._declared.on_snapshot(body, record)
         rows: list[msgspec.Struct] = []
         if isinstance(state, InitialState):
             rows, state = list(state.rows), state.state
-        self._refuse_unfit(rows, place, record)
-        held = self.sessions.get(place.session)
+        self._refuse_unfit(rows, envelope, record)
+        held = self.sessions.get(envelope.session)
         if held is None:
-            held = self.sessions[place.session] = Session(known or SessionMemory(record.offset, None), state)
+            held = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
         held.known, held.state = known or held.known, state
         self.save(held)
         return rows
 
-    def _updated(self, held: Session, place: Envelope, body: object, record: Record) -> list[msgspec.Struct]:
+    def _updated(self, held: Session, envelope: Envelope, body: object, record: Record) -> list[msgspec.Struct]:
         try:
             rows = list(self._declared.on_update(held.state, body, record))
-            self._refuse_unfit(rows, place, record)
+            self._refuse_unfit(rows, envelope, record)
         except Exception:
             self._undo(held)
             raise
@@ -174,10 +174,10 @@ class ReplaySessions:
             for _ in self._declared.on_update(held.state, body, record):
                 pass
 
-    def _refuse_unfit(self, rows: list[msgspec.Struct], place: Envelope, record: Record) -> None:
+    def _refuse_unfit(self, rows: list[msgspec.Struct], envelope: Envelope, record: Record) -> None:
         """Treat rows that no table can hold as an error; checked in detail only where the stream refused them too."""
         if not rows or not self._aside.kept.holds(record.offset):
             return
-        source = Source(record.offset, place.session, place.sequence, place.event_time_us)
+        source = Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us)
         if find_unfit(rows, self._declared.row_type) or find_unfit_provenance(source):
             raise ValueError("a row that its table cannot hold")

@@ -188,7 +188,7 @@ class StoredState:
         compared: How many session states were compared.
         cleaned: Ledger rows before the rewind floor whose state was deleted since.
         left: Ledger rows of a promotion whose state is in the shadow's folder.
-        unreadable: A section could not be read: nothing more can be proven of the partition's state.
+        unreadable: A segment could not be read: nothing more can be proven of the partition's state.
     """
 
     def __init__(self, folder: Path, declared: Declared, violations: Violations, head: Head) -> None:
@@ -205,9 +205,9 @@ class StoredState:
         """Advance to the state of a ledger row.
 
         Raises:
-            StateError: A section is missing, damaged, of another partition or of another type.
+            StateError: A segment is missing, damaged, of another partition or of another type.
         """
-        wanted = row.section
+        wanted = row.segment
         if wanted == self._at:
             return
         head = self._load(row)
@@ -216,8 +216,8 @@ class StoredState:
             self._differs(row, None, f"the state before offset {row.until}", found)
 
     def _load(self, row: LedgerRange) -> Segment | None:
-        """Read the sections of the row: its new ones, or its whole chain."""
-        wanted = row.section
+        """Read the segments of the row: its new ones, or its whole chain."""
+        wanted = row.segment
         address = StateVersion(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
             self._entries, self._system, self._at, self._typed = {}, StoredSystemEntries(), None, None
@@ -334,15 +334,15 @@ class StoredState:
             self._schema.put_tables(state, today.migrated.state)
         return gate, state
 
-    def _put(self, section: Segment) -> None:
-        if section.header.is_base:
+    def _put(self, segment: Segment) -> None:
+        if segment.header.is_base:
             self._entries, self._system = {}, StoredSystemEntries()
-        for block in section.blocks():
+        for block in segment.blocks():
             for key, value in block:
                 if not is_session(key):
                     if not self._system.put(key, value):
                         raise StateDamaged(
-                            section.place, "entries of a known kind", f"a key beginning with {key[:1]!r}"
+                            segment.place, "entries of a known kind", f"a key beginning with {key[:1]!r}"
                         )
                     continue
                 session = key.decode("utf-8", "surrogatepass")

@@ -83,8 +83,8 @@ def row_parts(of: RowWithOrigin[Level]) -> dict[str, object]:
 
 
 def _verdict(of: MessageResult[Level]) -> str:
-    place, verdict = of.place, of.verdict
-    what = "no place" if place is None else f"{place.kind.value} {place.session} {place.sequence}"
+    envelope, verdict = of.envelope, of.verdict
+    what = "no envelope" if envelope is None else f"{envelope.kind.value} {envelope.session} {envelope.sequence}"
     told = f"{of.topic} {of.offset}  {what}: {verdict.judgement.value}"
     told += f", {verdict.cause}" if verdict.cause else ""
     expected_found = f" (expected {verdict.expected}, found {verdict.found})" if verdict.expected else ""

@@ -183,11 +183,17 @@ class Source:
         return []
 
 
-def process(program: CompiledStream, source: Source, folder: Path, splits: list[int]) -> list[object]:
+def process(compiled: CompiledStream, source: Source, folder: Path, splits: list[int]) -> list[object]:
     """All that a task leaves, batch by batch: its result, rows, rejected messages and states."""
     position, came = Position(topic="gauges.a", topic_id="id", partition=0, next_offset=0), list[object]()
     job = JobSpec(
-        stream=b"", kafka={}, table=folder, quarantine=folder, late=folder, state=folder / "state", hot=folder / "hot"
+        stream=b"",
+        kafka={},
+        table=folder,
+        quarantine=folder,
+        late=folder,
+        state=folder / "state",
+        local_root=folder / "hot",
     )
     for number, split in enumerate([*splits, len(source.log)]):
         until = min(split, len(source.log))
@@ -197,9 +203,9 @@ def process(program: CompiledStream, source: Source, folder: Path, splits: list[
             generation=1, epoch=1, number=number, commit_hour="2026-01-01T00", planned_at_us=LATEST_US
         )
         task = TaskSpec(batch, (PlannedRange(position, until),))
-        result = run_task_safely(job, task, program, source)
+        result = run_task_safely(job, task, compiled, source)
         position = result.ranges[0].reached
-        came += [_comparable(result), *_read(folder, result), _states(program, job, position)]
+        came += [_comparable(result), *_read(folder, result), _states(compiled, job, position)]
         if result.ranges[0].finding is not None:
             break
     return came
@@ -222,10 +228,10 @@ def _read(folder: Path, result: TaskResult) -> Iterator[object]:
         yield {name: list(map(repr, column)) for name, column in table.to_pydict().items()}  # -0.0 is not 0.0
 
 
-def _states(program: CompiledStream, job: JobSpec, position: Position) -> dict[str, bytes | None]:
+def _states(compiled: CompiledStream, job: JobSpec, position: Position) -> dict[str, bytes | None]:
     address = make_state_version(1, position)
     opened = PartitionState.open(
-        address, durable=job.state, hot=LocalStorePool(job.hot, job.state), schema=program.state
+        address, durable=job.state, local_stores=LocalStorePool(job.local_root, job.state), schema=compiled.state
     )
     with opened as state:
         loaded = {session: state.load(session) for session in ("a", "b", "c", "d", "")}
@@ -238,10 +244,10 @@ def compile_any(stream: AnyStream) -> CompiledStream:
 
 def compile_both(name: str) -> tuple[CompiledStream, CompiledStream]:
     """The stream in chunks, however small, and by message."""
-    program = compile_any(GAUGES[name])
-    assert program.columns is not None
-    return replace(program, columns=replace(program.columns, messages_min=1, pause_max=0)), replace(
-        program, columns=None
+    compiled = compile_any(GAUGES[name])
+    assert compiled.columns is not None
+    return replace(compiled, columns=replace(compiled.columns, messages_min=1, pause_max=0)), replace(
+        compiled, columns=None
     )
 
 
@@ -303,15 +309,15 @@ def test_a_chunk_of_updates_without_rows_comes_to_the_same(tmp_path: Path) -> No
     assert came == process(singles, source, tmp_path / "singles", [])
 
 
-def fold(program: CompiledStream, log: list[InLog], tmp_path: Path, sizes: Sequence[int]) -> RangeFold:
+def fold(compiled: CompiledStream, log: list[InLog], tmp_path: Path, sizes: Sequence[int]) -> RangeFold:
     position = Position(topic="gauges.a", topic_id="id", partition=0, next_offset=0)
     state: PartitionState[object] = PartitionState.open(
         make_state_version(1, position),
         durable=tmp_path / "state",
-        hot=LocalStorePool(tmp_path / "hot", tmp_path / "state"),
-        schema=program.state,
+        local_stores=LocalStorePool(tmp_path / "hot", tmp_path / "state"),
+        schema=compiled.state,
     )
-    folded = RangeFold(program, position, state)
+    folded = RangeFold(compiled, position, state)
     at = 0
     for size in sizes:
         folded.fold(log[at : at + size])
@@ -346,9 +352,9 @@ def test_rows_that_were_changed_at_once_are_in_the_states_before_anybody_reads_t
 
 
 def test_a_stream_that_suspends_or_overrides_a_hook_has_no_chunks(tmp_path: Path) -> None:
-    program = compile_any(make_gauges(Gauges(), suspends=True))
-    columns = replace(cast("ColumnProgram", program.columns), messages_min=1)
-    folded = fold(replace(program, columns=columns), make_log(PLAIN, []), tmp_path, [3, 27])
+    compiled = compile_any(make_gauges(Gauges(), suspends=True))
+    columns = replace(cast("ColumnProgram", compiled.columns), messages_min=1)
+    folded = fold(replace(compiled, columns=columns), make_log(PLAIN, []), tmp_path, [3, 27])
     assert folded.chunks is not None
     assert folded.chunks.folded == 0
     assert compile_any(make_gauges(OwnEnvelope())).columns is None

@@ -561,7 +561,7 @@ def _section(forged: Forged, row: dict[str, Any]) -> tuple[dict[str, Any], dict[
 
 
 def _encoded(header: dict[str, Any], entries: dict[bytes, Any]) -> bytes:
-    """A section with these entries, whole by all its sums."""
+    """A segment with these entries, whole by all its sums."""
     packer = zstandard.ZstdCompressor(write_checksum=True)
     told = packer.compress(msgspec.msgpack.encode(header | {"entries": len(entries), "file": FORGED}))
     block = packer.compress(msgspec.msgpack.encode([[key, entries[key]] for key in sorted(entries)]))

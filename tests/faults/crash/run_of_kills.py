@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 REPOSITORY = Path(__file__).parents[3]
-START_LOOK_SECONDS, LOOK_SECONDS = 0.05, 0.0005
+START_POLL_SECONDS, POLL_SECONDS = 0.05, 0.0005
 """While Spark starts; and within a batch, where some 10 ms lie between the two commits."""
 AIM_SECONDS_MAX, END_SECONDS_MAX, GONE_SECONDS_MAX = 300.0, 600.0, 30.0
 FIRST_BATCHES = 3
@@ -79,9 +79,9 @@ class RunOfKills:
         baseline, began = Baseline(self.places), time.monotonic()
         driver = self._start()
         try:
-            self._until(driver, lambda: self.places.batch >= max(FIRST_BATCHES, baseline.batch + 1), START_LOOK_SECONDS)
+            self._until(driver, lambda: self.places.batch >= max(FIRST_BATCHES, baseline.batch + 1), START_POLL_SECONDS)
             recovered, watch = time.monotonic() - began, Watch(baseline)
-            self._until(driver, lambda: watch.sees(aim), LOOK_SECONDS)
+            self._until(driver, lambda: watch.sees(aim), POLL_SECONDS)
         finally:
             driver.kill()
             driver.wait()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 REPOSITORY = Path(__file__).parents[3]
-WAIT_SECONDS_MAX, LOOK_SECONDS, GONE_SECONDS_MAX = 240.0, 0.02, 30.0
+WAIT_SECONDS_MAX, POLL_SECONDS, GONE_SECONDS_MAX = 240.0, 0.02, 30.0
 
 
 def wait_until(met: Callable[[], bool], what: str) -> None:
@@ -45,7 +45,7 @@ def wait_until(met: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not met():
         assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX} s: {what}"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 @dataclass
@@ -188,7 +188,7 @@ class Drivers:
         deadline = time.monotonic() + GONE_SECONDS_MAX
         while left := marked(self.mark):
             assert time.monotonic() < deadline, f"still there: {left}"
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -64,9 +64,9 @@ def at(first: int, values: Several[bytes]) -> list[tuple[int, str, bytes]]:
 
 def epochs(runs: LocalRuns) -> tuple[int | None, int | None]:
     """Of the leader that wrote what was read last, and of the leader now."""
-    discovery = ClusterAdmin(make_admin_client(runs.settings.kafka), runs.settings.kafka.timeout_seconds)
+    admin = ClusterAdmin(make_admin_client(runs.settings.kafka), runs.settings.kafka.timeout_seconds)
     newest = read_ledger(runs.folders.ledger)[-1]
-    return newest.leader_epoch, discovery.view([newest.topic]).ends[newest.topic_id, 0].leader_epoch
+    return newest.leader_epoch, admin.view([newest.topic]).ends[newest.topic_id, 0].leader_epoch
 
 
 @pytest.mark.fault("F29")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[3]
 NO_DAGSTER = Path(__file__).with_name("no_dagster")
-LOOK_SECONDS, WAIT_SECONDS_MAX = 0.1, 400.0
+POLL_SECONDS, WAIT_SECONDS_MAX = 0.1, 400.0
 OPTIONS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -41,7 +41,7 @@ def wait_until(met: Callable[[], bool], what: str, seconds_max: float = WAIT_SEC
     began = time.monotonic()
     while not met():
         assert time.monotonic() - began < seconds_max, f"{what}: not within {seconds_max} s"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return time.monotonic() - began
 
 

@@ -53,14 +53,14 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
     )
     stream = counting(topic_family)
     folders = StreamFolders(stream.name, settings.table_root)
-    discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
-    approach = WriterStartup(stream, folders, discovery.cluster_id())
+    admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    startup = WriterStartup(stream, folders, admin.cluster_id())
     plans: list[BatchPlan] = []
     hands = RunContext(
         stream=stream,
         trigger=AvailableNow(),
         folders=folders,
-        discovery=discovery,
+        admin=admin,
         group=ConsumerGroup(settings.kafka, stream.name),
         runner=closing_once(make_local_runner(make_job(stream, settings, folders)), folders, plans),
         cores=lambda: 1,
@@ -68,8 +68,8 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
         report=lambda _: None,
         launch=Launch(cause="test"),
     )
-    outcome = run_batches(hands, approach.claim(cancelled=lambda: False))
-    head = approach.output.base().head
+    outcome = run_batches(hands, startup.claim(cancelled=lambda: False))
+    head = startup.output.base().head
     assert (outcome, len(stored_rows(folders))) == (RunOutcome.ENDED, MESSAGES - 1)
     assert [plan.batch.number for plan in plans] == [1, 2, 2]
     hours = [plan.batch.commit_hour for plan in plans]
@@ -84,9 +84,9 @@ def closing_once(runner: Runner, folders: StreamFolders, plans: list[BatchPlan])
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
         plans.append(plan)
-        facts = runner(plan)
+        results = runner(plan)
         if len(plans) == 2:
             close_hour(folders)
-        return facts
+        return results
 
     return run

@@ -41,12 +41,12 @@ def test_they_are_in_the_ledger_once_however_late_the_next_message_comes(feed: F
 
     def around(runner: Runner) -> Runner:
         def work(plan: BatchPlan) -> Sequence[TaskResult]:
-            facts = runner(plan)
+            results = runner(plan)
             if any(item.position.topic == silent for group in plan.bins for item in group):
                 stop.set()
             else:
                 feed.send(silent, AFTER)
-            return facts
+            return results
 
         return work
 

@@ -62,8 +62,8 @@ def test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lo
 
     kafka = runs.settings.kafka
     late = AskedLate(kafka, runs.stream.name)
-    discovery = ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
-    check_table_present(runs.stream, runs.folders, discovery, late)
+    admin = ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
+    check_table_present(runs.stream, runs.folders, admin, late)
     assert any(late.published([(f"{feed.family}.values", 0)]).values())
 
 

@@ -74,13 +74,13 @@ def test_a_topic_that_flaps_is_read_once_it_stays(
     runs.run()
     listed, flapping = ClusterAdmin.topic_names, f"{feed.family}.flapping"
 
-    def re_create_first(discovery: ClusterAdmin) -> frozenset[str]:
+    def re_create_first(admin: ClusterAdmin) -> frozenset[str]:
         if len(runs.reports) > 1 and (number := next(begins, None)) is not None:
             if number:
                 feed.delete(flapping)
             feed.create_again("flapping")
             feed.send(flapping, [*values, update(5, a=number)])
-        return listed(discovery)
+        return listed(admin)
 
     monkeypatch.setattr(ClusterAdmin, "topic_names", re_create_first)
     going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.05), "stop": stop})
@@ -106,8 +106,8 @@ def test_a_topic_that_is_gone_at_the_second_look_is_no_loss(
     feed.send(first, session(3))
     runs.run()
 
-    def delete_after_first_look(discovery: ClusterAdmin) -> frozenset[str]:
-        names = listed(discovery)
+    def delete_after_first_look(admin: ClusterAdmin) -> frozenset[str]:
+        names = listed(admin)
         for brief in {name for name in names if f"{feed.family}.brief" in name} - gone:
             feed.delete(brief)
             gone.add(brief)

@@ -30,8 +30,8 @@ def answer_oddly(monkeypatch: pytest.MonkeyPatch, odd: Odd, *looks: int) -> None
     """Change what the cluster says in some looks of a run; all others are as they are."""
     asked, view = [0], ClusterAdmin.view
 
-    def odd_view(discovery: ClusterAdmin, names: Iterable[str]) -> ClusterView:
-        found = view(discovery, names)
+    def odd_view(admin: ClusterAdmin, names: Iterable[str]) -> ClusterView:
+        found = view(admin, names)
         asked[0] += 1
         return odd(found) if asked[0] in looks else found
 

@@ -165,8 +165,8 @@ def test_a_bounded_run_pauses_while_a_partition_has_no_leader(
     pauses, right, looks_without = Pauses(), ClusterAdmin.view_offsets, iter(range(4))
     begun = threading.Event()
 
-    def leaderless_after_the_first_batch(discovery: ClusterAdmin, before: ClusterView) -> ClusterView:
-        view = right(discovery, before)
+    def leaderless_after_the_first_batch(admin: ClusterAdmin, before: ClusterView) -> ClusterView:
+        view = right(admin, before)
         gone = begun.is_set() and next(looks_without, None) is not None
         return msgspec.structs.replace(view, ends={}) if gone else view
 
@@ -193,8 +193,8 @@ def test_a_bounded_run_waits_for_a_partition_that_has_no_leader_at_its_start(
         sent = [*sent, *more]
     pauses, right, looks_without = Pauses(), ClusterAdmin.view_offsets, iter(range(4))
 
-    def leaderless_at_first(discovery: ClusterAdmin, before: ClusterView) -> ClusterView:
-        view = right(discovery, before)
+    def leaderless_at_first(admin: ClusterAdmin, before: ClusterView) -> ClusterView:
+        view = right(admin, before)
         return msgspec.structs.replace(view, ends={}) if next(looks_without, None) is not None else view
 
     monkeypatch.setattr(ClusterAdmin, "view_offsets", leaderless_at_first)
@@ -218,9 +218,9 @@ def telling(worked: threading.Event) -> Around:
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
-            facts = runner(plan)
+            results = runner(plan)
             worked.set()
-            return facts
+            return results
 
         return run
 
@@ -232,10 +232,10 @@ def holding(written: threading.Event, go_on: threading.Event) -> Around:
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
-            facts = runner(plan)
+            results = runner(plan)
             written.set()
             assert go_on.wait(WAIT_SECONDS_MAX)
-            return facts
+            return results
 
         return run
 
@@ -259,8 +259,8 @@ def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, m
     feed.send(topic, [update(6, a=1)])
     right, looks = ClusterAdmin.view, iter(range(1_000))
 
-    def odd_at_first(discovery: ClusterAdmin, names: Iterable[str]) -> ClusterView:
-        view = right(discovery, names)
+    def odd_at_first(admin: ClusterAdmin, names: Iterable[str]) -> ClusterView:
+        view = right(admin, names)
         if next(looks) > 0:
             return view
         later = {key: msgspec.structs.replace(ends, start=ends.high_watermark) for key, ends in view.ends.items()}

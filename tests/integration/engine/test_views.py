@@ -97,23 +97,23 @@ def test_a_view_of_many_partitions_is_asked_for_in_parts(
     for partition in range(5):
         feed.send(topic, VALUES[: partition + 1], partition=partition)
     feed.expire(topic, 2, partition=3)
-    discovery = ClusterAdmin(make_admin_client(runs.settings.kafka), 15.0)
-    whole = discovery.view([topic])
+    cluster_admin = ClusterAdmin(make_admin_client(runs.settings.kafka), 15.0)
+    whole = cluster_admin.view([topic])
     monkeypatch.setattr(admin, "REQUEST_PARTITIONS", 2)
-    in_parts = discovery.view_offsets(whole)
-    assert discovery.view([topic]) == whole == in_parts
+    in_parts = cluster_admin.view_offsets(whole)
+    assert cluster_admin.view([topic]) == whole == in_parts
     ends = [whole.ends[whole.topics[topic].topic_id, partition] for partition in range(5)]
     spans = [(each.start, each.stable_end, each.high_watermark) for each in ends]
     assert spans == [(0, 1, 1), (0, 2, 2), (0, 3, 3), (2, 4, 4), (0, 5, 5)]
 
 
 def test_descriptions_leave_nothing_in_memory(feed: Feed, runs: LocalRuns) -> None:
-    """A run asks for one a batch and topic: what each left would fill the memory of a machine within days."""
+    """A run asks for one per batch and topic: what each left would fill the memory of a machine within days."""
     topics, client = [feed.create("values"), feed.create("more")], make_admin_client(runs.settings.kafka)
     described = ClusterAdmin(client, 15.0).topics(topics)
     ids = _count_topic_ids()
-    for discovery in (*[ClusterAdmin(client, 15.0)] * 20, *(ClusterAdmin(client, 15.0) for _ in range(20))):
-        assert discovery.topics(topics) == described  # a new one asks for the rights to the topics as well
+    for cluster_admin in (*[ClusterAdmin(client, 15.0)] * 20, *(ClusterAdmin(client, 15.0) for _ in range(20))):
+        assert cluster_admin.topics(topics) == described  # a new one asks for the rights to the topics as well
     assert _count_topic_ids() <= ids
 
 

@@ -68,9 +68,9 @@ def then(event: threading.Event) -> Callable[[Runner], Runner]:
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
-            facts = runner(plan)
+            results = runner(plan)
             event.set()
-            return facts
+            return results
 
         return run
 
@@ -144,10 +144,10 @@ def test_a_stop_between_the_look_of_an_automatic_run_and_its_claim_is_not_undone
     feed.send(feed.create("values"), session(1))
     runs.run()
     set_running(runs.folders, check_startable(runs.folders), "started by a test")
-    approach = WriterStartup(runs.stream, runs.folders, runs.cluster_id(), launch=AUTOMATIC, never_ending=True)
+    startup = WriterStartup(runs.stream, runs.folders, runs.cluster_id(), launch=AUTOMATIC, never_ending=True)
     stop_stream(runs.folders, WHY, patience_seconds=1)
     with pytest.raises(NotWanted):
-        approach.claim(cancelled=lambda: False)
+        startup.claim(cancelled=lambda: False)
     assert desired(runs) is Desired.STOPPED
 
 
@@ -246,8 +246,8 @@ def on_its_way(stream: Offline, *, never_ending: bool, launch: Launch = BY_HAND)
     return WriterStartup(stream.stream, stream.folders, CLUSTER, launch=launch, never_ending=never_ending)
 
 
-def claimed(approach: WriterStartup) -> Desired:
-    return approach.claim(cancelled=lambda: False).head.desired
+def claimed(startup: WriterStartup) -> Desired:
+    return startup.claim(cancelled=lambda: False).head.desired
 
 
 def held_by(stream: Offline) -> tuple[int, Desired]:

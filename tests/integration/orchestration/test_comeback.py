@@ -16,7 +16,7 @@ import pytest
 from dagster import DagsterRunStatus
 
 from lockstep.engine.driver.handover import (
-    LOOKS,
+    POLLS,
     HeartbeatRecord,
     Phase,
     StopRequest,
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(900)
 
 PLANNED_SECONDS = 15.0
 """Three triggers: messages that came before are planned in a batch by then."""
-SUPERVISOR, LOOKS_ENOUGH = "order_books_supervisor", 2 * LOOKS
+SUPERVISOR, POLLS_ENOUGH = "order_books_supervisor", 2 * POLLS
 """What was not started after so many looks is not started at all."""
 
 
@@ -82,7 +82,7 @@ class Site:
     def wait_for_looks(self) -> None:
         """Wait until the supervisor has looked often enough to start whatever it would start."""
         before = self.looks()
-        wait_until(lambda: self.looks() >= before + LOOKS_ENOUGH, "the supervisor looks")
+        wait_until(lambda: self.looks() >= before + POLLS_ENOUGH, "the supervisor looks")
 
     def read_on(self, what: str, messages: int = 50) -> None:
         """Produce some more messages and wait until they are committed."""

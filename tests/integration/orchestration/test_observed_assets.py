@@ -48,12 +48,12 @@ class Installed:
 
     def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
         self.stream, self.settings, self.instance = stream, settings, instance
-        self.discovery = ClusterAdmin(make_admin_client(settings.kafka), 15.0)
+        self.admin = ClusterAdmin(make_admin_client(settings.kafka), 15.0)
 
     def subscribe(self, topic: str) -> None:
         """Commit a first batch that holds the topic's partitions, as a run does."""
         folders = StreamFolders(self.stream.name, self.settings.table_root)
-        output = open_tables(folders, make_table_schema(self.stream.types.row), self.discovery.cluster_id())
+        output = open_tables(folders, make_table_schema(self.stream.types.row), self.admin.cluster_id())
         writer = Writer(epoch=1, generation=1)
         output.commit(commit_claim(0, output.table_id, lambda _: None))
         stamp, view = self._stamp(1), self._view(topic)
@@ -82,7 +82,7 @@ class Installed:
     @retry(retry=retry_if_result(lambda view: view.unavailable), wait=wait_fixed(0.1), stop=stop_after_delay(15))
     def _view(self, topic: str) -> ClusterView:
         """Offsets of all partitions: those of a new topic may have no leader yet."""
-        return self.discovery.view([topic])
+        return self.admin.view([topic])
 
     def _stamp(self, number: int) -> LedgerStamp:
         now = datetime.now(UTC)

@@ -153,14 +153,14 @@ def checked(spark: SparkSession, folders: StreamFolders) -> Checked:
 
 
 @pytest.fixture
-def place(checked: Checked, name: str) -> PartitionSummary:
+def partition(checked: Checked, name: str) -> PartitionSummary:
     return next(found for found in checked.partitions if found.topic == name)
 
 
 @pytest.mark.parametrize(("name", "seen_by"), [(fault.__name__, rules) for fault, rules in FAULTS], ids=NAMES)
-def test_a_fault_is_seen_by_the_rules_about_it_and_by_no_other(place: PartitionSummary, seen_by: set[str]) -> None:
+def test_a_fault_is_seen_by_the_rules_about_it_and_by_no_other(partition: PartitionSummary, seen_by: set[str]) -> None:
     rules = judge_partitions(snapshots_emit=False)
-    assert {rule.id for rule in rules if rule.breaks(place)} == seen_by
+    assert {rule.id for rule in rules if rule.breaks(partition)} == seen_by
 
 
 def test_every_rule_fails_and_names_the_partitions_that_broke_it(checked: Checked) -> None:
@@ -191,18 +191,18 @@ def test_many_tasks_measure_what_one_does_also_in_increments(
 
 
 @pytest.mark.parametrize("name", ["a_number_is_used_by_two_messages"])
-def test_a_repeated_number_is_no_break_where_snapshots_emit_rows(place: PartitionSummary) -> None:
-    results = judge_summary(judge_partitions(snapshots_emit=True), [place]).results
+def test_a_repeated_number_is_no_break_where_snapshots_emit_rows(partition: PartitionSummary) -> None:
+    results = judge_summary(judge_partitions(snapshots_emit=True), [partition]).results
     assert [result.outcome for result in results] == [RuleOutcome.PASSED] * 4
 
 
 @pytest.mark.parametrize("name", ["nothing_is_wrong"])
-def test_rows_without_numbers_leave_the_sequence_unchecked(place: PartitionSummary) -> None:
-    results = judge_summary(judge_partitions(snapshots_emit=True), [replace(place, numbered_rows=0)]).results
+def test_rows_without_numbers_leave_the_sequence_unchecked(partition: PartitionSummary) -> None:
+    results = judge_summary(judge_partitions(snapshots_emit=True), [replace(partition, numbered_rows=0)]).results
     assert [result.outcome for result in results] == [RuleOutcome.PASSED] * 3 + [RuleOutcome.NOTHING]
     assert results[-1].reason == "no row carries a sequence"
 
 
 @pytest.mark.parametrize("name", ["a_loss_was_accepted"])
-def test_an_accepted_loss_is_counted(place: PartitionSummary) -> None:
-    assert (place.accepted_losses, place.offsets_read) == (5, 95)
+def test_an_accepted_loss_is_counted(partition: PartitionSummary) -> None:
+    assert (partition.accepted_losses, partition.offsets_read) == (5, 95)

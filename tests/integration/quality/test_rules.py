@@ -141,15 +141,15 @@ def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSess
     assert (second.coverage.full, second.coverage.files, second.coverage.rows) == (False, 6, whole.rows - first.rows)
     built_in = {name: outcome for name, outcome in outcomes(second).items() if name in RULES}
     assert built_in == dict.fromkeys(RULES, PASSED)
-    assert [strip(place) for place in second.partitions] == [strip(place) for place in whole.partitions]
+    assert [strip(partition) for partition in second.partitions] == [strip(partition) for partition in whole.partitions]
     assert found(second, EXPECTED.name)[0] is FAILED  # its rows are all beyond 200
 
 
-def strip(place: object) -> dict[str, object]:
+def strip(partition: object) -> dict[str, object]:
     """Measurements without those of the increment alone."""
     return {
         name: value
-        for name, value in msgspec.structs.asdict(place).items()  # type: ignore[arg-type]  # a Struct
+        for name, value in msgspec.structs.asdict(partition).items()  # type: ignore[arg-type]  # a Struct
         if name not in {"violations", "new_messages"}
     }
 

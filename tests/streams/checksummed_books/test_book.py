@@ -89,7 +89,7 @@ def test_the_newest_level_tells_the_event_time() -> None:
     book.take(first)
     levels = [["100.1", "2.0", "1618678134.000001"], ["100.2", "2.0", "1618678133.999999"]]
     folded = run(checksummed_books, first, update(book, {"a": levels}), key="x_y").folded
-    assert [message.place and message.place.event_time_us for message in folded] == [
+    assert [message.envelope and message.envelope.event_time_us for message in folded] == [
         1618678133_365913,
         1618678134_000001,
     ]

@@ -17,9 +17,9 @@ A, B = b"a" * 8, b"b" * 8
 
 
 def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic: str = "t") -> TaskResult:
-    """The facts of one range in which these sessions began, and these ended."""
+    """The result of one range in which these sessions began, and these ended."""
     position = Position(topic=topic, topic_id=topic, partition=partition, next_offset=5, is_only=False)
-    facts = RangeResult(
+    result = RangeResult(
         range=PlannedRange(position, 9),
         reached=msgspec.structs.replace(position, next_offset=9),
         counts=Counts(),
@@ -33,7 +33,7 @@ def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic
         opened=opened,
         closed=closed,
     )
-    return TaskResult(ranges=(facts,), files=(), cpu_seconds=0.0)
+    return TaskResult(ranges=(result,), files=(), cpu_seconds=0.0)
 
 
 def moved(homes: SessionPartitions, *batch: TaskResult, integrity: IntegrityClass = STRICT) -> list[tuple[int, int]]:

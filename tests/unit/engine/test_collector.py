@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.executor.collector import LOOK_SECONDS, CollectorSchedule
+from lockstep.engine.executor.collector import POLL_SECONDS, CollectorSchedule
 from lockstep.spark.surplus_worker import with_end
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_what_outlives_tasks_is_looked_at_now_and_then() -> None:
     with schedule.pause():
         del kept
     assert gone() is not None  # frozen: not looked at
-    times[0] = LOOK_SECONDS
+    times[0] = POLL_SECONDS
     with schedule.pause():
         pass
     assert gone() is None

@@ -29,8 +29,8 @@ def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeyp
     first = {"kept.a": [("a", message(Kind.SNAPSHOT, 1, x=1))]}
     more = ({"kept.a": [("a", message(Kind.UPDATE, number, x=1))]} for number in (2, 3, 4))
     stream = Offline(keeping(), tmp_path)
-    with ThreadPoolExecutor(1) as courier:
-        assert len(stream.run(first, *more, courier=courier)) == 4
+    with ThreadPoolExecutor(1) as background_executor:
+        assert len(stream.run(first, *more, background_executor=background_executor)) == 4
         assert not checked
         may_end.set()
     assert len(checked) == 8  # of the table and of the ledger, for each batch

@@ -1,4 +1,4 @@
-"""From facts to ledger rows and back to positions: what goes in comes out, and nothing is made up."""
+"""From results to ledger rows and back to positions: what goes in comes out, and nothing is made up."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def job_in(folder: Path) -> JobSpec:
         quarantine=folder / "quarantine",
         late=folder / "late",
         state=folder / "state",
-        hot=folder / "hot",
+        local_root=folder / "hot",
     )
 
 
@@ -202,9 +202,9 @@ class ReadTwice(OnlyMarkers):
 def read_twice(folder: Path, until: int, *second: MessageRun | UnreadableRange) -> RangeResult:
     position = Position(topic="a", topic_id="id-a", partition=0, next_offset=0)
     batch = BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T12", planned_at_us=2 * 10**15)
-    program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
+    compiled = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
     task = TaskSpec(batch, (PlannedRange(position, until),))
-    (found,) = run_task_safely(job_in(folder), task, program, ReadTwice(second)).ranges
+    (found,) = run_task_safely(job_in(folder), task, compiled, ReadTwice(second)).ranges
     return found
 
 
@@ -232,8 +232,8 @@ def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -
         BatchIdentity(generation=1, epoch=3, number=7, commit_hour="2026-01-01T12"),
         (PlannedRange(before, 64), PlannedRange(msgspec.structs.replace(before, partition=2), 50)),
     )
-    program = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
-    done = run_task_safely(job, task, program, OnlyMarkers())
+    compiled = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
+    done = run_task_safely(job, task, compiled, OnlyMarkers())
     read, idle = (item.reached for item in done.ranges)
     assert read == msgspec.structs.replace(before, next_offset=64, catching_up=False)
     assert idle == msgspec.structs.replace(before, partition=2)

@@ -46,8 +46,8 @@ CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_what_is_remarked_on_and_remembered(cell: str) -> None:
-    before, place, after, verdict = CELLS[cell]
-    assert NoIntegrity().gate(PartitionTime()).check(before, place, RECORD) == (after, verdict)
+    before, envelope, after, verdict = CELLS[cell]
+    assert NoIntegrity().gate(PartitionTime()).check(before, envelope, RECORD) == (after, verdict)
 
 
 def test_the_usual_verdict_is_the_very_object_that_the_fold_compares_with() -> None:

@@ -34,5 +34,5 @@ CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
 @pytest.mark.parametrize("evidence", [Checksum(), LogOnly()], ids=lambda evidence: type(evidence).__name__)
 @pytest.mark.parametrize("cell", CELLS)
 def test_what_is_judged_and_remembered(cell: str, evidence: Evidence) -> None:
-    before, place, after, verdict = CELLS[cell]
-    assert evidence.check(before, place, RECORD) == (after, verdict)
+    before, envelope, after, verdict = CELLS[cell]
+    assert evidence.check(before, envelope, RECORD) == (after, verdict)

@@ -56,7 +56,7 @@ JOINED = [(UPDATE, 7), (UPDATE, 8), (SNAPSHOT, 9), (UPDATE, 10), (END, 11)]
 """A session that began before the log was joined: its END counts eleven messages."""
 
 
-def place(kind: Kind, number: int) -> Envelope:
+def make_envelope(kind: Kind, number: int) -> Envelope:
     link = Link(number, previous=number - 1)
     return Envelope("s", kind, sequence=number, link=link, id=number, count=number if kind is END else None)
 
@@ -65,7 +65,7 @@ def judge(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined
     """The engine's verdicts on one session's messages."""
     gate, state, found = integrity.gate_for(0, PartitionTime(), joined=joined), cast("GateState", None), list[str]()
     for offset, (kind, number) in enumerate(messages):
-        after, verdict = gate.check(state, place(kind, number), at_offset(offset))
+        after, verdict = gate.check(state, make_envelope(kind, number), at_offset(offset))
         found.append(verdict.judgement.value)
         state = None if kind is END else after if verdict.judgement.value == ACCEPTED else state
     return found
@@ -75,7 +75,7 @@ def prove(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined
     """The prover's rulings on them."""
     rules, known, found = make_rules(integrity, ReplayWatermark(), joined=joined), None, list[str]()
     for offset, (kind, number) in enumerate(messages):
-        outcome = decide_outcome(rules, known, place(kind, number), at_offset(offset), Suspension())
+        outcome = decide_outcome(rules, known, make_envelope(kind, number), at_offset(offset), Suspension())
         found.append(outcome.what.value)
         known = None if kind is END else outcome.known
     return found

@@ -144,17 +144,17 @@ FUTURES: Cells = {
 
 @pytest.mark.parametrize("cell", ANY_STYLE)
 def test_what_is_judged_in_any_style(cell: str) -> None:
-    before, place, after, verdict = ANY_STYLE[cell]
-    assert Linked().check(before, place, RECORD) == (after, verdict)
+    before, envelope, after, verdict = ANY_STYLE[cell]
+    assert Linked().check(before, envelope, RECORD) == (after, verdict)
 
 
 @pytest.mark.parametrize("cell", SPOT)
 def test_what_is_judged_where_messages_name_their_ids(cell: str) -> None:
-    before, place, after, verdict = SPOT[cell]
-    assert Linked().check(before, place, RECORD) == (after, verdict)
+    before, envelope, after, verdict = SPOT[cell]
+    assert Linked().check(before, envelope, RECORD) == (after, verdict)
 
 
 @pytest.mark.parametrize("cell", FUTURES)
 def test_what_is_judged_where_messages_name_ids_and_predecessor(cell: str) -> None:
-    before, place, after, verdict = FUTURES[cell]
-    assert Linked().check(before, place, RECORD) == (after, verdict)
+    before, envelope, after, verdict = FUTURES[cell]
+    assert Linked().check(before, envelope, RECORD) == (after, verdict)

@@ -81,9 +81,9 @@ CASES: dict[str, tuple[int, list[Message], list[tuple[str, str]]]] = {
 def test_each_message_once(case: str) -> None:
     keep, messages, told = CASES[case]
     gate, state, found = Once(keep_ids=keep).gate(PartitionTime()), None, []
-    for offset, (place, content) in enumerate(messages):
+    for offset, (envelope, content) in enumerate(messages):
         after: GateState
-        after, verdict = gate.check(state, place, Record("t", "id", 0, offset, Content(content)))
+        after, verdict = gate.check(state, envelope, Record("t", "id", 0, offset, Content(content)))
         state = after if verdict.judgement.value == "accept" else state
         found.append((verdict.judgement.value, verdict.cause))
     assert told == found

@@ -60,8 +60,8 @@ CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_what_is_judged_and_remembered(cell: str) -> None:
-    before, place, after, verdict = CELLS[cell]
-    assert Sequence().check(before, place, RECORD) == (after, verdict)
+    before, envelope, after, verdict = CELLS[cell]
+    assert Sequence().check(before, envelope, RECORD) == (after, verdict)
 
 
 starts = some.integers(-(2**40), 2**40)
@@ -79,33 +79,33 @@ def test_numbers_without_a_gap_are_accepted_from_any_start(start: int, length: i
 
 @given(starts, lengths, some.data())
 def test_a_removed_message_is_missed_at_the_very_next_one(start: int, length: int, data: some.DataObject) -> None:
-    places = numbered(start, length)
+    envelopes = numbered(start, length)
     removed = data.draw(some.integers(0, length - 2))
-    del places[removed]
+    del envelopes[removed]
     expected = (
         UNKNOWN
         if removed == 0
         else report_violation("gap", start + removed, f"{start + removed + 1}, missing {start + removed}")
     )
-    assert refused_at(Sequence(), places) == (removed, expected)
+    assert refused_at(Sequence(), envelopes) == (removed, expected)
 
 
 @given(starts, lengths, some.data())
 def test_a_repeated_message_is_refused_where_it_repeats(start: int, length: int, data: some.DataObject) -> None:
-    places = numbered(start, length)
+    envelopes = numbered(start, length)
     repeated = data.draw(some.integers(1, length - 1))
     again = data.draw(some.integers(repeated + 1, length))
-    places.insert(again, places[repeated])
+    envelopes.insert(again, envelopes[repeated])
     cause = "repeat" if again == repeated + 1 else "sequence goes back"
-    assert refused_at(Sequence(), places) == (again, report_violation(cause, start + again, start + repeated))
+    assert refused_at(Sequence(), envelopes) == (again, report_violation(cause, start + again, start + repeated))
 
 
 @given(starts, lengths, some.data())
 def test_swapped_messages_are_refused_at_the_first_of_them(start: int, length: int, data: some.DataObject) -> None:
-    places = numbered(start, length)
+    envelopes = numbered(start, length)
     swapped = data.draw(some.integers(0, length - 2))
-    places[swapped], places[swapped + 1] = places[swapped + 1], places[swapped]
-    found = refused_at(Sequence(), places)
+    envelopes[swapped], envelopes[swapped + 1] = envelopes[swapped + 1], envelopes[swapped]
+    found = refused_at(Sequence(), envelopes)
     assert found is not None
     assert found[0] == swapped
     assert found[1].cause == ("unknown session" if swapped == 0 else "gap")
@@ -113,7 +113,7 @@ def test_swapped_messages_are_refused_at_the_first_of_them(start: int, length: i
 
 @given(starts, lengths, some.data())
 def test_a_snapshot_may_come_anywhere_with_the_last_number(start: int, length: int, data: some.DataObject) -> None:
-    places = numbered(start, length)
+    envelopes = numbered(start, length)
     after = data.draw(some.integers(1, length))
-    places.insert(after, snapshot(start + after - 1))
-    assert refused_at(Sequence(), places) is None
+    envelopes.insert(after, snapshot(start + after - 1))
+    assert refused_at(Sequence(), envelopes) is None

@@ -29,8 +29,8 @@ def began(offset: int, number: int = 1) -> GateState:
 
 
 def told(gate: SuspensionGate, state: GateState, sent: Sent, offset: int) -> str:
-    place, record = sent.at(offset)
-    return gate.check(state, place, record)[1].judgement.value
+    envelope, record = sent.at(offset)
+    return gate.check(state, envelope, record)[1].judgement.value
 
 
 def gate_of(before: int, *skipped: SuspendedSession) -> SuspensionGate:

@@ -55,7 +55,7 @@ def arm(moment: str) -> None:
 def main(root: str, stream: str, moment: str) -> None:
     """Erase a session."""
     folders = StreamFolders(stream, Path(root))
-    side_tables.catch_up_beside_writer(folders, OutputLog(folders.table).base().head)
+    side_tables.catch_up_alongside_writer(folders, OutputLog(folders.table).base().head)
     arm(moment)
     erase.erase_session(folders, EraseRequest(session="s1"), EraseContext(), who="a test", why="to be killed")
 

@@ -218,9 +218,9 @@ def test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state(
 ) -> None:
     claim = WriterStartup.claim
 
-    def cleaned_meanwhile(approach: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:
+    def cleaned_meanwhile(startup: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:
         cleaned(stream, keep_seconds=0)
-        return claim(approach, cancelled)
+        return claim(startup, cancelled)
 
     monkeypatch.setattr(WriterStartup, "claim", cleaned_meanwhile)
     stream.run(NEXT)

@@ -23,7 +23,7 @@ from lockstep.orchestration.launch import (
     find_start_on_its_way,
     has_queue_daemon,
 )
-from lockstep.orchestration.names import AUTOMATIC_TAG, OUTCOME_TAG, WISH_TAG
+from lockstep.orchestration.names import AUTOMATIC_TAG, DESIRED_VERSION_TAG, OUTCOME_TAG
 from lockstep.orchestration.table_asset import find_launch
 from lockstep.table.commit import commit_claim
 from lockstep.table.delta_log import Desired
@@ -124,7 +124,7 @@ def test_a_start_whose_run_ended_otherwise_says_how(
 
 
 def test_a_run_that_a_start_launched_knows_as_of_when_it_was_wanted(instance: DagsterInstance) -> None:
-    assert find_launch(made(instance, DagsterRunStatus.STARTED, **{WISH_TAG: "7"})).wished_version == 7
+    assert find_launch(made(instance, DagsterRunStatus.STARTED, **{DESIRED_VERSION_TAG: "7"})).wished_version == 7
     assert find_launch(made(instance, DagsterRunStatus.STARTED)).wished_version is None
 
 

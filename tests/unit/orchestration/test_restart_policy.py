@@ -64,7 +64,7 @@ def desired(wish: Desired) -> Head:
         (look(wanted="", subscribed="a"), Cursor(), "none is new"),
         (look(on_its_way="4711"), Cursor(), "run 4711 is on its way"),
         (look(pulse=LIVING), Cursor(writer_at=NOW), "the next evaluations show"),
-        (look(), Cursor(), "no writer counts: the supervisor starts one"),
+        (look(), Cursor(), "no writer sends heartbeats: the supervisor starts one"),
         (look(), Cursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS + 1), "the supervisor starts one"),
         (look(pulse=DEAD), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
         (look(pulse=ENDED), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),

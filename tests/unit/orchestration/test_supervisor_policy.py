@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.engine.driver.handover import LOOKS, HeartbeatRecord, Phase
+from lockstep.engine.driver.handover import POLLS, HeartbeatRecord, Phase
 from lockstep.orchestration.supervisor_policy import (
     LAUNCH_SECONDS_MAX,
     LIVED_SECONDS,
@@ -17,7 +17,7 @@ from lockstep.orchestration.supervisor_policy import (
     Stop,
     SupervisorCursor,
     SupervisorDecision,
-    SupervisorLook,
+    SupervisorObservation,
     compute_pause_seconds,
     decide_supervision,
     read_supervisor_cursor,
@@ -31,7 +31,7 @@ BOOT = 1_000.0
 TICK_SECONDS = 5.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)
 PULSE = HeartbeatRecord(counter=50, phase=Phase.WRITING, never_ending=True, run_id="writer")
-STILL = SupervisorLook(head=HEAD, pulse=PULSE)
+STILL = SupervisorObservation(head=HEAD, pulse=PULSE)
 
 
 def head(desired: Desired) -> Head:
@@ -50,8 +50,8 @@ def run(
 
 def look(
     *runs: SeenRun, pulse: HeartbeatRecord | None = PULSE, desired: Desired = Desired.RUNNING, **more: str
-) -> SupervisorLook:
-    return SupervisorLook(head=head(desired), pulse=pulse, runs=runs, **more)
+) -> SupervisorObservation:
+    return SupervisorObservation(head=head(desired), pulse=pulse, runs=runs, **more)
 
 
 class Supervised:
@@ -61,7 +61,7 @@ class Supervised:
         self.cursor, self.now = SupervisorCursor(), now
         self.decisions: list[SupervisorDecision] = []
 
-    def see(self, seen: SupervisorLook, *, after: float = TICK_SECONDS) -> SupervisorDecision:
+    def see(self, seen: SupervisorObservation, *, after: float = TICK_SECONDS) -> SupervisorDecision:
         """Look once, so many seconds after the look before."""
         self.now += after
         text = self.cursor.encode()
@@ -72,10 +72,10 @@ class Supervised:
         self.decisions.append(decision)
         return decision
 
-    def see_all(self, seen: Iterable[SupervisorLook]) -> SupervisorDecision:
+    def see_all(self, seen: Iterable[SupervisorObservation]) -> SupervisorDecision:
         return [self.see(each) for each in seen][-1]
 
-    def until_start(self, seen: SupervisorLook, looks_max: int = 200) -> float:
+    def until_start(self, seen: SupervisorObservation, looks_max: int = 200) -> float:
         """Look on at the same thing until a start is asked for; the seconds it took."""
         began = self.now
         for _ in range(looks_max):
@@ -97,7 +97,7 @@ class Supervised:
 @pytest.mark.parametrize(
     ("seen", "says"),
     [
-        (SupervisorLook(head=None), "has no table yet"),
+        (SupervisorObservation(head=None), "has no table yet"),
         (look(desired=Desired.STOPPED), "is stopped (because)"),
         (look(desired=Desired.HELD), "is held (because)"),
         (look(desired=Desired.HALTED), "is halted (because)"),
@@ -108,9 +108,9 @@ class Supervised:
         (look(run(RunStage.CANCELING)), "run the run is being terminated"),
     ],
 )
-def test_what_is_not_to_be_running_or_is_on_its_way_is_never_started(seen: SupervisorLook, says: str) -> None:
+def test_what_is_not_to_be_running_or_is_on_its_way_is_never_started(seen: SupervisorObservation, says: str) -> None:
     supervised = Supervised()
-    last = supervised.see_all([seen] * 2 * LOOKS)
+    last = supervised.see_all([seen] * 2 * POLLS)
     assert supervised.starts == []
     assert says in last.says
 
@@ -131,7 +131,7 @@ def test_after_a_reboot_an_old_counter_is_looked_at_three_times_whatever_was_kno
     after = Supervised(now=30.0)
     after.cursor = before.cursor
     stands = look(pulse=msgspec.structs.replace(PULSE, counter=1_013))
-    assert [after.see(stands).start is not None for _ in range(LOOKS)] == [False] * (LOOKS - 1) + [True]
+    assert [after.see(stands).start is not None for _ in range(POLLS)] == [False] * (POLLS - 1) + [True]
 
 
 def test_after_a_reboot_no_back_off_of_before_holds_up_the_start() -> None:
@@ -140,12 +140,12 @@ def test_after_a_reboot_no_back_off_of_before_holds_up_the_start() -> None:
         before.until_start(STILL)
     after = Supervised(now=30.0)
     after.cursor = before.cursor
-    assert after.until_start(STILL) <= LOOKS * TICK_SECONDS
+    assert after.until_start(STILL) <= POLLS * TICK_SECONDS
 
 
 @pytest.mark.parametrize("pulse", [None, PULSE])
 def test_a_machine_that_is_started_first_starts_the_stream_after_three_looks(pulse: HeartbeatRecord | None) -> None:
-    assert Supervised().until_start(look(pulse=pulse)) == LOOKS * TICK_SECONDS
+    assert Supervised().until_start(look(pulse=pulse)) == POLLS * TICK_SECONDS
 
 
 def test_a_writer_that_said_its_last_word_needs_no_second_look() -> None:
@@ -168,7 +168,7 @@ def test_a_writer_that_counts_is_left_alone_for_ever_though_dagster_holds_its_ru
     supervised = Supervised()
     supervised.lives(1_000)
     assert supervised.starts == []
-    assert supervised.decisions[-1].says == "running: epoch 3 counts"
+    assert supervised.decisions[-1].says == "running: epoch 3 sends heartbeats"
 
 
 def test_a_run_that_counts_is_waited_for_though_it_has_not_claimed_yet() -> None:
@@ -193,19 +193,19 @@ def test_a_run_that_does_not_count_is_closed_whatever_is_wanted_of_the_stream(
     stage: RunStage, desired: Desired
 ) -> None:
     supervised, dead = Supervised(), look(run(stage, counter=7), desired=desired)
-    assert [supervised.see(dead).close for _ in range(LOOKS)] == [()] * (LOOKS - 1) + [("the run",)]
+    assert [supervised.see(dead).close for _ in range(POLLS)] == [()] * (POLLS - 1) + [("the run",)]
     assert supervised.decisions[-1].forget == ("the run",)
 
 
 def test_a_dead_run_is_closed_and_replaced_at_the_same_look() -> None:
     supervised = Supervised()
-    supervised.see_all([look(run(counter=7))] * LOOKS)
+    supervised.see_all([look(run(counter=7))] * POLLS)
     assert (supervised.decisions[-1].close, len(supervised.starts)) == (("the run",), 1)
 
 
 def test_a_run_that_is_suspended_is_replaced_and_not_closed_while_its_process_is_there() -> None:
     supervised = Supervised()
-    supervised.see_all([look(run(counter=7, process_exists=True))] * LOOKS)
+    supervised.see_all([look(run(counter=7, process_exists=True))] * POLLS)
     assert len(supervised.starts) == 1
     assert [d.close for d in supervised.decisions if d.close] == []
 
@@ -213,7 +213,7 @@ def test_a_run_that_is_suspended_is_replaced_and_not_closed_while_its_process_is
 @pytest.mark.parametrize("stage", [RunStage.UNKNOWN, RunStage.OVER])
 def test_of_a_run_that_dagster_need_not_be_told_of_only_the_file_goes(stage: RunStage) -> None:
     supervised = Supervised()
-    last = supervised.see_all([look(run(stage, counter=7))] * LOOKS)
+    last = supervised.see_all([look(run(stage, counter=7))] * POLLS)
     assert (last.close, last.forget) == ((), ("the run",))
 
 
@@ -252,7 +252,7 @@ def test_a_successor_that_is_to_take_over_is_waited_for() -> None:
 def test_what_a_person_terminated_is_stopped_and_not_started(desired: Desired) -> None:
     """Its process died before it could commit the stop itself."""
     supervised = Supervised()
-    last = supervised.see_all([look(desired=desired, terminated="writer")] * LOOKS)
+    last = supervised.see_all([look(desired=desired, terminated="writer")] * POLLS)
     assert (last.start, last.stop) == (None, Stop(3, "terminated in Dagster (run writer)"))
 
 
@@ -265,7 +265,7 @@ def test_what_a_person_terminated_is_not_stopped_while_it_still_ends_by_itself()
 
 def test_a_stream_that_cannot_live_is_started_later_and_later() -> None:
     supervised = Supervised()
-    supervised.see_all([STILL] * (LOOKS - 1))
+    supervised.see_all([STILL] * (POLLS - 1))
     times = [supervised.until_start(STILL) for _ in range(9)]
     assert times == [5, 10, 20, 40, 80, 160, 300, 300, 300]
     assert supervised.starts == [f"books-01234567-3-supervisor-{attempt}" for attempt in range(9)]
@@ -276,7 +276,7 @@ def test_each_start_of_a_stream_that_dies_young_has_a_key_of_its_own_though_epoc
     supervised = Supervised()
     for epoch in range(3, 9):
         claimed = msgspec.structs.replace(HEAD, epoch=epoch)
-        supervised.until_start(SupervisorLook(head=claimed, pulse=PULSE))
+        supervised.until_start(SupervisorObservation(head=claimed, pulse=PULSE))
     assert len(set(supervised.starts)) == 6
     assert supervised.cursor.attempt == 6
 
@@ -306,7 +306,7 @@ def test_the_cursor_keeps_no_runs_of_the_past() -> None:
 def test_two_looks_from_the_same_cursor_ask_for_the_same_start() -> None:
     """Two daemons, or a tick that is repeated: the key and the reservation are the same."""
     supervised = Supervised()
-    supervised.see_all([STILL] * (LOOKS - 1))
+    supervised.see_all([STILL] * (POLLS - 1))
     twice = [decide_supervision(STILL, supervised.cursor, supervised.now + TICK_SECONDS).start for _ in range(2)]
     assert twice[0] is not None
     assert twice[0] == twice[1]

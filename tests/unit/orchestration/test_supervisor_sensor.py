@@ -18,10 +18,10 @@ from dagster import (
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
 from lockstep.engine.driver.handover import (
-    LOOKS,
+    POLLS,
     RUN_FILE,
     Heartbeat,
-    RunPulse,
+    RunHeartbeat,
     read_run_heartbeats,
     read_this_process,
     run_heartbeat,
@@ -30,7 +30,7 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, OUTCOME_TAG
 from lockstep.orchestration.spark_resource import make_spark_resource
-from lockstep.orchestration.supervisor_policy import LOOK_SECONDS_MIN, read_supervisor_cursor
+from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, commit_claim
@@ -82,7 +82,7 @@ class Supervised:
         self.cursor = data.cursor
         return data
 
-    def looks(self, number: int = LOOKS) -> list[SensorExecutionData]:
+    def looks(self, number: int = POLLS) -> list[SensorExecutionData]:
         return [self.look() for _ in range(number)]
 
     def run(self, status: DagsterRunStatus, tags: dict[str, str] | None = None) -> DagsterRun:
@@ -97,7 +97,7 @@ class Supervised:
     def dead_file(self, run: DagsterRun) -> None:
         """The liveness file of a run that was killed."""
         find_storage(self.folders.control).replace(
-            self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunPulse(counter=9))
+            self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunHeartbeat(counter=9))
         )
 
     def dead_writer(self, run: DagsterRun, epoch: int = 1) -> None:
@@ -110,7 +110,7 @@ def _aged(cursor: str | None) -> str | None:
         return None
     held, warning = read_supervisor_cursor(cursor)
     assert warning == ""
-    return msgspec.structs.replace(held, looked_at=held.looked_at - LOOK_SECONDS_MIN).encode()
+    return msgspec.structs.replace(held, looked_at=held.looked_at - POLL_SECONDS_MIN).encode()
 
 
 @pytest.fixture
@@ -142,18 +142,18 @@ def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_that_can_be_laun
 @pytest.mark.parametrize("desired", [Desired.STOPPED, Desired.HELD, Desired.BOUNDED])
 def test_no_other_desired_state_starts_anything(supervised: Supervised, desired: Desired) -> None:
     supervised.claim(desired)
-    looks = supervised.looks(2 * LOOKS)
-    assert requests(looks) == [0] * 2 * LOOKS
+    looks = supervised.looks(2 * POLLS)
+    assert requests(looks) == [0] * 2 * POLLS
     assert f"is {desired.value}" in str(looks[-1].skip_message)
 
 
 def test_of_two_ticks_that_decide_the_same_only_one_asks_for_a_run(supervised: Supervised) -> None:
     """Two daemons that share a cursor, or two instances that share a table."""
     supervised.claim()
-    before = supervised.looks(LOOKS - 1)[-1].cursor
+    before = supervised.looks(POLLS - 1)[-1].cursor
     first, second = (supervised.look(before) for _ in range(2))
     assert requests([first, second]) == [1, 0]
-    assert "another look has asked for this start" in str(second.skip_message)
+    assert "another evaluation has asked for this start" in str(second.skip_message)
     assert requests([supervised.look(second.cursor)]) == [0]  # it waits as if the start was its own
 
 
@@ -205,7 +205,7 @@ def test_a_dead_run_of_a_stopped_stream_is_closed_too(supervised: Supervised) ->
 def test_a_run_whose_process_is_there_is_not_closed_though_it_does_not_count(supervised: Supervised) -> None:
     supervised.claim()
     run = supervised.run(DagsterRunStatus.STARTED)
-    suspended = msgspec.json.encode(RunPulse(9, read_this_process()))
+    suspended = msgspec.json.encode(RunHeartbeat(9, read_this_process()))
     find_storage(supervised.folders.control).replace(supervised.folders.control / f"{run.run_id}{RUN_FILE}", suspended)
     assert requests(supervised.looks()) == [0, 0, 1]
     assert supervised.status(run) is DagsterRunStatus.STARTED
@@ -215,8 +215,8 @@ def test_a_run_whose_process_is_there_is_not_closed_though_it_does_not_count(sup
 def test_a_run_that_is_on_its_way_is_waited_for(supervised: Supervised, status: DagsterRunStatus) -> None:
     supervised.claim()
     run = supervised.run(status)
-    looks = supervised.looks(2 * LOOKS)
-    assert requests(looks) == [0] * 2 * LOOKS
+    looks = supervised.looks(2 * POLLS)
+    assert requests(looks) == [0] * 2 * POLLS
     assert run.run_id[:8] in str(looks[-1].skip_message)
 
 
@@ -224,7 +224,7 @@ def test_a_run_outside_of_dagster_that_counts_is_waited_for(supervised: Supervis
     supervised.claim()
     with run_heartbeat(supervised.folders.control, "lockstep"):
         counted = read_run_heartbeats(supervised.folders.control)["lockstep"]
-        for _ in range(2 * LOOKS):
+        for _ in range(2 * POLLS):
             find_storage(supervised.folders.control).replace(
                 supervised.folders.control / f"lockstep{RUN_FILE}", msgspec.json.encode(counted)
             )
@@ -245,8 +245,8 @@ def test_a_person_who_terminates_a_run_that_dies_over_it_has_stopped_the_stream(
         supervised.instance.report_run_canceled(run)
     elif told is DagsterRunStatus.FAILURE:
         supervised.instance.report_run_failed(run)
-    looks = supervised.looks(2 * LOOKS)
-    assert requests(looks) == [0] * 2 * LOOKS
+    looks = supervised.looks(2 * POLLS)
+    assert requests(looks) == [0] * 2 * POLLS
     assert (supervised.head.desired, supervised.head.reason) == (
         Desired.STOPPED,
         f"terminated in Dagster (run {run.run_id[:8]})",
@@ -261,7 +261,7 @@ def test_a_person_who_terminates_a_start_before_it_claims_has_stopped_the_stream
     supervised.claim()
     run = supervised.run(DagsterRunStatus.NOT_STARTED, tags={AUTOMATIC_TAG: asked_by, EPOCH_TAG: "1"})
     supervised.instance.report_run_canceled(run)
-    assert requests(supervised.looks()) == [0] * LOOKS
+    assert requests(supervised.looks()) == [0] * POLLS
     assert supervised.head.desired is Desired.STOPPED
 
 

@@ -19,10 +19,10 @@ class InPayload(Adding):
     """The session is not in the key."""
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
-        place = super().envelope(message, record)
-        first = None if place.kind is Kind.SNAPSHOT else place.sequence
+        envelope = super().envelope(message, record)
+        first = None if envelope.kind is Kind.SNAPSHOT else envelope.sequence
         link = Link(last=message.seq, first=first, previous=message.seq - 1)
-        return msgspec.structs.replace(place, session="one", link=link, id=message.seq)
+        return msgspec.structs.replace(envelope, session="one", link=link, id=message.seq)
 
 
 def in_payload(integrity: IntegrityClass) -> AnyStream:

@@ -34,7 +34,7 @@ class Home:
     """A stream's durable folder and a machine's hot folder."""
 
     durable: Path
-    hot_root: Path
+    local_root: Path
     boot: str = BOOT
     copies_max: int = 100
     schema: StateSchema[Panel] = field(default_factory=lambda: StateSchema[Panel](Panel))
@@ -44,15 +44,17 @@ class Home:
         """The empty state of a partition."""
         return make_empty_state(1, "topic-id", partition, 0)
 
-    def hot(self) -> LocalStorePool:
+    def local_stores(self) -> LocalStorePool:
         """The hot folder, as a new process would open it."""
         return LocalStorePool(
-            self.hot_root, self.durable, boot=self.boot, copies_max=self.copies_max, decoded=self.decoded
+            self.local_root, self.durable, boot=self.boot, copies_max=self.copies_max, decoded=self.decoded
         )
 
-    def open(self, address: StateVersion, hot: LocalStorePool | None = None) -> PartitionState[Panel]:
+    def open(self, address: StateVersion, local_stores: LocalStorePool | None = None) -> PartitionState[Panel]:
         """The state of an address."""
-        return PartitionState.open(address, durable=self.durable, hot=hot or self.hot(), schema=self.schema)
+        return PartitionState.open(
+            address, durable=self.durable, local_stores=local_stores or self.local_stores(), schema=self.schema
+        )
 
     def batch(self, address: StateVersion, fold: Fold) -> StateVersion:
         """Fold one range as a task does, and give the new address."""
@@ -78,7 +80,7 @@ class Home:
 
     def copies(self) -> list[Path]:
         """The files of hot copies on this machine."""
-        return sorted(self.hot_root.rglob("*.lmdb"))
+        return sorted(self.local_root.rglob("*.lmdb"))
 
 
 def put(values: dict[str, int]) -> Fold:

@@ -22,7 +22,7 @@ HEADER = SegmentHeader(1, "topic-id", 0, 10, (), "hash", StateTypeSchema("int"),
 
 
 @pytest.mark.parametrize(
-    ("held", "recovery", "sections"),
+    ("held", "recovery", "segments"),
     [
         (SECOND, RestoreKind.CURRENT, ()),
         (FIRST, RestoreKind.ROLLED_FORWARD, (SECOND,)),
@@ -32,10 +32,10 @@ HEADER = SegmentHeader(1, "topic-id", 0, 10, (), "hash", StateTypeSchema("int"),
     ],
 )
 def test_only_what_is_missing_is_read(
-    held: SegmentRef | None, recovery: RestoreKind, sections: tuple[SegmentRef, ...]
+    held: SegmentRef | None, recovery: RestoreKind, segments: tuple[SegmentRef, ...]
 ) -> None:
     plan = restore_plan(held, SECOND, (BASE, FIRST))
-    assert (plan.recovery, plan.sections) == (recovery, sections)
+    assert (plan.recovery, plan.segments) == (recovery, segments)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_delta_carries_the_whole_chain_and_the_sum_of_its_bytes() -> None:
 
 
 def test_a_chain_ends_at_its_limit_however_small_the_deltas() -> None:
-    header, sections = HEADER, 1
+    header, segments = HEADER, 1
     while not is_base_due(header, 0):
-        header, sections = append_to_chain(msgspec.structs.replace(HEADER, base_bytes=0), header, BASE), sections + 1
-    assert sections == compute_chain_limit("topic-id", 0) <= CHAIN_MAX
+        header, segments = append_to_chain(msgspec.structs.replace(HEADER, base_bytes=0), header, BASE), segments + 1
+    assert segments == compute_chain_limit("topic-id", 0) <= CHAIN_MAX
 
 
 def test_partitions_reach_their_limits_in_different_batches() -> None:

@@ -75,7 +75,7 @@ def fail_while_writing(folder: Path) -> None:
     with StateFileWriter.open(folder) as writer:
         writer.add(header(), writer.pack(CHANGES))
         assert len(list(folder.iterdir())) == 1
-        raise StateDamaged("another partition's section", "bytes", "none")
+        raise StateDamaged("another partition's segment", "bytes", "none")
 
 
 def test_names_never_repeat_and_say_what_the_file_is(tmp_path: Path) -> None:

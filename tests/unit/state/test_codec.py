@@ -111,8 +111,8 @@ def of(home: Home, release: Release) -> Home:
 
 
 def header(home: Home, address: StateVersion) -> SegmentHeader:
-    assert address.section is not None
-    return read_header(home.durable, address.section)
+    assert address.segment is not None
+    return read_header(home.durable, address.segment)
 
 
 def lose_hot_copies(home: Home) -> None:

@@ -41,7 +41,7 @@ class Run:
 
     def step(self, batch: Batch) -> None:
         self.find(batch.found)
-        holder = self.home.hot().open("topic-id", 0) if batch.found == "in use by another" else None
+        holder = self.home.local_stores().open("topic-id", 0) if batch.found == "in use by another" else None
         after = self.fold(batch)
         if after is not None:
             self.address = after
@@ -69,7 +69,7 @@ class Run:
     def find(self, found: str) -> None:
         """Put the hot copy into the condition in which the batch finds it."""
         if found == "none":
-            shutil.rmtree(self.home.hot_root, ignore_errors=True)
+            shutil.rmtree(self.home.local_root, ignore_errors=True)
         if found == "of another boot":
             self.home.boot = OTHER_BOOT if self.home.boot != OTHER_BOOT else Home.boot
         if found == "an earlier one" and self.saved is not None and self.home.copies():
@@ -100,5 +100,5 @@ def test_state_is_what_was_committed(batches: list[Batch]) -> None:
         run = Run(home, home.start())
         for batch in batches:
             run.step(batch)
-        shutil.rmtree(home.hot_root, ignore_errors=True)
+        shutil.rmtree(home.local_root, ignore_errors=True)
         run.check()

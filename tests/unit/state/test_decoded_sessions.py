@@ -76,7 +76,7 @@ def test_a_task_that_failed_in_the_middle_leaves_no_trace(keeping: Home) -> None
 def test_without_the_local_store_nothing_is_kept(keeping: Home) -> None:
     address = keeping.batch(keeping.start(), put({A: 1}))
     first = state_of(keeping, address, A)
-    shutil.rmtree(keeping.hot_root)
+    shutil.rmtree(keeping.local_root)
     assert state_of(keeping, address, A) is not first
     assert keeping.values(address, [A]) == {A: 1}
 
@@ -108,9 +108,9 @@ def test_a_value_that_its_type_cannot_hold_is_found_some_batches_later(keeping: 
 
 def test_what_was_spilled_is_decoded_again(keeping: Home) -> None:
     address = keeping.batch(keeping.start(), put({f"s{n}": n for n in range(50)}))
-    hot = keeping.hot()
-    hot.budget = MemoryBudget(3_000)
-    with keeping.open(address, hot) as state:
+    local_stores = keeping.local_stores()
+    local_stores.budget = MemoryBudget(3_000)
+    with keeping.open(address, local_stores) as state:
         put({f"s{n}": -n for n in range(50)})(state)
         assert len(state.entries) < 50
         entry = state.load("s1")
@@ -175,5 +175,5 @@ def test_any_history_of_batches_reads_as_a_plain_dict(steps: list[Step]) -> None
                 for session in step.removed:
                     expected.pop(session, None)
             if step.loses_local_store:
-                shutil.rmtree(home.hot_root, ignore_errors=True)
+                shutil.rmtree(home.local_root, ignore_errors=True)
         assert home.values(address, ["a", "b", "c", "d"]) == expected

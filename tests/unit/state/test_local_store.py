@@ -36,7 +36,7 @@ def expected() -> dict[str, int]:
 
 def test_a_copy_of_the_same_state_is_used_as_it_is(home: Home) -> None:
     recovered = home.recovered(filled(home))
-    assert (recovered.recovery, recovered.sections) == (RestoreKind.CURRENT, 0)
+    assert (recovered.recovery, recovered.segments) == (RestoreKind.CURRENT, 0)
 
 
 def test_an_earlier_copy_is_rolled_forward_by_what_it_misses(home: Home) -> None:
@@ -46,7 +46,7 @@ def test_an_earlier_copy_is_rolled_forward_by_what_it_misses(home: Home) -> None
         address = home.batch(address, put({"session-7": value}))
     home.copies()[0].write_bytes(earlier)
     recovered = home.recovered(address)
-    assert (recovered.recovery, recovered.sections) == (RestoreKind.ROLLED_FORWARD, 3)
+    assert (recovered.recovery, recovered.segments) == (RestoreKind.ROLLED_FORWARD, 3)
     assert home.values(address, list(VALUES)) == VALUES | {"session-7": 3}
 
 
@@ -65,16 +65,16 @@ def test_a_copy_is_emptied_for_an_empty_state(home: Home) -> None:
 
 def test_a_copy_of_another_boot_is_not_used_and_is_removed(home: Home) -> None:
     address = filled(home)
-    (home.hot_root / "keep me").mkdir()
+    (home.local_root / "keep me").mkdir()
     home.boot = OTHER_BOOT
     assert home.recovered(address).recovery is RestoreKind.REBUILT
     assert home.values(address, list(VALUES)) == expected()
-    assert sorted(path.name for path in home.hot_root.iterdir()) == [f"boot-{OTHER_BOOT}", "keep me"]
+    assert sorted(path.name for path in home.local_root.iterdir()) == [f"boot-{OTHER_BOOT}", "keep me"]
 
 
 def test_copies_of_two_streams_lie_apart(home: Home) -> None:
     address = filled(home)
-    other = Home(home.durable.with_name("other"), home.hot_root)
+    other = Home(home.durable.with_name("other"), home.local_root)
     filled(other)
     assert home.recovered(address).recovery is RestoreKind.CURRENT
     assert len(home.copies()) == 2
@@ -86,7 +86,7 @@ def test_nothing_stays_on_a_system_without_boots(home: Home, monkeypatch: pytest
     address = filled(home)
     assert home.values(address, list(VALUES)) == expected()
     assert read_boot_id() is None
-    assert not home.hot_root.exists()
+    assert not home.local_root.exists()
 
 
 def test_this_kernel_names_its_boot() -> None:
@@ -106,7 +106,7 @@ import sys
 from pathlib import Path
 from tests.unit.state.home import Home
 home = Home(Path(sys.argv[1]), Path(sys.argv[2]))
-copy = home.hot().open("topic-id", 0)
+copy = home.local_stores().open("topic-id", 0)
 print("private" if copy.is_private else "held", flush=True)
 sys.stdin.read()
 copy.close()
@@ -115,7 +115,7 @@ copy.close()
 
 def test_while_another_process_uses_a_copy_a_private_one_serves(home: Home) -> None:
     address = filled(home)
-    command = [sys.executable, "-c", HOLD, str(home.durable), str(home.hot_root)]
+    command = [sys.executable, "-c", HOLD, str(home.durable), str(home.local_root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
@@ -130,7 +130,7 @@ def test_while_another_process_uses_a_copy_a_private_one_serves(home: Home) -> N
 
 def test_a_lock_ends_with_its_process(home: Home) -> None:
     address = filled(home)
-    command = [sys.executable, "-c", HOLD, str(home.durable), str(home.hot_root)]
+    command = [sys.executable, "-c", HOLD, str(home.durable), str(home.local_root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
@@ -141,7 +141,7 @@ def test_a_lock_ends_with_its_process(home: Home) -> None:
 
 def test_a_copy_that_two_uses_in_a_row_died_with_is_made_anew(home: Home) -> None:
     address = filled(home)
-    lock = next(home.hot_root.rglob("*.lock"))
+    lock = next(home.local_root.rglob("*.lock"))
     for deaths, recovery in ((0, RestoreKind.CURRENT), (1, RestoreKind.CURRENT), (2, RestoreKind.REBUILT)):
         lock.write_bytes(bytes([deaths]))
         assert home.recovered(address).recovery is recovery
@@ -187,7 +187,7 @@ from tests.unit.state.home import Home
 
 home = Home(Path(sys.argv[1]), Path(sys.argv[2]))
 address = filled(home)
-copy, lock = home.copies()[0], next(home.hot_root.rglob("*.lock"))
+copy, lock = home.copies()[0], next(home.local_root.rglob("*.lock"))
 good, wrong, rebuilt, died = copy.read_bytes(), 0, 0, 0
 
 def attempt():
@@ -218,7 +218,7 @@ print(wrong, rebuilt, died)
 
 def test_a_flipped_bit_is_harmless_or_found_within_three_attempts(home: Home) -> None:
     """In processes of their own: a damaged tree may kill its reader, as it may kill a worker."""
-    command = [sys.executable, "-c", FLIP, str(home.durable), str(home.hot_root)]
+    command = [sys.executable, "-c", FLIP, str(home.durable), str(home.local_root)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     wrong, rebuilt, _ = map(int, done.stdout.split())
     assert wrong == 0
@@ -269,8 +269,8 @@ def test_two_sessions_with_one_hash_are_refused(home: Home, monkeypatch: pytest.
 
 def test_a_local_folder_that_cannot_be_written_is_named(home: Home) -> None:
     address = filled(home)
-    shutil.rmtree(home.hot_root)
-    home.hot_root.write_text("a file in the way")
+    shutil.rmtree(home.local_root)
+    home.local_root.write_text("a file in the way")
     with pytest.raises(LocalStateUnusable, match=r"(?s)Not a directory.*local_root"):
         home.values(address, ["session-1"])
 
@@ -283,10 +283,10 @@ def test_what_cannot_be_kept_hot_is_still_durable(home: Home) -> None:
         later = state.write(writer, 9)
         writer.close()
         state.close()
-        shutil.rmtree(home.hot_root)
-        home.hot_root.write_text("a file in the way")
+        shutil.rmtree(home.local_root)
+        home.local_root.write_text("a file in the way")
         state.publish_local()
-    home.hot_root.unlink()
+    home.local_root.unlink()
     assert home.values(later, list(VALUES)) == expected() | {"session-1": 100}
 
 
@@ -296,13 +296,13 @@ def test_open_copies_are_bounded_by_file_handles(handles: int, copies: int) -> N
 
 
 def test_a_lock_is_free_again_beside_a_forked_child(home: Home) -> None:
-    copy = home.hot().open("topic-id", 0)
+    store = home.local_stores().open("topic-id", 0)
     pid = os.fork()
     if pid == 0:
         signal.pause()
     try:
-        copy.close()
-        lock = os.open(next(home.hot_root.rglob("*.lock")), os.O_RDWR)
+        store.close()
+        lock = os.open(next(home.local_root.rglob("*.lock")), os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(lock)
     finally:

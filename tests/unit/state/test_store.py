@@ -88,14 +88,14 @@ def test_a_session_opened_without_a_look_can_be_removed(home: Home) -> None:
 
 def test_removing_what_never_was_changes_nothing(home: Home) -> None:
     address = home.batch(home.start(), put({"a": 1}))
-    assert home.batch(address, drop("b")).section == address.section
+    assert home.batch(address, drop("b")).segment == address.segment
 
 
 def test_offsets_move_without_a_file_when_nothing_changed(home: Home) -> None:
     address = home.batch(home.start(), put({"a": 1}))
     files = list(home.durable.iterdir())
     later = home.batch(address, put({"a": 1}))
-    assert later == advance(address, address.next_offset + 1, address.section)
+    assert later == advance(address, address.next_offset + 1, address.segment)
     assert list(home.durable.iterdir()) == files
     assert home.recovered(later).recovery is RestoreKind.CURRENT
     assert home.values(home.batch(later, put({"a": 2})), ["a"]) == {"a": 2}
@@ -136,10 +136,10 @@ def test_a_base_leaves_out_what_was_removed(home: Home) -> None:
 
 def test_more_partitions_than_copies_may_be_open_are_folded_side_by_side(home: Home) -> None:
     home.copies_max = 2
-    hot = home.hot()
-    states = [home.open(home.start(partition), hot) for partition in range(7)]
+    local_stores = home.local_stores()
+    states = [home.open(home.start(partition), local_stores) for partition in range(7)]
     addresses = fold_all(home, states, 1)
-    states = [home.open(address, hot) for address in addresses]
+    states = [home.open(address, local_stores) for address in addresses]
     for state in states * 2:
         entry = state.load("s")
         assert entry is not None
@@ -157,7 +157,7 @@ def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[S
     for state in states:
         state.publish_local()
         state.close()
-    assert len({address.section.file for address in addresses if address.section}) == 1
+    assert len({address.segment.file for address in addresses if address.segment}) == 1
     return addresses
 
 
@@ -194,10 +194,10 @@ def test_after_an_error_a_state_is_not_taken_for_the_one_asked_for(home: Home) -
     first = home.batch(home.start(), put({"a": 1}))
     second = home.batch(first, put({"a": 2}))
     home.copies()[0].unlink()
-    assert first.section is not None
-    assert second.section is not None
+    assert first.segment is not None
+    assert second.segment is not None
     home.values(first, ["a"])
-    (home.durable / second.section.file).unlink()
+    (home.durable / second.segment.file).unlink()
     with home.open(second) as state:
         for _ in range(2):
             with pytest.raises(StateDamaged, match="no such file"):
@@ -207,5 +207,5 @@ def test_after_an_error_a_state_is_not_taken_for_the_one_asked_for(home: Home) -
 @pytest.fixture(autouse=True)
 def no_private_copy_is_left(home: Home) -> Iterator[None]:
     yield
-    left = [path for path in home.hot_root.rglob("*") if path.is_file() and path.suffix not in {".lmdb", ".lock"}]
+    left = [path for path in home.local_root.rglob("*") if path.is_file() and path.suffix not in {".lmdb", ".lock"}]
     assert left == []

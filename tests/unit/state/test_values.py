@@ -96,8 +96,8 @@ def test_only_touched_rows_are_written(tmp_path: Path) -> None:
         del bids[7]
 
     address = home.batch(address, touch)
-    assert address.section is not None
-    changes = [change for block in read_segment(home.durable, address.section, address).blocks() for change in block]
+    assert address.segment is not None
+    changes = [change for block in read_segment(home.durable, address.segment, address).blocks() for change in block]
     begin = b"\xf9a\xffbids\xff"
     assert changes == [(begin + b"\x06", b"\x82\xa5price\x42\xa4note\xa0"), (begin + b"\x07", None)]
 
@@ -255,8 +255,8 @@ class Small(Home):
 
     bytes_max: int = 0
 
-    def hot(self) -> Any:
-        made = super().hot()
+    def local_stores(self) -> Any:
+        made = super().local_stores()
         made.budget = MemoryBudget(self.bytes_max)
         return made
 
@@ -290,4 +290,4 @@ def test_what_is_spilled_is_seen_by_nobody_before_the_commit_and_gone_after(tmp_
         assert [dict(session_of(state, f"new{number}").bids) for number in range(20)] == [
             {number: Level(number)} for number in range(20)
         ]
-    assert [path.name for path in home.hot_root.iterdir() if not path.name.startswith("boot-")] == []
+    assert [path.name for path in home.local_root.iterdir() if not path.name.startswith("boot-")] == []

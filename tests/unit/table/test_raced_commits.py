@@ -84,7 +84,7 @@ class Race:
     def _has_rewound(self) -> bool:
         run = ProtocolRun(self.folders)
         try:
-            side_tables.catch_up_beside_writer(self.folders, run.head)
+            side_tables.catch_up_alongside_writer(self.folders, run.head)
             run.rewind(max(0, run.head.batch - 2 - self.rewound % 5))
         except (Fenced, TableError):
             return False

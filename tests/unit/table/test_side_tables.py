@@ -168,10 +168,10 @@ def test_who_looks_beside_a_writer_that_has_gone_on_meanwhile_is_no_alarm(
     looked = run.head
     run.batch()
     run.batch()
-    side_tables.catch_up_beside_writer(folders, looked)
+    side_tables.catch_up_alongside_writer(folders, looked)
     late = run.commit(run.prepared())
-    side_tables.catch_up_beside_writer(folders, late.head)
+    side_tables.catch_up_alongside_writer(folders, late.head)
     assert batches_in_ledger(folders) == [1, 2, 3, 4]
     run.folders.table.joinpath("_delta_log", f"{late.version:020d}.json").unlink()
     with pytest.raises(TableError, match="holds batch 4"):
-        side_tables.catch_up_beside_writer(folders, msgspec.structs.replace(late.head, batch=3))
+        side_tables.catch_up_alongside_writer(folders, msgspec.structs.replace(late.head, batch=3))

@@ -29,8 +29,8 @@ def test_rows_verdicts_and_states_of_typed_messages() -> None:
 
 def test_each_message_tells_its_place_and_its_own_rows() -> None:
     first, second = run(panels, SentMessage(value=BEGIN, timestamp_ms=7), Update(2, "b", 2.0), key="p").folded
-    assert first.place is not None
-    assert (first.place.kind, first.place.session, first.place.event_time_us) == (Kind.SNAPSHOT, "p", 7_000)
+    assert first.envelope is not None
+    assert (first.envelope.kind, first.envelope.session, first.envelope.event_time_us) == (Kind.SNAPSHOT, "p", 7_000)
     assert ((), (Reading("b", 2.0),)) == (first.rows, second.rows)
 
 

@@ -21,12 +21,12 @@ def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding
 
     Messages of suspended sessions do not count: they follow one cause, which was counted.
     """
-    facts = [item for group in bins for item in group.ranges]
-    messages = sum(item.counts.messages for item in facts)
-    refused = sum(item.counts.refused for item in facts)
+    results = [item for group in bins for item in group.ranges]
+    messages = sum(item.counts.messages for item in results)
+    refused = sum(item.counts.refused for item in results)
     if refused < limits.quarantine_burst or refused <= limits.quarantine_share * messages:
         return None
-    worst = max(facts, key=lambda item: item.counts.refused).range.position
+    worst = max(results, key=lambda item: item.counts.refused).range.position
     return Finding.at(
         worst,
         "quarantine burst",

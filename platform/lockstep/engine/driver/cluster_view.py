@@ -29,7 +29,7 @@ class ClusterMonitor:
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._listed_at = known_topics - retired, time.monotonic()
         self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
-        self.view = self._first_look()
+        self.view = self._view_first()
 
     def refresh_for_commit(self) -> ClusterView:
         """Read the topics again, and the leader epochs of their partitions; log starts stay as they were.
@@ -37,7 +37,7 @@ class ClusterMonitor:
         Raises:
             KafkaError: No answer for two minutes.
         """
-        self.view = self._patiently(lambda: self._context.discovery.view_for_commit(self._names, self.view))
+        self.view = self._patiently(lambda: self._context.admin.view_for_commit(self._names, self.view))
         return self.view
 
     def refresh_for_plan(self) -> ClusterView:
@@ -51,23 +51,23 @@ class ClusterMonitor:
         """
         if time.monotonic() - self._described_at <= self._tuning.described_seconds:
             with suppress(KafkaError):
-                self.view = self._context.discovery.view_offsets(self.view)
+                self.view = self._context.admin.view_offsets(self.view)
                 return self.view
         self.view = self._read()
         return self.view
 
-    def look_for_new(self) -> None:
+    def poll_new_topics(self) -> None:
         """Add topics of the stream that have appeared since to the view; checked at an interval.
 
-        Two looks in a row must show a topic, under the same id: once it is read, its deletion is a loss, and one that
-        is created and deleted again and again is there in any two looks.
+        Two polls in a row must show a topic, under the same id: once it is read, its deletion is a loss, and one that
+        is created and deleted again and again is there in any two polls.
         """
         if time.monotonic() - self._listed_at < self._tuning.appear_seconds:
             return
         self._listed_at = time.monotonic()
         try:
             new = self._list_names() - self._names
-            described = self._context.discovery.topics(new - self._retired)
+            described = self._context.admin.topics(new - self._retired)
         except KafkaError:
             return  # the read before the batch reports it, and waits
         appeared = {(name, topic.topic_id) for name, topic in described.items()}
@@ -90,7 +90,7 @@ class ClusterMonitor:
         if not self._retired:
             return None
         try:
-            return self._context.discovery.view(self._retired & self._context.discovery.topic_names())
+            return self._context.admin.view(self._retired & self._context.admin.topic_names())
         except KafkaError:
             return None  # the read before the batch reports it, and waits
 
@@ -102,7 +102,7 @@ class ClusterMonitor:
         asked = need_epoch_check(known, self.view, self._held)
         if not asked:
             return frozenset()
-        answer = self._context.discovery.compared(asked)
+        answer = self._context.admin.compared(asked)
         ends = self.view.ends
         self._held |= {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
         doubted = asked.keys() - answer.holding
@@ -111,21 +111,21 @@ class ClusterMonitor:
         self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
         return frozenset(doubted)
 
-    def confirmed(self, known: Mapping[Key, Position], *, for_ever: bool) -> tuple[Finding, ...]:
+    def confirmed(self, known: Mapping[Key, Position], *, permanent: bool) -> tuple[Finding, ...]:
         """Findings of the audit that every further read confirms, as of the last read.
 
         Of differing log starts the lowest counts: no offset is skipped that one read showed.
 
         Args:
             known: Partitions of the subscribed topics.
-            for_ever: Whether the stream would halt with them.
+            permanent: Whether the stream would halt with them.
         """
         findings = audit_positions(known, self.view)
-        seconds = self._tuning.confirm_seconds if for_ever else self._tuning.move_seconds
+        seconds = self._tuning.confirm_seconds if permanent else self._tuning.move_seconds
         for _ in range(self._tuning.confirm_looks - 1):
             if not findings:
                 break
-            LOG.warning("Kafka looks wrong, looking again: %s", findings[0])
+            LOG.warning("Kafka looks wrong, reading it again: %s", findings[0])
             if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
             self.view = with_lowest_starts(self.view, self._read())
@@ -134,7 +134,7 @@ class ClusterMonitor:
             findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
         return findings
 
-    def _first_look(self) -> ClusterView:
+    def _view_first(self) -> ClusterView:
         """Topics and positions at the start: two reads must agree, and a topic is left out only if no read shows it."""
         self._names |= self._patiently(self._list_names) - self._retired
         view = self._read()
@@ -153,10 +153,10 @@ class ClusterMonitor:
         return silent or not self._names <= view.topics.keys()
 
     def _list_names(self) -> frozenset[str]:
-        return self._context.stream.topics.select(self._context.discovery.topic_names())
+        return self._context.stream.topics.select(self._context.admin.topic_names())
 
     def _read(self) -> ClusterView:
-        return self._patiently(lambda: self._context.discovery.view(self._names))
+        return self._patiently(lambda: self._context.admin.view(self._names))
 
     def _patiently(self, question: Callable[[], T]) -> T:
         """The answer; a Kafka that does not answer is asked again for a while."""

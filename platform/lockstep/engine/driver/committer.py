@@ -31,6 +31,8 @@ LOG = logging.getLogger("lockstep")
 
 FULL_LEDGER_BATCHES, FULL_LEDGER_SECONDS = 100, 600.0
 """Readers of positions read the ledger back to the newest full set; this bounds how far."""
+PUBLISH_SECONDS = 10.0
+"""Lag monitors poll once a minute; a broker stores each publication as a message."""
 
 
 def make_batch_commit(
@@ -70,17 +72,23 @@ class Committer:
     """
 
     def __init__(
-        self, folders: StreamFolders, claimed: WriterClaim, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor
+        self,
+        folders: StreamFolders,
+        claimed: WriterClaim,
+        side_table_executor: ThreadPoolExecutor,
+        background_executor: ThreadPoolExecutor,
     ) -> None:
         """Commits nothing yet.
 
         Args:
             folders: Folders of the stream.
             claimed: Result of the claim.
-            helper: Commits side tables; a batch waits for the previous one.
-            courier: Writes log checkpoints; no batch waits for it. It ends after the helper.
+            side_table_executor: Commits side tables; a batch waits for the previous one.
+            background_executor: Writes log checkpoints; no batch waits for it. It ends after the executor
+                of side tables.
         """
-        self._folders, self._claimed, self._helper, self._courier = folders, claimed, helper, courier
+        self._folders, self._claimed = folders, claimed
+        self._side_table_executor, self._background_executor = side_table_executor, background_executor
         self._side: Future[None] | None = None
         self._side_logs = side_tables.SideLogs(folders)
         self._full_rows = self._rows_since_full = 0
@@ -130,7 +138,7 @@ class Committer:
         full_at, needs = now.timestamp() if full else None, _needed(self._folders, batch, file, rows)
         batch = msgspec.structs.replace(batch, ledger=file, full_ledger_at=full_at, needs=needs)
         landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
-        self._side = self._helper.submit(self._follow, landed)
+        self._side = self._side_table_executor.submit(self._follow, landed)
         self._count(len(rows), full=full)
         self.restart = RunStart(self._claimed.cause, self._gap_seconds(now)) if self.first else None
         self.head, self.first = landed.head, False
@@ -177,7 +185,7 @@ class Committer:
         """Bring the side tables up to a commit; then log checkpoints are written, for which no batch waits."""
         self._side_logs.catch_up(landed.head)
         newest = [(self._folders.table, landed.version), *self._side_logs.list_versions()]
-        self._courier.submit(_write_checkpoints, newest)
+        self._background_executor.submit(_write_checkpoints, newest)
 
 
 def _write_checkpoints(newest: Sequence[tuple[Path, int]]) -> None:
@@ -203,17 +211,11 @@ def _needed(
     return needs | {folders.state / name: size for name, size in states.items()}
 
 
-LOG = logging.getLogger("lockstep")
-
-PUBLISH_SECONDS = 10.0
-"""Lag monitors poll once a minute; a broker stores each publication as a message."""
-
-
 class Publisher:
     """Publishes positions at intervals on its own thread: best effort, never delays a batch."""
 
-    def __init__(self, group: ConsumerGroup, courier: ThreadPoolExecutor) -> None:
-        self._group, self._courier = group, courier
+    def __init__(self, group: ConsumerGroup, background_executor: ThreadPoolExecutor) -> None:
+        self._group, self._background_executor = group, background_executor
         self._published = time.monotonic() - PUBLISH_SECONDS
 
     def note(self, positions: Iterable[Position]) -> None:
@@ -224,11 +226,13 @@ class Publisher:
     def publish(self, positions: Iterable[Position]) -> None:
         """Publish now."""
         self._published = time.monotonic()
-        self._courier.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
+        self._background_executor.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
 
     def check_group_offsets(self, positions: Iterable[Position]) -> None:
         """Warn when the group offsets in Kafka are ahead of the table."""
-        self._courier.submit(self._check_group_offsets, {(p.topic, p.partition): p.next_offset for p in positions})
+        self._background_executor.submit(
+            self._check_group_offsets, {(p.topic, p.partition): p.next_offset for p in positions}
+        )
 
     def _check_group_offsets(self, offsets: dict[Place, int]) -> None:
         try:
@@ -253,9 +257,7 @@ class Publisher:
             LOG.warning("positions are not shown to lag tools: %s", error.problem)
 
 
-def check_table_present(
-    stream: AnyStream, folders: StreamFolders, discovery: ClusterAdmin, group: ConsumerGroup
-) -> None:
+def check_table_present(stream: AnyStream, folders: StreamFolders, admin: ClusterAdmin, group: ConsumerGroup) -> None:
     """Refuse to read everything again as if the stream were new: the table root may be mistyped.
 
     Raises:
@@ -264,7 +266,7 @@ def check_table_present(
     """
     if delta_log.has_log(folders.table):
         return
-    topics = discovery.topics(stream.topics.select(discovery.topic_names())).values()
+    topics = admin.topics(stream.topics.select(admin.topic_names())).values()
     known = group.published((topic.name, partition) for topic in topics for partition in range(topic.partitions))
     if any(known.values()) and not delta_log.has_log(folders.table):  # else another first start was faster
         raise TableError(

@@ -24,7 +24,7 @@ class RunContext:
         stream: The declaration.
         trigger: The trigger in force: the stream's own, or the run's.
         folders: Folders of the stream's tables.
-        discovery: Client for cluster metadata.
+        admin: Client for cluster metadata.
         group: Consumer group to which positions are published.
         runner: Runs the bins of a batch.
         cores: Maximum number of bins, read before each batch: executors of a cluster come and go.
@@ -36,7 +36,7 @@ class RunContext:
     stream: AnyStream
     trigger: Trigger
     folders: StreamFolders
-    discovery: ClusterAdmin
+    admin: ClusterAdmin
     group: ConsumerGroup
     runner: Runner
     cores: Callable[[], int]

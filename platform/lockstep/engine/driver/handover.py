@@ -28,11 +28,11 @@ from lockstep.table.commit import OutputLog, Writer, set_desired_state
 from lockstep.table.delta_log import Desired, Head
 
 COUNT_SECONDS = 0.4
-LOOK_SECONDS = 1.0
-HANDOVER_LOOK_SECONDS = 0.05
-"""During a handover nothing is committed until the end of the writer is seen. A look costs one open()."""
-LOOKS = 3
-"""A counter unchanged over so many looks belongs to a dead writer."""
+POLL_SECONDS = 1.0
+HANDOVER_POLL_SECONDS = 0.05
+"""During a handover nothing is committed until the end of the writer is seen. A poll costs one open()."""
+POLLS = 3
+"""A counter unchanged over so many polls belongs to a dead writer."""
 RUN_FILE = ".run.json"
 """Suffix of a run's heartbeat file, after its id. All other files here end in an epoch: <what>-<epoch>.json."""
 
@@ -75,7 +75,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
     place: str
 
 
-class RunPulse(msgspec.Struct, frozen=True):
+class RunHeartbeat(msgspec.Struct, frozen=True):
     """Content of a run's heartbeat file; removed when the run ends.
 
     Attributes:
@@ -142,7 +142,7 @@ class Heartbeat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record the end of the writer; a successor need not wait for three looks."""
+        """Record the end of the writer; a successor need not wait for three polls."""
         self._counting.close()
         self._phase = Phase.ENDED
         with suppress(OSError):  # must not hide the outcome of the run
@@ -171,7 +171,7 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     path, process = _run_liveness(control, run_id), read_this_process()
     counting = _Counting(
         f"run-{run_id[:8]}",
-        lambda counter: find_storage(path).replace(path, msgspec.json.encode(RunPulse(counter, process))),
+        lambda counter: find_storage(path).replace(path, msgspec.json.encode(RunHeartbeat(counter, process))),
     )
     with suppress(OSError):  # the run itself reports the disk error
         counting.once()
@@ -184,21 +184,21 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
             find_storage(control).delete(path)
 
 
-def read_run_heartbeats(control: Path) -> dict[str, RunPulse]:
+def read_run_heartbeats(control: Path) -> dict[str, RunHeartbeat]:
     """The newest heartbeats of all runs that have not ended, by run id; some may be dead."""
-    found: dict[str, RunPulse] = {}
+    found: dict[str, RunHeartbeat] = {}
     storage = find_storage(control)
     for path in storage.find_files(control, f"*{RUN_FILE}"):
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            found[path.name.removesuffix(RUN_FILE)] = msgspec.json.decode(storage.read(path), type=RunPulse)
+            found[path.name.removesuffix(RUN_FILE)] = msgspec.json.decode(storage.read(path), type=RunHeartbeat)
     return found
 
 
 def is_run_counting(control: Path, run_id: str) -> bool:
     """Poll until the counter of a run changes or counts as dead. Takes one to three seconds."""
     first = read_run_heartbeats(control).get(run_id)
-    for _ in range(LOOKS if first is not None else 0):
-        time.sleep(LOOK_SECONDS)
+    for _ in range(POLLS if first is not None else 0):
+        time.sleep(POLL_SECONDS)
         last = read_run_heartbeats(control).get(run_id)
         if last != first:
             return last is not None
@@ -256,8 +256,8 @@ def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] 
     first = read_heartbeat(control, epoch)
     if first is None or first.phase is Phase.ENDED:
         return False
-    for _ in range(LOOKS):
-        time.sleep(LOOK_SECONDS)
+    for _ in range(POLLS):
+        time.sleep(POLL_SECONDS)
         if cancelled() or read_heartbeat(control, epoch) != first:
             break
     last = read_heartbeat(control, epoch)
@@ -280,9 +280,9 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
             before, counted = now, clock
         if now.phase is Phase.WRITING and clock - asked > timeout_seconds:
             return Takeover.SILENT
-        if now.phase is Phase.DRAINING and clock - counted > LOOKS * LOOK_SECONDS:
+        if now.phase is Phase.DRAINING and clock - counted > POLLS * POLL_SECONDS:
             return Takeover.DEAD
-        time.sleep(HANDOVER_LOOK_SECONDS)
+        time.sleep(HANDOVER_POLL_SECONDS)
     return Takeover.SILENT
 
 

@@ -51,42 +51,50 @@ LOG = logging.getLogger("lockstep")
 
 FAILURES_MAX = 3
 """Number of jobs that may fail in a row; each is planned again from the last commit."""
+COLLECTOR_THRESHOLDS = (20_000, 20, 20)
+"""Objects between two looks at the youngest generation, and such looks between two at each older one."""
+POLL_SECONDS = 0.1
+"""Interval at which a stop or a successor's request is looked for while waiting; a poll costs one stat()."""
 
 
 class MicroBatchLoop:
     """Plans and runs the batches of a run, in order."""
 
     def __init__(
-        self, context: RunContext, claimed: WriterClaim, helper: ThreadPoolExecutor, courier: ThreadPoolExecutor
+        self,
+        context: RunContext,
+        claimed: WriterClaim,
+        side_table_executor: ThreadPoolExecutor,
+        background_executor: ThreadPoolExecutor,
     ) -> None:
         """Read positions and Kafka.
 
         Args:
             context: Dependencies of the run.
             claimed: Result of the claim.
-            helper: Commits side tables; a batch waits for the previous one.
-            courier: Publishes positions and writes log checkpoints; no batch waits for it.
+            side_table_executor: Commits side tables; a batch waits for the previous one.
+            background_executor: Publishes positions and writes log checkpoints; no batch waits for it.
 
         Raises:
             LockstepError: The stream cannot run on these topics.
         """
         selected = context.stream.topics.select(row.topic for row in claimed.known.values())
         self._context, self._writer = context, claimed.writer
-        self._watch = ClusterMonitor(context, selected, find_retired_topics(claimed.known.values()))
-        check_topics_fit(context.stream, self._watch.view)
-        begun, view = {topic_id for topic_id, _ in claimed.known}, self._watch.view
+        self._monitor = ClusterMonitor(context, selected, find_retired_topics(claimed.known.values()))
+        check_topics_fit(context.stream, self._monitor.view)
+        begun, view = {topic_id for topic_id, _ in claimed.known}, self._monitor.view
         new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
         joined = self._join_offsets(new, is_first_run=not claimed.known)
         self._partitions = Subscription(claimed.known, view, selected, joined)
-        self._retirement = TopicRetirement(context, claimed.writer.epoch, self._watch, self._partitions)
+        self._retirement = TopicRetirement(context, claimed.writer.epoch, self._monitor, self._partitions)
         self._retirement.read_revived()
         self._take_up()
-        self._committer = Committer(context.folders, claimed, helper, courier)
-        self._publisher = Publisher(context.group, courier)
+        self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)
+        self._publisher = Publisher(context.group, background_executor)
         self._publish_start(claimed.head)
-        self._stop_at = find_stop_offsets(self._watch.view)
-        self._failures, self._isolation, self._waits = 0, PoisonMessageSearch(), BacklogClock()
-        self._idle, self._homes = IdlePartitions(context.stream.event_time), SessionPartitions()
+        self._stop_at = find_stop_offsets(self._monitor.view)
+        self._failures, self._poison_search, self._backlog = 0, PoisonMessageSearch(), BacklogClock()
+        self._idle, self._session_partitions = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
         self._unavailable = frozenset[Place]()
@@ -106,9 +114,9 @@ class MicroBatchLoop:
             IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
         self._audit()
-        self._retirement.look()
+        self._retirement.poll()
         if self._adopts_topics():
-            self._watch.look_for_new()
+            self._monitor.poll_new_topics()
         self._take_up()
         plan = plan_batch(self._plan_input())
         self._partitions.remember(plan)
@@ -124,11 +132,11 @@ class MicroBatchLoop:
 
     def has_backlog(self, plan: BatchPlan) -> bool:
         """Whether the next batch is due at once: there is a backlog, or a search for a poison message goes on."""
-        return plan.backlog > 0 or bool(self._isolation.suspects)
+        return plan.backlog > 0 or bool(self._poison_search.suspects)
 
     def has_reached_stop_offsets(self) -> bool:
         """Whether all offsets of the start of the run are committed, those of partitions without a leader too."""
-        view = self._watch.view
+        view = self._monitor.view
         unknown = {(view.topics[name].topic_id, number) for name, number in view.unavailable} - self._stop_at.keys()
         return not unknown and self._partitions.has_reached(self._stop_at)
 
@@ -141,19 +149,20 @@ class MicroBatchLoop:
         4. Report, and raise if this commit was the halt.
         """
         began = time.monotonic()
-        bins = self._run(plan)
+        bins = self._run(plan)  # 1
         self._silent.note((item for group in bins or () for item in group.ranges), time.monotonic())
+        # 2
         if bins is None or self._replaced(plan) or not self._has_progress(bins):
             return False
         burst, accepted = find_quarantine_burst(bins, self._context.stream.limits), self._committer.head.accepts_burst
         if burst is not None and not accepted:
             self._halt((burst,))
-        if moved := self._homes.find_split_sessions(bins, self._context.stream.integrity):
+        if moved := self._session_partitions.find_split_sessions(bins, self._context.stream.integrity):
             self._halt(moved)
         accepts_burst = accepted and (burst is not None or not has_messages(bins))
         batch = make_batch_commit(plan.batch, bins, accepts_burst=accepts_burst)
         try:
-            commit_seconds = self._commit(
+            commit_seconds = self._commit(  # 3
                 batch,
                 bins,
                 batch_seconds=time.monotonic() - began,
@@ -163,8 +172,8 @@ class MicroBatchLoop:
         except HourClosed as lost:
             self._refresh_head(lost)
             return False
-        self._waits = self._waits.note_batch(plan.messages / max(1, plan.messages + plan.backlog), began)
-        self._report(bins, time.monotonic() - began, commit_seconds)
+        self._backlog = self._backlog.note_batch(plan.messages / max(1, plan.messages + plan.backlog), began)
+        self._report(bins, time.monotonic() - began, commit_seconds)  # 4
         if batch.findings:
             self._end_halted(batch.findings)
         return True
@@ -174,7 +183,7 @@ class MicroBatchLoop:
         if not plan.bins:
             return ()
         bins: list[TaskResult] = []
-        for part in self._isolation.parts(plan):
+        for part in self._poison_search.parts(plan):
             bins += self._run_part(part)
         return bins or None
 
@@ -185,8 +194,8 @@ class MicroBatchLoop:
             self._note_failure(plan, error)
             LOG.warning("batch %s failed, planning again", plan.batch.number, exc_info=True)
             return ()
-        is_control = self._isolation.is_control(plan)
-        self._failures, self._isolation = 0, self._isolation.worked(plan)
+        is_control = self._poison_search.is_control(plan)
+        self._failures, self._poison_search = 0, self._poison_search.worked(plan)
         return () if is_control else bins
 
     def _note_failure(self, plan: BatchPlan, error: Exception) -> None:
@@ -201,29 +210,29 @@ class MicroBatchLoop:
             if self._failures >= FAILURES_MAX or not isinstance(error, (EnvironmentProblem, BatchTimeout)):
                 raise error
             return
-        isolation = self._isolation.failed(plan)
-        if isolation is None:
+        search = self._poison_search.failed(plan)
+        if search is None:
             raise error
-        self._isolation = isolation
+        self._poison_search = search
 
     def _replaced(self, plan: BatchPlan) -> bool:
         """Whether a topic was re-created since the plan, or a log that was read was truncated."""
-        before = self._watch.view
-        after = self._watch.refresh_for_commit()
+        before = self._monitor.view
+        after = self._monitor.refresh_for_commit()
         known = self._partitions.known
         read = {key: known[key] for group in plan.bins for item in group if (key := item.position.key) in known}
-        cut = (known[key].topic for key in self._watch.check_leader_epochs(read))
+        cut = (known[key].topic for key in self._monitor.check_leader_epochs(read))
         if names := sorted({*find_recreated_topics(before, after.topics), *cut}):
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
         return bool(names)
 
     def _has_progress(self, bins: Sequence[TaskResult]) -> bool:
-        facts = [item for group in bins for item in group.ranges]
+        results = [item for group in bins for item in group.ranges]
         moved = any(
             item.reached.next_offset > item.range.position.next_offset
             or item.finding is not None
             or item.reached.watermark_us != item.range.position.watermark_us
-            for item in facts
+            for item in results
         )
         return moved or self._committer.first or self._partitions.is_unsaved
 
@@ -237,10 +246,10 @@ class MicroBatchLoop:
         full: bool = False,
     ) -> float:
         """Commit and advance the positions; gives the seconds of the commit alone."""
-        facts, ends = [item for group in bins for item in group.ranges], self._watch.view.ends
+        results, ends = [item for group in bins for item in group.ranges], self._monitor.view.ends
         _, seconds = self._committer.commit(
             batch,
-            lambda stamp, full: self._partitions.ledger_rows(stamp, facts, ends, full=full),
+            lambda stamp, full: self._partitions.ledger_rows(stamp, results, ends, full=full),
             batch_seconds=batch_seconds,
             planned_at_us=planned_at_us,
             full=full,
@@ -254,26 +263,26 @@ class MicroBatchLoop:
         self._publisher.publish(self._partitions.positions.values())
 
     def _audit(self) -> None:
-        self._watch.refresh_for_plan()
-        self._stop_at = find_stop_offsets(self._watch.view) | self._stop_at  # of partitions that have a leader now
+        self._monitor.refresh_for_plan()
+        self._stop_at = find_stop_offsets(self._monitor.view) | self._stop_at  # of partitions that have a leader now
         known = self._partitions.known
-        self._watch.check_leader_epochs(known)
+        self._monitor.check_leader_epochs(known)
         self._note_stalls()
         self._note_unavailable()
-        news = [finding for finding in audit_positions(known, self._watch.view) if self._is_news(finding)]
+        news = [finding for finding in audit_positions(known, self._monitor.view) if self._is_news(finding)]
         if not news:
             return
         halts = any(self._judge(each) is Judgement.VIOLATION for each in news)
-        confirmed = self._watch.confirmed(known, for_ever=halts)  # unconfirmed: a stale response of a broker
+        confirmed = self._monitor.confirmed(known, permanent=halts)  # unconfirmed: a stale response of a broker
         if wrong := tuple(each for each in confirmed if self._judge(each) is Judgement.VIOLATION):
             self._halt(wrong)
         for finding in filter(self._is_news, confirmed):
             suspend = self._judge(finding) is Judgement.SUSPEND
-            self._partitions.accept(finding, self._watch.view, suspend=suspend)
+            self._partitions.accept(finding, self._monitor.view, suspend=suspend)
             if finding.cause == Fault.TOPIC_DELETED.value:
-                self._watch.leave(frozenset({finding.topic}))
+                self._monitor.leave(frozenset({finding.topic}))
             if finding.cause == Fault.PARTITIONS_ADDED.value:
-                self._homes.forget(finding.topic_id)
+                self._session_partitions.forget(finding.topic_id)
 
     def _is_news(self, finding: Finding) -> bool:
         """Whether findings of an audit need action: some persist, and were accepted before."""
@@ -288,18 +297,18 @@ class MicroBatchLoop:
 
     def _take_up(self) -> None:
         """Read topics that have come into the view, as a new run would."""
-        if new := self._partitions.find_new_topics(self._watch.view):
-            check_topics_fit(self._context.stream, self._watch.view)
-            self._partitions.take_up(self._watch.view, self._join_offsets(new, is_first_run=False))
+        if new := self._partitions.find_new_topics(self._monitor.view):
+            check_topics_fit(self._context.stream, self._monitor.view)
+            self._partitions.take_up(self._monitor.view, self._join_offsets(new, is_first_run=False))
 
     def _join_offsets(self, new: Sequence[Topic], *, is_first_run: bool) -> dict[Key, int]:
         declared, group = self._context.stream.topics, self._context.group
-        cluster, view = self._context.discovery, self._watch.view
+        cluster, view = self._context.admin, self._monitor.view
         return read_join_offsets(declared, new, view, cluster, group.committed_by, is_first_run=is_first_run)
 
     def _note_stalls(self) -> None:
         """Warn once of each stuck last stable offset; batches report them while they last."""
-        view, clock, warned = self._watch.view, time.monotonic(), {stall.place for stall in self._stalls}
+        view, clock, warned = self._monitor.view, time.monotonic(), {stall.place for stall in self._stalls}
         self._stable_ends = self._stable_ends.update(view, clock)
         self._stalls = self._stable_ends.stalls(
             view, clock, compute_stuck_patience_seconds(self._context.trigger, self._context.launch.tuning)
@@ -310,7 +319,7 @@ class MicroBatchLoop:
 
     def _note_unavailable(self) -> None:
         """Warn of partitions that have lost their leader since the last look, or whose leader is silent."""
-        silent, before = frozenset(self._watch.view.unavailable), self._unavailable
+        silent, before = frozenset(self._monitor.view.unavailable), self._unavailable
         self._unavailable = silent
         if new := sorted(silent - before):
             (topic, partition), more = new[0], f", nor {len(new) - 1} more" if len(new) > 1 else ""
@@ -340,7 +349,7 @@ class MicroBatchLoop:
         return PlanInput(
             batch=make_batch_identity(self._writer, self._committer.head, now_us),
             positions=tuple(self._partitions.positions.values()),
-            ends=self._watch.view.ends,
+            ends=self._monitor.view.ends,
             stop_at=self._stop_at if isinstance(self._context.trigger, AvailableNow) else {},
             messages_max=self._context.stream.limits.batch_messages,
             cores=self._context.cores(),
@@ -350,15 +359,15 @@ class MicroBatchLoop:
             patient=self._silent.find_patient(),
             resting=self._silent.find_resting(time.monotonic()),
             is_live=isinstance(self._context.trigger, Every),
-            silent=self._idle.advance_watermarks(self._partitions.positions, self._watch.view.ends, now_us),
+            silent=self._idle.advance_watermarks(self._partitions.positions, self._monitor.view.ends, now_us),
         )
 
     def _goal(self) -> FileGoal | None:
         trigger, now = self._context.trigger, time.monotonic()
         if not isinstance(trigger, FileSize):
             return None
-        self._waits = self._waits.note_poll(self._partitions.lag_messages(self._watch.view.ends), now)
-        left = self._waits.left_seconds(trigger.at_most.total_seconds(), now)
+        self._backlog = self._backlog.note_poll(self._partitions.lag_messages(self._monitor.view.ends), now)
+        left = self._backlog.left_seconds(trigger.at_most.total_seconds(), now)
         return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - self._context.launch.tuning.idle_seconds)
 
     def _report(self, bins: Sequence[TaskResult], batch_seconds: float, commit_seconds: float) -> None:
@@ -366,23 +375,15 @@ class MicroBatchLoop:
             bins,
             batch=self._committer.head.batch,
             epoch=self._writer.epoch,
-            topics=len(self._watch.view.topics),
-            lag_messages=self._partitions.lag_messages(self._watch.view.ends),
+            topics=len(self._monitor.view.topics),
+            lag_messages=self._partitions.lag_messages(self._monitor.view.ends),
             batch_seconds=batch_seconds,
             commit_seconds=commit_seconds,
         )
-        headroom = self._partitions.headroom_seconds(self._watch.view, time.time_ns() // 1_000_000)
+        headroom = self._partitions.headroom_seconds(self._monitor.view, time.time_ns() // 1_000_000)
         restart = self._committer.restart
         more = {"headroom_seconds": headroom, "restart": restart, "stalls": self._stalls}
         self._context.report(msgspec.structs.replace(report, **more))
-
-
-LOG = logging.getLogger("lockstep")
-
-COLLECTOR_THRESHOLDS = (20_000, 20, 20)
-"""Objects between two looks at the youngest generation, and such looks between two at each older one."""
-LOOK_SECONDS = 0.1
-"""Interval at which a stop or a successor's request is looked for while waiting; a look costs one stat()."""
 
 
 class RunOutcome(Enum):
@@ -414,11 +415,13 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     never_ending = not isinstance(context.trigger, AvailableNow)
     control, epoch = context.folders.control, claimed.writer.epoch
     heart = Heartbeat(control, epoch, never_ending=never_ending, run_id=context.launch.run_id)
-    with heart as heartbeat, _thread("courier") as courier, _thread("side") as helper:  # ends before the courier
+    background, side_tables = _thread("background"), _thread("side-tables")
+    # The executor of side tables ends before the other one.
+    with heart as heartbeat, background as background_executor, side_tables as side_table_executor:
         try:
-            batches = MicroBatchLoop(context, claimed, helper, courier)
+            batches = MicroBatchLoop(context, claimed, side_table_executor, background_executor)
             _quiet_collector()
-            outcome = _run_until_done(batches, context, claimed, heartbeat)
+            outcome = _run_until_done(batches, context, claimed, heartbeat)  # 1 to 3
             if outcome is not RunOutcome.HANDED_OVER:  # the next writer waits, and publishes with its first batch
                 batches.end()
         except Fenced as fenced:
@@ -445,13 +448,13 @@ def _run_until_done(
 ) -> RunOutcome:
     while True:
         began, bounded = time.monotonic(), isinstance(context.trigger, AvailableNow)
-        plan = batches.plan()
+        plan = batches.plan()  # 1
         if plan is None and bounded and batches.has_reached_stop_offsets():
             return RunOutcome.ENDED
-        committed = plan is not None and batches.run_batch(plan)
+        committed = plan is not None and batches.run_batch(plan)  # 2
         # A bounded run waits only for what it could not read or commit: a leader, a log that settles.
         at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
-        outcome = _wait_for_next_batch(context, claimed, heartbeat, began, at_once=at_once)
+        outcome = _wait_for_next_batch(context, claimed, heartbeat, began, at_once=at_once)  # 3
         if outcome is RunOutcome.HANDED_OVER and isinstance(context.trigger, Every):
             _run_last(batches)
         if outcome is not None:
@@ -482,7 +485,7 @@ def _wait_for_next_batch(
         left = due - time.monotonic()
         if left <= 0:
             return None
-        context.stop.wait(min(left, LOOK_SECONDS))
+        context.stop.wait(min(left, POLL_SECONDS))
 
 
 def _thread(name: str) -> ThreadPoolExecutor:

@@ -80,15 +80,15 @@ def run_off_main_thread(
         StopTimeout: The work had to be abandoned.
     """
     job = _Job(work)
-    with _signals_to(stopping):
+    with _signals_to(stopping):  # 1
         job.start()
-        while not job.ended.wait(TICK_SECONDS):
+        while not job.ended.wait(TICK_SECONDS):  # 2
             tick()
             if stopping.seconds() > patience_seconds:
-                abandon()
+                abandon()  # 3
                 job.ended.wait(ABANDON_SECONDS)
                 raise StopTimeout(stopping.reason)
-    return job.result()
+    return job.result()  # 4
 
 
 class _Job(Generic[T]):

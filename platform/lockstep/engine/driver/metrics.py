@@ -156,26 +156,26 @@ def make_batch_report(
     commit_seconds: float,
 ) -> BatchReport:
     """Report of a committed batch: results of its bins, and the state of the run after it."""
-    facts = [item for group in bins for item in group.ranges]
-    holes = sum(hole.until - hole.start for item in facts for hole in item.holes)
+    results = [item for group in bins for item in group.ranges]
+    holes = sum(hole.until - hole.start for item in results for hole in item.holes)
     return BatchReport(
         batch=batch,
-        offsets=sum(item.reached.next_offset - item.range.position.next_offset for item in facts),
-        accounted=holes + sum(item.counts.accounted for item in facts),
-        messages=sum(item.counts.messages for item in facts),
-        rows=sum(item.rows for item in facts),
-        skipped=sum(item.counts.skipped for item in facts),
-        dropped=sum(item.counts.dropped for item in facts),
-        quarantined=sum(item.counts.quarantined for item in facts),
+        offsets=sum(item.reached.next_offset - item.range.position.next_offset for item in results),
+        accounted=holes + sum(item.counts.accounted for item in results),
+        messages=sum(item.counts.messages for item in results),
+        rows=sum(item.rows for item in results),
+        skipped=sum(item.counts.skipped for item in results),
+        dropped=sum(item.counts.dropped for item in results),
+        quarantined=sum(item.counts.quarantined for item in results),
         holes=holes,
         topics=topics,
         lag_messages=lag_messages,
         freshness_seconds=compute_freshness_seconds(
-            (item.newest_timestamp_ms for item in facts), time.time_ns() // 1_000_000
+            (item.newest_timestamp_ms for item in results), time.time_ns() // 1_000_000
         ),
         batch_seconds=batch_seconds,
-        cpu_seconds=sum(item.cpu_seconds for item in facts),
-        state_bytes=sum(item.state_bytes for item in facts),
+        cpu_seconds=sum(item.cpu_seconds for item in results),
+        state_bytes=sum(item.state_bytes for item in results),
         epoch=epoch,
         commit_seconds=commit_seconds,
     )

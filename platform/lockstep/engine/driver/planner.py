@@ -146,8 +146,10 @@ def plan_batch(given: PlanInput) -> BatchPlan:
        live batch includes what comes until its tasks read: a task starts some 20 ms after the plan.
     3. Pack ranges into bins of about equal cost; a partition keeps its bin unless balance demands otherwise.
     """
+    # 1
     waiting = {position.key: _waiting(position, given) for position in given.positions}
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
+    # 2, 3
     bins = _plan_full_files(lagging, given) if given.goal is not None else _plan_by_messages(lagging, given)
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
     bins = _with_silent(bins, lagging, given)

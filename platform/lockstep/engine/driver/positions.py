@@ -21,6 +21,8 @@ from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Key, Position, SegmentRef
 from lockstep.table.ledger import Accepted, LedgerRow
 
+LOG = logging.getLogger("lockstep")
+
 _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
     (
         *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "repeats", "gaps"),
@@ -29,6 +31,16 @@ _NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
     0,
 )
 NO_ENDS = PartitionOffsets(start=-1, stable_end=-1, high_watermark=-1)
+FORGET_RATIO = 0.3
+"""Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
+ADDED, GROWN, RETIRED, READDED = "added", "grown", "retired", "re-added"
+DELETED, RECREATED_TOPIC = "deleted", "re-created"
+IMPORTED = "imported"
+"""What happened to a topic, in the ledger's column `lifecycle`."""
+BEGUN_ELSEWHERE = -1
+"""Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
+TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
+"""Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
 
 class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +55,14 @@ class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
     planned_at_us: int | None = None
 
 
-def make_ledger_row(stamp: LedgerStamp, facts: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
+def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that was processed."""
-    counts = facts.counts
+    counts = result.counts
     return msgspec.structs.replace(
-        make_unchanged_row(stamp, facts.reached, ends),
-        start=facts.range.position.next_offset,
+        make_unchanged_row(stamp, result.reached, ends),
+        start=result.range.position.next_offset,
         messages=counts.messages,
-        rows=facts.rows,
+        rows=result.rows,
         accepted_without_row=counts.without_rows,
         skipped=counts.skipped,
         before_snapshot=counts.before_snapshot,
@@ -63,25 +75,25 @@ def make_ledger_row(stamp: LedgerStamp, facts: RangeResult, ends: PartitionOffse
         released=counts.released,
         late=counts.late,
         timer_rows=counts.timer_rows,
-        accepted=_accepted(facts),
-        holes=list(facts.holes),
-        first_event_time=to_event_time(facts.first_event_time_us),
-        last_event_time=to_event_time(facts.last_event_time_us),
-        newest_timestamp=to_event_time(facts.newest_timestamp_ms * 1000 if facts.newest_timestamp_ms else None),
-        cpu_seconds=facts.cpu_seconds,
-        state_bytes=facts.state_bytes,
-        state_checksum=facts.state_checksum,
+        accepted=_accepted(result),
+        holes=list(result.holes),
+        first_event_time=to_event_time(result.first_event_time_us),
+        last_event_time=to_event_time(result.last_event_time_us),
+        newest_timestamp=to_event_time(result.newest_timestamp_ms * 1000 if result.newest_timestamp_ms else None),
+        cpu_seconds=result.cpu_seconds,
+        state_bytes=result.state_bytes,
+        state_checksum=result.state_checksum,
     )
 
 
 def make_ledger_rows(
     stamp: LedgerStamp,
-    facts: Iterable[RangeResult],
+    results: Iterable[RangeResult],
     quiet: Iterable[Position],
     ends: Mapping[Key, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of all partitions, processed or unchanged."""
-    worked = [make_ledger_row(stamp, item, ends.get(item.range.position.key)) for item in facts]
+    worked = [make_ledger_row(stamp, item, ends.get(item.range.position.key)) for item in results]
     return worked + [make_unchanged_row(stamp, position, ends.get(position.key)) for position in quiet]
 
 
@@ -141,16 +153,16 @@ def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOf
 
 def read_position(row: LedgerRow) -> Position:
     """The position that a ledger row records."""
-    section = None
+    segment = None
     if row.state_file is not None and row.state_start is not None and row.state_length is not None:
-        section = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
+        segment = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
     return Position(
         topic=row.topic,
         topic_id=row.topic_id,
         partition=row.partition,
         next_offset=row.until,
         leader_epoch=row.leader_epoch,
-        state=section,
+        state=segment,
         suspended_from=row.suspended_from,
         watermark_us=None if row.watermark is None else to_microseconds(row.watermark - EPOCH),
         rows_emitted=row.rows_emitted,
@@ -203,7 +215,7 @@ def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets, joined_a
     )
 
 
-def _accepted(facts: RangeResult) -> list[Accepted]:
+def _accepted(result: RangeResult) -> list[Accepted]:
     """The losses that the declaration accepts, as ledger entries."""
     who, why = "the declaration", "Suspend(accept_loss=True)"
     return [
@@ -216,25 +228,8 @@ def _accepted(facts: RangeResult) -> list[Accepted]:
             who=who,
             why=why,
         )
-        for each in facts.accepted
+        for each in result.accepted
     ]
-
-
-LOG = logging.getLogger("lockstep")
-
-FORGET_RATIO = 0.3
-"""Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
-
-ADDED, GROWN, RETIRED, READDED = "added", "grown", "retired", "re-added"
-DELETED, RECREATED_TOPIC = "deleted", "re-created"
-IMPORTED = "imported"
-"""What happened to a topic, in the ledger's column `lifecycle`."""
-
-BEGUN_ELSEWHERE = -1
-"""Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
-
-TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
-"""Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
 
 def find_retired_topics(rows: Iterable[LedgerRow]) -> frozenset[str]:
@@ -297,7 +292,7 @@ class Subscription:
         }
         self._lifecycle = dict.fromkeys(self.positions.keys() - known.keys(), ADDED)
         self._gone_silence = find_silences(row for key, row in known.items() if key in self._gone)
-        self._told_lifecycle: tuple[Key, ...] = ()
+        self._reported_lifecycle: tuple[Key, ...] = ()
         self._notes: dict[Key, Accepted] = {}
         self._bins: dict[Key, int] = {}
         self._seconds: dict[Key, float] = {}
@@ -497,16 +492,16 @@ class Subscription:
         return True
 
     def ledger_rows(
-        self, stamp: LedgerStamp, facts: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
+        self, stamp: LedgerStamp, results: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
     ) -> list[LedgerRow]:
         """The ledger rows of a batch; rows of all partitions ever read, when a full set is due."""
-        worked = {item.range.position.key for item in facts}
+        worked = {item.range.position.key for item in results}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
-        rows = make_ledger_rows(stamp, facts, quiet, ends)
+        rows = make_ledger_rows(stamp, results, quiet, ends)
         if full:
             kept = self._others.items()
             rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
-        self._told_lifecycle = tuple((row.topic_id, row.partition) for row in rows)
+        self._reported_lifecycle = tuple((row.topic_id, row.partition) for row in rows)
         return [self._with_events(row, (row.topic_id, row.partition)) for row in rows]
 
     def _with_events(self, row: LedgerRow, key: Key) -> LedgerRow:
@@ -522,7 +517,7 @@ class Subscription:
         if self.is_unsaved:
             self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
-        for key in self._told_lifecycle:
+        for key in self._reported_lifecycle:
             self._lifecycle.pop(key, None)
             self._notes.pop(key, None)
         for group in bins:
@@ -530,14 +525,14 @@ class Subscription:
                 self._advance(item)
             self._learn(group)
 
-    def _advance(self, facts: RangeResult) -> None:
-        key = facts.range.position.key
+    def _advance(self, result: RangeResult) -> None:
+        key = result.range.position.key
         self._lost.pop(key, None)
-        self.positions[key] = facts.reached
-        if facts.newest_timestamp_ms:
-            self._newest_ms[key] = facts.newest_timestamp_ms
-        if facts.trouble is not None:
-            LOG.warning("%s/%s: %s", facts.range.position.topic, facts.range.position.partition, facts.trouble)
+        self.positions[key] = result.reached
+        if result.newest_timestamp_ms:
+            self._newest_ms[key] = result.newest_timestamp_ms
+        if result.trouble is not None:
+            LOG.warning("%s/%s: %s", result.range.position.topic, result.range.position.partition, result.trouble)
 
     def _learn(self, group: TaskResult) -> None:
         """Measurements of a bin per partition; a small bin shows little more than its fixed costs."""

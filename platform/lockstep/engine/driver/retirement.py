@@ -20,22 +20,22 @@ from lockstep.model.finding import Finding
 class TopicRetirement:
     """Looks at an interval; requests of operators are answered with every batch."""
 
-    def __init__(self, context: RunContext, epoch: int, watch: ClusterMonitor, partitions: Subscription) -> None:
-        self._context, self._epoch, self._watch, self._partitions = context, epoch, watch, partitions
+    def __init__(self, context: RunContext, epoch: int, monitor: ClusterMonitor, partitions: Subscription) -> None:
+        self._context, self._epoch, self._monitor, self._partitions = context, epoch, monitor, partitions
         self._looked_at = time.monotonic()
 
     def read_revived(self) -> None:
         """Read retired topics again that have new messages; re-created ones become new topics of the view."""
-        view = self._watch.view_retired()
+        view = self._monitor.view_retired()
         if view is not None and (names := self._partitions.find_revived(view)):
-            self._watch.follow(names)
-            self._partitions.read_again(self._watch.view)
+            self._monitor.follow(names)
+            self._partitions.read_again(self._monitor.view)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Answer an operator's request; at an interval also retire drained topics, and read revived ones again."""
         request = take_retire_request(self._context.folders.control, self._epoch)
         if request is not None:
-            idle = self._partitions.find_idle_topics(self._watch.view.ends)
+            idle = self._partitions.find_idle_topics(self._monitor.view.ends)
             self._retire(idle & frozenset(request.topics), request.who, request.why)
         if time.monotonic() - self._looked_at < self._context.launch.tuning.lifecycle_seconds:
             return
@@ -52,16 +52,16 @@ class TopicRetirement:
     def _retire(self, names: frozenset[str], who: str, why: str) -> None:
         if names:
             self._partitions.retire(names, RETIRED, who=who, why=why)
-            self._watch.leave(names)
+            self._monitor.leave(names)
 
     def _find_drained(self) -> frozenset[str]:
         """Topics whose newest message is old enough; Kafka is asked only where this run has read none."""
-        view, now = self._watch.view, datetime.now(UTC)
+        view, now = self._monitor.view, datetime.now(UTC)
         before_ms = int((now - self._context.stream.topics.inactive_after).timestamp() * 1000)
         idle = self._partitions.find_idle_topics(view.ends, before_ms)
         topics = [topic for name, topic in view.topics.items() if name in idle]
         try:
-            newest_ms = self._context.discovery.newest_timestamps(
+            newest_ms = self._context.admin.newest_timestamps(
                 (topic.name, partition) for topic in topics for partition in range(topic.partitions)
             )
         except KafkaError:

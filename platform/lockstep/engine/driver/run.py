@@ -98,14 +98,15 @@ def run_stream(
     """
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
     with run_heartbeat(folders.control, launch.run_id):
-        discovery = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+        # 1
+        admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
         job, group = make_job(stream, settings, folders, launch.tuning), ConsumerGroup(settings.kafka, stream.name)
-        check_table_present(stream, folders, discovery, group)
+        check_table_present(stream, folders, admin, group)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
-            approach = WriterStartup(stream, folders, discovery.cluster_id(), launch=launch, never_ending=never_ending)
-            context = _warm_context(spark, job, stop)
-            claimed = approach.claim(cancelled=stop.is_set)
+            startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
+            context = _warm_context(spark, job, stop)  # 2
+            claimed = startup.claim(cancelled=stop.is_set)  # 3
         except Fenced:
             return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
         except NotWanted as changed:
@@ -115,7 +116,7 @@ def run_stream(
             stream=stream,
             trigger=trigger,
             folders=folders,
-            discovery=discovery,
+            admin=admin,
             group=group,
             runner=SparkRunner(context, job, seconds_max=_deadline(stream, trigger)),
             cores=lambda: context.defaultParallelism,
@@ -152,7 +153,7 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuni
         quarantine=folders.quarantine,
         late=folders.late,
         state=folders.state,
-        hot=settings.local_root / "state",
+        local_root=settings.local_root / "state",
         registry=require_registry(stream, settings.registry),
         tuning=tuning,
     )

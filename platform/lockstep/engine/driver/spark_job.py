@@ -53,8 +53,21 @@ LOG = logging.getLogger("lockstep")
 PATIENCE_FACTOR = 3
 """10 s, then 30 s as Spark itself for a silent executor, then 90 s: the deadline of a batch is 300 s."""
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Interval at which a running job is judged: microseconds each."""
+EMPTY = b""
+"""An empty task, which holds a place, and its result."""
+SURPLUS = b"surplus"
+"""An empty task that ends its worker."""
+PLACES_MAX = 4
+"""An empty task costs some milliseconds of CPU time: of more of them than this minus one, a batch would cost more."""
+SURPLUS_BATCHES = 20
+"""Workers that no batch of so many in a row needed are ended; a new one is forked in some 10 ms."""
+WHOLE_FAILURES_MAX = 2
+"""Failures of a whole batch that count as bad luck."""
+CONTROLS = 3
+"""Jobs that must work without a message, each after one that failed with it, before the message is blamed.
+Once is not enough: an outage may end in between. Each costs two jobs of one message."""
 
 
 class BatchTimeout(LockstepError):
@@ -84,7 +97,7 @@ def run_cancellable(context: SparkContext, find_reason: Callable[[], R | None], 
     tag, over, reasons = f"lockstep-{uuid.uuid4().hex}", threading.Event(), list[R]()
 
     def watch() -> None:
-        while not over.wait(LOOK_SECONDS):
+        while not over.wait(POLL_SECONDS):
             reason = reasons[0] if reasons else find_reason()
             if reason is not None:
                 reasons[:] = [reason]
@@ -181,16 +194,6 @@ def renew_executor(context: SparkContext, executor: str) -> bool:
 
 Arrived = tuple[int, int, bytes]
 """Number of a job, number of a bin, and the encoded result of its task."""
-
-
-EMPTY = b""
-"""An empty task, which holds a place, and its result."""
-SURPLUS = b"surplus"
-"""An empty task that ends its worker."""
-PLACES_MAX = 4
-"""An empty task costs some milliseconds of CPU time: of more of them than this minus one, a batch would cost more."""
-SURPLUS_BATCHES = 20
-"""Workers that no batch of so many in a row needed are ended; a new one is forked in some 10 ms."""
 
 
 class WorkerPlaces:
@@ -293,7 +296,7 @@ class SparkRunner:
                 "accumulators to this driver is broken",
                 next_step="the batch is tried again; look in the log of the driver for what closed the connection",
             )
-        return [_facts(encoded) for _, encoded in sorted(ended.items())]
+        return [_decode_result(encoded) for _, encoded in sorted(ended.items())]
 
     def _give_up(self) -> None:
         """Note which executors were late; replace those that were late the time before as well."""
@@ -360,10 +363,10 @@ def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
 def run_tasks_remote(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """`run_tasks` on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT takes precedence."""
     root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
-    return run_tasks(msgspec.structs.replace(job, hot=Path(root) / job.hot.name) if root else job, tasks)
+    return run_tasks(msgspec.structs.replace(job, local_root=Path(root) / job.local_root.name) if root else job, tasks)
 
 
-def _facts(encoded: bytes) -> TaskResult:
+def _decode_result(encoded: bytes) -> TaskResult:
     outcome = _OUTCOMES.decode(encoded)
     if isinstance(outcome, TaskFailure):
         raise cast("LockstepError", pickle.loads(outcome.error))  # noqa: S301  # our own task's
@@ -376,13 +379,6 @@ _OUTCOMES: msgspec.msgpack.Decoder[TaskResult | TaskFailure] = msgspec.msgpack.D
 def make_tasks(plan: BatchPlan) -> list[TaskSpec]:
     """The tasks of a plan."""
     return [TaskSpec(plan.batch, ranges) for ranges in plan.bins]
-
-
-WHOLE_FAILURES_MAX = 2
-"""Failures of a whole batch that count as bad luck."""
-CONTROLS = 3
-"""Jobs that must work without a message, each after one that failed with it, before the message is blamed.
-Once is not enough: an outage may end in between. Each costs two jobs of one message."""
 
 
 class Suspect(msgspec.Struct, frozen=True):

@@ -65,11 +65,11 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
 def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[dict[str, StateTypeSchema], str]]:
     """The state types of each partition. Unreadable files are left to the task that needs them, which reports them."""
     for row in rows:
-        section = read_position(row).state
-        if section is None:
+        segment = read_position(row).state
+        if segment is None:
             continue
         try:
-            header = read_header(folders.state, section)
+            header = read_header(folders.state, segment)
         except StateDamaged:
             continue
         yield read_versions(header).shapes, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
@@ -157,7 +157,7 @@ class WriterStartup:
         self.head = self.output.base().head
         self._refuse(self.head)
         check_state_types(stream, folders, read_positions(folders, self.head).values())
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="approach")
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="startup")
         self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
         self._whole = self._pool.submit(refuse_torn, folders)
 
@@ -175,11 +175,11 @@ class WriterStartup:
             TableError: The ledger does not match the head, or files that the table references are missing.
         """
         self._whole.result()
-        cause = f"{self._approach(cancelled).value}; {self._launch.cause}"
-        landed = self._claim(cause)
+        cause = f"{self._take_over(cancelled).value}; {self._launch.cause}"  # 1
+        landed = self._claim(cause)  # 2
         writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
-        self._catch_up(landed.head, writer)
-        self._grow(writer)
+        self._catch_up(landed.head, writer)  # 3
+        self._grow(writer)  # 4
         return WriterClaim(
             writer=writer,
             head=landed.head,
@@ -188,7 +188,7 @@ class WriterStartup:
             cause=cause,
         )
 
-    def _approach(self, cancelled: Callable[[], bool]) -> Takeover:
+    def _take_over(self, cancelled: Callable[[], bool]) -> Takeover:
         lives = self._lives.result()
         self._pool.shutdown()
         if self.head.epoch == 0:

@@ -17,14 +17,14 @@ from lockstep.spark.surplus_worker import is_serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LOOK_SECONDS = 60.0
+POLL_SECONDS = 60.0
 """Between two looks at what outlives tasks."""
 
 
 class CollectorSchedule:
     """The collector of this process, between and during tasks."""
 
-    def __init__(self, seconds: float = LOOK_SECONDS, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float = POLL_SECONDS, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Changes nothing yet."""
         self._seconds, self._clock, self._looked_at = seconds, clock, clock()
 

@@ -46,20 +46,20 @@ class EventTimers:
         time: The partition's watermark.
     """
 
-    def __init__(self, program: CompiledStream, time: PartitionTime, state: PartitionState[object]) -> None:
+    def __init__(self, compiled: CompiledStream, time: PartitionTime, state: PartitionState[object]) -> None:
         self.time = time
-        self._watermark, self._deadline = program.hooks.watermark, program.hooks.deadline
-        idle = program.event_time.session_idle
+        self._watermark, self._deadline = compiled.hooks.watermark, compiled.hooks.deadline
+        idle = compiled.event_time.session_idle
         self._idle_us = None if idle is None else to_microseconds(idle)
-        self._arms = program.arms_timers
+        self._arms = compiled.arms_timers
         self._reserved = state.reserved
         self._agenda = TimerQueue(state.reserved) if self._arms else None
         self._clocks: dict[str, SessionClock] = {}
 
-    def advance(self, message: object, place: Envelope, record: Record) -> bool:
+    def advance(self, message: object, envelope: Envelope, record: Record) -> bool:
         """Advance the watermark to a message's; gives whether a timer has expired."""
         if self._watermark is None:
-            self.time.advance(find_event_time(place, record))
+            self.time.advance(find_event_time(envelope, record))
         elif (said := self._watermark(message, record)) is not None:
             self.time.advance(said)
         return self.is_due
@@ -74,11 +74,11 @@ class EventTimers:
         return [] if self._agenda is None else self._agenda.take(self.time.watermark_us)
 
     def note_message(
-        self, session: str, entry: SessionEntry[object], gate: Gate, place: Envelope, record: Record
+        self, session: str, entry: SessionEntry[object], gate: Gate, envelope: Envelope, record: Record
     ) -> None:
         """Record a message of a session and the session's next deadline."""
         if self._arms:
-            clock, happened_us = self.clock(session), find_event_time(place, record)
+            clock, happened_us = self.clock(session), find_event_time(envelope, record)
             if not self.time.is_implausible(happened_us):
                 clock.seen_us = max(clock.seen_us, happened_us)
             clock.offset = record.offset
@@ -142,20 +142,20 @@ class DeferredEvents:
     """Applies buffered messages and timers at an offset, in addition to or instead of the message there.
 
     Attributes:
-        program: The stream.
+        compiled: The stream.
         subject: The buffered message that is being applied, if any.
         timer_of: The session whose timer runs, if any.
     """
 
     def __init__(
         self,
-        program: CompiledStream,
+        compiled: CompiledStream,
         position: Position,
         sessions: Sessions,
         judge: VerdictHandler,
         emission: RowBuffer,
     ) -> None:
-        self.program = program
+        self.compiled = compiled
         self._position, self._sessions = position, sessions
         self._judge, self._emission = judge, emission
         self._held = sessions.held
@@ -169,17 +169,17 @@ class DeferredEvents:
         """The position at the start of the range."""
         return self._position.next_offset
 
-    def set_state(self, entry: SessionEntry[object], body: object, place: Envelope, record: Record) -> None:
+    def set_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
         """Apply snapshots, first updates under a class that accepts them, and ends."""
-        if place.kind is Kind.END:
-            self._end(place.session, entry)
+        if envelope.kind is Kind.END:
+            self._end(envelope.session, entry)
             return
-        opened = self.program.on_snapshot(body, record)
+        opened = self.compiled.on_snapshot(body, record)
         if isinstance(opened, InitialState):
             self._emission.rows.extend(opened.rows)
             opened = opened.state
         entry.state = opened
-        self._sessions.add(place.session, entry)
+        self._sessions.add(envelope.session, entry)
 
     def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
         """Apply buffered messages, in order, while the message at an offset is processed.
@@ -195,7 +195,7 @@ class DeferredEvents:
             self._apply(entry, self._take_buffered(session, offset), at)
 
     def apply_multipart(
-        self, entry: SessionEntry[object], place: Envelope, body: object, record: Record, parts: Sequence[int]
+        self, entry: SessionEntry[object], envelope: Envelope, body: object, record: Record, parts: Sequence[int]
     ) -> bool:
         """Apply a complete multi-part snapshot: its parts, in order, and the message that completes it.
 
@@ -205,7 +205,7 @@ class DeferredEvents:
         Raises:
             StopFold: The fold stops here.
         """
-        session = place.session
+        session = envelope.session
         if any(offset in self.without.failed_buffered for offset in parts):
             self._reject_buffered(session, entry, parts)
             self._judge.reject(
@@ -214,7 +214,7 @@ class DeferredEvents:
             return False
         for number, offset in enumerate(parts):
             self._apply(entry, self._take_buffered(session, offset), record.offset, opens=number == 0)
-        self._prove(record, place, record.offset, self._emit(self.program.on_update(entry.state, body, record)))
+        self._prove(record, envelope, record.offset, self._emit(self.compiled.on_update(entry.state, body, record)))
         return True
 
     def discard(self, session: str, offsets: Sequence[int]) -> None:
@@ -273,7 +273,7 @@ class DeferredEvents:
 
     def _run_timer(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
-        timing, on_timer = cast("EventTimers", self.timing), self.program.hooks.on_timer
+        timing, on_timer = cast("EventTimers", self.timing), self.compiled.hooks.on_timer
         if on_timer is not None:
             self._emit_timer_rows(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
         if timing.timer_us(entry) <= due_us:
@@ -295,7 +295,7 @@ class DeferredEvents:
             self._emission.append_extra((offset, rows, session, None, due_us, at))
 
     def _end(self, session: str, entry: SessionEntry[object]) -> None:
-        on_end = self.program.hooks.on_end
+        on_end = self.compiled.hooks.on_end
         if on_end is not None and entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
             self._emit(on_end(entry.state))
         held = self._sessions.gate.held(cast("GateState", entry.gate))
@@ -307,14 +307,14 @@ class DeferredEvents:
     def _apply(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool = False) -> None:
         """Apply one buffered message."""
         self.subject = record
-        body = self.program.decode(record.value or b"")
-        place, before = self.program.envelope(body, record), len(self._emission.rows)
-        if opens or place.kind in {Kind.SNAPSHOT, Kind.END}:
-            self.set_state(entry, body, place, record)
+        body = self.compiled.decode(record.value or b"")
+        envelope, before = self.compiled.envelope(body, record), len(self._emission.rows)
+        if opens or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
+            self.set_state(entry, body, envelope, record)
         else:
-            self._emit(self.program.on_update(entry.state, body, record))
+            self._emit(self.compiled.on_update(entry.state, body, record))
         self._judge.counts.released += 1
-        self._prove(record, place, at, len(self._emission.rows) - before)
+        self._prove(record, envelope, at, len(self._emission.rows) - before)
         self.subject = None
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
@@ -340,6 +340,6 @@ class DeferredEvents:
         self._emission.rows.extend(cast("Sequence[msgspec.Struct]", rows))
         return len(self._emission.rows) - before
 
-    def _prove(self, record: Record, place: Envelope, at: int, rows: int) -> None:
-        proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, at)
+    def _prove(self, record: Record, envelope: Envelope, at: int, rows: int) -> None:
+        proof = (record.offset, rows, envelope.session, envelope.sequence, envelope.event_time_us, at)
         self._emission.proofs.append(proof)

@@ -68,10 +68,10 @@ def attribute_error(
     return MessageFailed(found, blame.held)
 
 
-def find_session(program: CompiledStream, record: Record) -> str | None:
+def find_session(compiled: CompiledStream, record: Record) -> str | None:
     """The session of a message, where it can be determined."""
     try:
-        return program.envelope(program.decode(record.value or b""), record).session
+        return compiled.envelope(compiled.decode(record.value or b""), record).session
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
         return format_key(record)
 
@@ -86,7 +86,7 @@ def _of_message(worked: Record | None, applying: DeferredEvents) -> FailedMessag
     subject = applying.subject or worked
     if applying.timer_of is not None or subject is None:
         return FailedMessage(at, at, applying.timer_of, of_timer=True)
-    session = find_session(applying.program, subject)
+    session = find_session(applying.compiled, subject)
     return FailedMessage(subject.offset, at, session, held=applying.subject is not None)
 
 
@@ -127,27 +127,27 @@ class RangeFold:
 
     def __init__(
         self,
-        program: CompiledStream,
+        compiled: CompiledStream,
         position: Position,
         state: PartitionState[object],
         without: Exclusions | None = None,
         latest_us: int = NO_END_US,
     ) -> None:
-        self._program, self._position, self._state = program, position, state
+        self._compiled, self._position, self._state = compiled, position, state
         self._without = without or Exclusions()
         self.outcome: FoldOutcome = FoldCompleted()
         self.time = PartitionTime(position.watermark_us, latest_us)
-        self.sessions = Sessions(program, position, state, self.time)
-        self.judge = VerdictHandler(program.integrity, position)
-        seen_by_chunk = None if program.is_timed else self.time
-        self.emission = RowBuffer(program.rows, position, self.judge.counts, seen_by_chunk)
-        self._timing = EventTimers(program, self.time, state) if program.is_timed else None
-        self._applying = DeferredEvents(program, position, self.sessions, self.judge, self.emission)
+        self.sessions = Sessions(compiled, position, state, self.time)
+        self.judge = VerdictHandler(compiled.integrity, position)
+        seen_by_chunk = None if compiled.is_timed else self.time
+        self.emission = RowBuffer(compiled.rows, position, self.judge.counts, seen_by_chunk)
+        self._timing = EventTimers(compiled, self.time, state) if compiled.is_timed else None
+        self._applying = DeferredEvents(compiled, position, self.sessions, self.judge, self.emission)
         self._applying.timing, self._applying.without = self._timing, self._without
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
-        if program.columns is not None and self._timing is None:
-            self.chunks = ChunkFold(program.columns, position, state, self.sessions, self.emission)
+        if compiled.columns is not None and self._timing is None:
+            self.chunks = ChunkFold(compiled.columns, position, state, self.sessions, self.emission)
 
     @property
     def counts(self) -> Counts:
@@ -218,11 +218,11 @@ class RangeFold:
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
-        program, where, sessions, timing = self._program, self._position, self.sessions, self._timing
+        compiled, where, sessions, timing = self._compiled, self._position, self.sessions, self._timing
         entries, load = self._state.entries, sessions.load
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
-        decode, bytes_max = program.decode, program.message_bytes_max
-        envelope_of, on_update = program.envelope, program.on_update
+        decode, bytes_max = compiled.decode, compiled.message_bytes_max
+        envelope_of, on_update = compiled.envelope, compiled.on_update
         rows, proofs = self.emission.rows, self.emission.proofs
         take, prove, kind_of_message = rows.extend, proofs.append, type(messages[0])
         offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
@@ -233,25 +233,27 @@ class RangeFold:
             except DECODE_ERRORS as error:
                 self._undecodable(record, error)
                 continue
-            place = envelope_of(body, record)
-            kind, session = place.kind, place.session
+            envelope = envelope_of(body, record)
+            kind, session = envelope.kind, envelope.session
             if kind is not UPDATE and self._is_skipped(kind):
                 continue
-            if timing is not None and timing.advance(body, place, record):
+            if timing is not None and timing.advance(body, envelope, record):
                 self._applying.fire_timers(record.offset)
             entry = entries.get(session) or load(session) or SessionEntry(None, None)
-            gate, verdict = sessions.check(entry.gate, place, record)  # type: ignore[arg-type]  # a cast costs as much
-            if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, place, record):
+            gate, verdict = sessions.check(entry.gate, envelope, record)  # type: ignore[arg-type]  # a cast costs as much
+            if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, envelope, record):
                 continue
             before = len(rows)
             if kind is UPDATE and entry.gate is not None:
                 take(on_update(entry.state, body, record))
             else:
-                self._applying.set_state(entry, body, place, record)
+                self._applying.set_state(entry, body, envelope, record)
             entry.gate = gate
-            prove((record.offset, len(rows) - before, session, place.sequence, place.event_time_us, record.offset))
+            prove(
+                (record.offset, len(rows) - before, session, envelope.sequence, envelope.event_time_us, record.offset)
+            )
             if timing is not None or verdict is not ACCEPT:
-                self._follow(verdict, entry, place, record)
+                self._follow(verdict, entry, envelope, record)
             if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                 self.emission.flush()
 
@@ -268,7 +270,7 @@ class RangeFold:
         gate: GateState,
         entry: SessionEntry[object],
         body: object,
-        place: Envelope,
+        envelope: Envelope,
         record: Record,
     ) -> bool:
         """Whether a message with a remark is applied in the usual way; otherwise handle it.
@@ -276,7 +278,7 @@ class RangeFold:
         Raises:
             StopFold: The fold stops here.
         """
-        session = place.session
+        session = envelope.session
         if verdict.freed:
             self._applying.discard(session, verdict.freed)
             entry.gate = gate
@@ -285,16 +287,16 @@ class RangeFold:
         applied = self.judge.handle_remark(verdict, record, session)
         match verdict.judgement:
             case Judgement.BUFFER:
-                self._hold_back(gate, entry, place, record)
+                self._buffer(gate, entry, envelope, record)
             case Judgement.SUSPEND:
                 entry.gate = gate
             case Judgement.LATE:
-                self._late(entry, body, place, record)
+                self._late(entry, body, envelope, record)
             case Judgement.ACCEPT if verdict.begins:
                 entry.gate = None  # its state is that of an unknown session: `on_snapshot` makes a new one
             case _:
                 pass
-        if applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, place, record)):
+        if applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, envelope, record)):
             return True
         self.judge.check_room(record)
         return False
@@ -305,7 +307,7 @@ class RangeFold:
         gate: GateState,
         entry: SessionEntry[object],
         body: object,
-        place: Envelope,
+        envelope: Envelope,
         record: Record,
     ) -> bool:
         """Apply released messages and timers before a message; gives whether the message itself is still to be applied.
@@ -315,40 +317,47 @@ class RangeFold:
         """
         if not is_multipart_open(cast("GateState", entry.gate)):
             entry.gate = gate  # released messages wait no longer, even where one ends the session
-            self._applying.apply_buffered(place.session, before, record.offset)
+            self._applying.apply_buffered(envelope.session, before, record.offset)
             return True
-        if self._applying.apply_multipart(entry, place, body, record, before):
+        if self._applying.apply_multipart(entry, envelope, body, record, before):
             entry.gate = gate
-            self._note_message(entry, place, record)
+            self._note_message(entry, envelope, record)
         return False
 
-    def _hold_back(self, gate: GateState, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
-        self.sessions.held.put(place.session, record)
+    def _buffer(self, gate: GateState, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
+        self.sessions.held.put(envelope.session, record)
         entry.gate = gate
-        self.sessions.add(place.session, entry)
-        self._note_message(entry, place, record)
+        self.sessions.add(envelope.session, entry)
+        self._note_message(entry, envelope, record)
 
-    def _late(self, entry: SessionEntry[object], body: object, place: Envelope, record: Record) -> None:
-        on_late = self._program.hooks.on_late
-        if on_late is not None and self._program.integrity.keeps_late:
+    def _late(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
+        on_late = self._compiled.hooks.on_late
+        if on_late is not None and self._compiled.integrity.keeps_late:
             before = len(self.emission.rows)
             self.emission.rows.extend(on_late(entry.state, body, record))
             if rows := len(self.emission.rows) - before:
-                proof = (record.offset, rows, place.session, place.sequence, place.event_time_us, record.offset)
+                proof = (
+                    record.offset,
+                    rows,
+                    envelope.session,
+                    envelope.sequence,
+                    envelope.event_time_us,
+                    record.offset,
+                )
                 self.emission.append_extra(proof)
 
-    def _follow(self, verdict: Verdict, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
+    def _follow(self, verdict: Verdict, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
         """Apply the buffered messages that a message releases; update its session's next deadline."""
         if verdict.after:
-            self._applying.apply_buffered(place.session, verdict.after, record.offset)
-        if place.kind is not END:
-            self._note_message(entry, place, record)
+            self._applying.apply_buffered(envelope.session, verdict.after, record.offset)
+        if envelope.kind is not END:
+            self._note_message(entry, envelope, record)
         if verdict is not ACCEPT:
             self.judge.check_room(record)
 
-    def _note_message(self, entry: SessionEntry[object], place: Envelope, record: Record) -> None:
-        if self._timing is not None and self.sessions.find(place.session) is not None:
-            self._timing.note_message(place.session, entry, self.sessions.gate, place, record)
+    def _note_message(self, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
+        if self._timing is not None and self.sessions.find(envelope.session) is not None:
+            self._timing.note_message(envelope.session, entry, self.sessions.gate, envelope, record)
 
     def _record_of(self, message: Message) -> Record:
         where = self._position
@@ -371,7 +380,7 @@ class RangeFold:
         self.counts.refused += 1
         self.judge.reject(answer, record, found)
         try:
-            session = self._program.envelope(self._program.decode(record.value or b""), record).session
+            session = self._compiled.envelope(self._compiled.decode(record.value or b""), record).session
         except Exception:  # noqa: BLE001  # the user's `envelope` raised: the session is unknown
             if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)
@@ -381,14 +390,14 @@ class RangeFold:
             self._applying.discard(session, self.sessions.suspend(session, entry, record.offset))
 
 
-def decode_message(value: bytes | None, program: CompiledStream) -> object:
+def decode_message(value: bytes | None, compiled: CompiledStream) -> object:
     """Decode a value as the fold does, which has these lines inlined in its loop.
 
     Raises:
         Undecodable: It is larger than the limit; also the other `DECODE_ERRORS`, for a value that is no message.
     """
-    bytes_max = program.message_bytes_max
-    return program.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
+    bytes_max = compiled.message_bytes_max
+    return compiled.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
 
 
 def _offset(message: Message) -> int:

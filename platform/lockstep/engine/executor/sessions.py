@@ -37,9 +37,9 @@ class Sessions:
     suspended_from: int
 
     def __init__(
-        self, program: CompiledStream, position: Position, state: PartitionState[object], time: PartitionTime
+        self, compiled: CompiledStream, position: Position, state: PartitionState[object], time: PartitionTime
     ) -> None:
-        self._program, self._state, self._time = program, state, time
+        self._compiled, self._state, self._time = compiled, state, time
         self._skipped = position.suspended_sessions
         self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
         self._spread, self._joined = False, position.joined_at > 0
@@ -51,14 +51,14 @@ class Sessions:
     @property
     def may_suspend(self) -> bool:
         """See `IntegrityClass.may_suspend`."""
-        return self._program.integrity.may_suspend(self.suspended_from, self._skipped)
+        return self._compiled.integrity.may_suspend(self.suspended_from, self._skipped)
 
     def suspend_before(self, offset: int) -> None:
         """Suspend all sessions that began before an offset."""
         self.suspended_from = offset
-        self.gate = self._program.gate_for(offset, self._time, self._skipped, spread=self._spread, joined=self._joined)
+        self.gate = self._compiled.gate_for(offset, self._time, self._skipped, spread=self._spread, joined=self._joined)
         self.check = self.gate.check
-        self._adapted = self._program.integrity.make_state_adapter(offset, self._skipped)
+        self._adapted = self._compiled.integrity.make_state_adapter(offset, self._skipped)
 
     def enable_multipart(self) -> None:
         """Accept multi-part snapshots from now on; streams without them do not pay for it."""

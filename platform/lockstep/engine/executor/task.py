@@ -59,6 +59,11 @@ from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy
 
+AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
+"""A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
+REFUSED_MAX = 8
+"""Each refused message costs another fold of the range; past this number the range ends early."""
+
 
 class FoldBounds(msgspec.Struct, frozen=True):
     """What one fold of a range covers, and what is known of the end.
@@ -169,8 +174,8 @@ class RangeOpener:
     job: JobSpec
     log: MessageSource
     generation: int
-    program: CompiledStream
-    hot: LocalStorePool
+    compiled: CompiledStream
+    local_stores: LocalStorePool
     stack: ExitStack
     latest_us: int
 
@@ -180,23 +185,25 @@ class RangeOpener:
         bounds = bounds or as_planned
         position = planned.position
         address = make_state_version(self.generation, position)
-        opened = PartitionState.open(address, durable=self.job.state, hot=self.hot, schema=self.program.state)
+        opened = PartitionState.open(
+            address, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
+        )
         state = self.stack.enter_context(opened)
-        fold = RangeFold(self.program, position, state, bounds.without, self.latest_us)
+        fold = RangeFold(self.compiled, position, state, bounds.without, self.latest_us)
         return RangeInProgress(planned, bounds, state, fold, position.next_offset)
 
 
-def read_and_fold(opener: RangeOpener, works: list[RangeInProgress]) -> None:
+def read_and_fold(opener: RangeOpener, ranges: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold the messages, range by range in offset order."""
-    spill = Spill(opener.job.hot, bound_bytes=opener.job.tuning.spill_bytes)
-    moving = [work for work in works if work.bounds.until > work.planned.position.next_offset]
+    spill = Spill(opener.job.local_root, bound_bytes=opener.job.tuning.spill_bytes)
+    moving = [work for work in ranges if work.bounds.until > work.planned.position.next_offset]
     for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
         if isinstance(run, MessageRun):
             _fold_run(work, run, spill)
         else:
             work.unreadable = run
-    for work in works:
+    for work in ranges:
         if work.bounds.passes_to is not None and work.reached == work.bounds.until:
             work.reached = work.bounds.passes_to
         with name_partition(work.planned.position):
@@ -255,10 +262,6 @@ def _range(work: RangeInProgress) -> Range:
     )
 
 
-AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
-"""A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
-
-
 class Garbage(msgspec.Struct):
     """Scan of a sequence of undecodable messages.
 
@@ -282,7 +285,7 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
         return finding
     seen = Garbage(until=finding.until, looked=finding.until)
     for message in _following(finding, work, opener):
-        decodes = _decodes(message, opener.program)
+        decodes = _decodes(message, opener.compiled)
         if decodes is None:
             break
         offset = message.offset() or 0
@@ -311,10 +314,10 @@ def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> 
             yield message
 
 
-def _decodes(message: Message, program: CompiledStream) -> bool | None:
+def _decodes(message: Message, compiled: CompiledStream) -> bool | None:
     """Whether a message can be decoded; None where that cannot be determined now."""
     try:
-        decode_message(message.value(), program)
+        decode_message(message.value(), compiled)
     except LockstepError:
         return None  # the registry does not answer: no evidence about the message
     except DECODE_ERRORS:
@@ -322,10 +325,6 @@ def _decodes(message: Message, program: CompiledStream) -> bool | None:
     except Exception:  # noqa: BLE001  # the user's decoder: its errors are no verdict, and no reason not to halt
         return None
     return True
-
-
-REFUSED_MAX = 8
-"""Each refused message costs another fold of the range; past this number the range ends early."""
 
 
 def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
@@ -344,7 +343,7 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
         work.bounds = bounds
     else:
         work = _fold_again(work, opener, bounds)
-    while (narrower := narrow_bounds(work.bounds, _find_outcome(work, opener.program))) is not None:  # 2
+    while (narrower := narrow_bounds(work.bounds, _find_outcome(work, opener.compiled))) is not None:  # 2
         work = _fold_again(work, opener, narrower)
     work.bounds = msgspec.structs.replace(
         work.bounds,
@@ -363,16 +362,16 @@ def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
         problem = f"why offset {first} holds no message could not be read from Kafka: {explained.reason}"
         return msgspec.structs.replace(work.bounds, until=first, trouble=problem)
     suspend_at: tuple[int, ...] = ()
-    if opener.program.integrity.judge(Fault.HOLE) is Judgement.SUSPEND:
+    if opener.compiled.integrity.judge(Fault.HOLE) is Judgement.SUSPEND:
         suspend_at = tuple(hole.until for hole in explained if hole.cause == "unproven")
     without = msgspec.structs.replace(work.bounds.without, suspend_at=suspend_at)
     return msgspec.structs.replace(work.bounds, without=without, holes=tuple(explained))
 
 
-def _find_outcome(work: RangeInProgress, program: CompiledStream) -> FoldOutcome:
+def _find_outcome(work: RangeInProgress, compiled: CompiledStream) -> FoldOutcome:
     """The outcome of a fold, or a gap before it that nothing explains, where that is a violation."""
     outcome, bounds = work.fold.outcome, work.bounds
-    if program.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
+    if compiled.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
         for hole in bounds.holes:
             if hole.cause == "unproven" and hole.start < min(bounds.until, outcome.offset):
                 return FoldStopped(_hole_finding(work.planned.position, hole))
@@ -489,7 +488,7 @@ def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
     return run_task_safely(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka, job.tuning))
 
 
-def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
+def run_task_safely(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
     """Process one bin.
 
     1. Open the state of each range.
@@ -502,7 +501,7 @@ def run_task_safely(job: JobSpec, task: TaskSpec, program: CompiledStream, log: 
     """
     started = time.process_time()
     with _COLLECTOR.pause():
-        result = _process_bin(job, task, program, log)
+        result = _process_bin(job, task, compiled, log)  # 1 to 6
     return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
 
 
@@ -511,31 +510,33 @@ _DECODED: Final = SessionCache()
 """Of this worker: what its next task may go on with."""
 
 
-def _process_bin(job: JobSpec, task: TaskSpec, program: CompiledStream, log: MessageSource) -> TaskResult:
+def _process_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
     with ExitStack() as stack:
-        latest_us = task.batch.planned_at_us + to_microseconds(program.event_time.max_skew)
-        hot = LocalStorePool(job.hot, job.state, decoded=_DECODED)
-        opener = RangeOpener(job, log, task.batch.generation, program, hot, stack, latest_us)
-        works = [opener.open(planned) for planned in task.ranges]
-        read_and_fold(opener, works)
-        works = [finalize_range(work, opener) for work in works]
-        for work in works:
+        latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
+        local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
+        opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us)
+        ranges = [opener.open(planned) for planned in task.ranges]  # 1
+        read_and_fold(opener, ranges)  # 2
+        ranges = [finalize_range(work, opener) for work in ranges]  # 3, 4
+        for work in ranges:
             _check_complete(work)
-        rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, works, program)
-        quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in works])
-        late = _write_aside(job.late, task, [work.fold.judge.late for work in works])
-        facts = _save_states(job, task, works)
-        return TaskResult(ranges=facts, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
+        # 5
+        rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, ranges, compiled)
+        quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in ranges])
+        late = _write_aside(job.late, task, [work.fold.judge.late for work in ranges])
+        results = _save_states(job, task, ranges)
+        # 6
+        return TaskResult(ranges=results, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
 
 
 def _write_rows(
-    job: JobSpec, task: TaskSpec, works: list[RangeInProgress], program: CompiledStream
+    job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress], compiled: CompiledStream
 ) -> tuple[DataFile, ...]:
     """One file for the bin; none without rows."""
-    batches = [batch for work in works for batch in work.fold.batches]
+    batches = [batch for work in ranges for batch in work.fold.batches]
     if not batches:
         return ()
-    rows = pa.Table.from_batches(batches, program.rows.schema)
+    rows = pa.Table.from_batches(batches, compiled.rows.schema)
     return (write_file(job.table, rows, prefix=f"rows-{_label(task)}", commit_hour=task.batch.commit_hour),)
 
 
@@ -546,19 +547,19 @@ def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> 
     return (write_quarantine(folder, rows, label=_label(task)),) if rows else ()
 
 
-def _save_states(job: JobSpec, task: TaskSpec, works: list[RangeInProgress]) -> tuple[RangeResult, ...]:
+def _save_states(job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress]) -> tuple[RangeResult, ...]:
     """All changed states in one durable file, synced; then the local stores take the changes."""
-    facts = []
+    results = []
     with StateFileWriter.open(job.state, _label(task)) as writer:
-        for work in works:
+        for work in ranges:
             started = time.process_time()
             with name_partition(work.planned.position):
                 saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
-            facts.append(_facts(work, saved.section, writer.checksums))
-    for work in works:
+            results.append(_make_result(work, saved.segment, writer.checksums))
+    for work in ranges:
         work.state.publish_local()
-    return tuple(facts)
+    return tuple(results)
 
 
 def _label(task: TaskSpec) -> str:
@@ -566,23 +567,23 @@ def _label(task: TaskSpec) -> str:
     return WrittenBy(task.batch.generation, task.batch.epoch, task.batch.number).label
 
 
-def _facts(
-    work: RangeInProgress, section: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
+def _make_result(
+    work: RangeInProgress, segment: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
 ) -> RangeResult:
     fold, before = work.fold, work.planned.position
     low, high = fold.emission.event_time_us or (None, None)
     return RangeResult(
         range=work.planned,
-        reached=_advance(work, section),
+        reached=_advance(work, segment),
         counts=fold.counts,
         rows=fold.emission.rows_written,
         holes=work.bounds.holes,
         first_event_time_us=low,
         last_event_time_us=high,
         newest_timestamp_ms=work.newest_timestamp_ms,
-        state_bytes=section.length if section is not None and section != before.state else 0,
+        state_bytes=segment.length if segment is not None and segment != before.state else 0,
         cpu_seconds=work.cpu_seconds,
-        state_checksum=checksums.get(section),
+        state_checksum=checksums.get(segment),
         opened=() if before.is_only else count_digests(fold.sessions.opened),
         closed=() if before.is_only else count_digests(fold.sessions.closed),
         accepted=tuple(fold.judge.accepted),
@@ -610,13 +611,13 @@ def _check_complete(work: RangeInProgress) -> None:
         )
 
 
-def _advance(work: RangeInProgress, section: SegmentRef | None) -> Position:
+def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
     """The position after a range; the leader epoch of an earlier record stays where none was read."""
     fold, before = work.fold, work.planned.position
     return msgspec.structs.replace(
         before,
         next_offset=work.reached,
-        state=section,
+        state=segment,
         leader_epoch=before.leader_epoch if work.leader_epoch is None else work.leader_epoch,
         suspended_from=fold.sessions.suspended_from,
         watermark_us=fold.time.known,

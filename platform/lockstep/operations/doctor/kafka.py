@@ -211,8 +211,8 @@ def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iter
         KafkaError: It does not answer.
     """
     admin, timeout = make_admin_client(kafka), kafka.timeout_seconds
-    discovery = ClusterAdmin(admin, timeout)
-    names = discovery.topic_names()
+    cluster = ClusterAdmin(admin, timeout)
+    names = cluster.topic_names()
     for name in sorted(streams):
         stream = streams[name]
         wanted = stream.topics.select(names)
@@ -226,7 +226,7 @@ def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iter
             for look in check_fitness(kept, stream.integrity, message_bytes_max=stream.limits.message_bytes)
         ]
         yield from summarize_checks(name, looks)
-        yield from _clocks(name, admin, discovery, wanted, timeout)
+        yield from _clocks(name, admin, cluster, wanted, timeout)
 
 
 def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosis]:
@@ -246,10 +246,10 @@ def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosi
 
 
 def _clocks(
-    stream: str, admin: AdminClient, discovery: ClusterAdmin, names: Iterable[str], timeout: float
+    stream: str, admin: AdminClient, cluster: ClusterAdmin, names: Iterable[str], timeout: float
 ) -> Iterator[Diagnosis]:
     """Check for messages from the future: Kafka's own time cannot be read."""
-    places = [(topic.name, number) for topic in discovery.topics(names).values() for number in range(topic.partitions)]
+    places = [(topic.name, number) for topic in cluster.topics(names).values() for number in range(topic.partitions)]
     newest = read_newest_timestamps(admin, places, timeout)
     ahead = {topic: at / 1000 - time.time() for (topic, _), at in newest.items()}
     far = {topic: seconds for topic, seconds in ahead.items() if seconds > AHEAD_SECONDS_MAX}

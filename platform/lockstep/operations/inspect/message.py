@@ -24,7 +24,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message. `lockstep.testing.read_messages` reads a file of these, one a line.
+    """One message. `lockstep.testing.read_messages` reads a file of these, one per line.
 
     Attributes:
         topic: Name of the topic.

@@ -150,14 +150,14 @@ def find_state_version(row: LedgerRow) -> StateVersion:
 
 
 def read_segments(address: StateVersion, durable: Path) -> Iterator[Segment]:
-    """The sections of a state, from its base on; each read whole and verified.
+    """The segments of a state, from its base on; each read whole and verified.
 
     Raises:
         StateDamaged: One is missing or damaged.
     """
-    if address.section is None:
+    if address.segment is None:
         return
-    head = read_segment(durable, address.section, address)
+    head = read_segment(durable, address.segment, address)
     for ref in head.header.chain:
         yield read_segment(durable, ref, address)
     yield head
@@ -232,9 +232,9 @@ def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SegmentH
     """The newest header of a partition's state, and the entries of each selected session."""
     stored: dict[bytes, bytes] = {}
     header: SegmentHeader | None = None
-    for section in read_segments(find_state_version(row), durable):
-        header = section.header
-        for key, value in chain.from_iterable(section.blocks()):
+    for segment in read_segments(find_state_version(row), durable):
+        header = segment.header
+        for key, value in chain.from_iterable(segment.blocks()):
             if value is None:
                 stored.pop(key, None)
             elif only is None or key == only or key.startswith(make_session_prefix(only)):

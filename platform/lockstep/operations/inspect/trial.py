@@ -145,10 +145,10 @@ class _Read(msgspec.Struct):
     def has_all(self, name: str) -> bool:
         """Whether each message that is not skipped has this part."""
         return all(
-            getattr(place, name) is not None
+            getattr(envelope, name) is not None
             for _, envelopes in self.partitions
-            for place, _ in envelopes
-            if place.kind is not Kind.SKIP
+            for envelope, _ in envelopes
+            if envelope.kind is not Kind.SKIP
         )
 
 
@@ -207,7 +207,7 @@ def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[s
         yield {name: value for name, value in row.items() if not name.startswith("_")}
 
 
-def _read(job: JobSpec, ranges: Sequence[PlannedRange], program: CompiledStream) -> _Read:
+def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream) -> _Read:
     """The same messages again, decoded, and past every violation."""
     read = _Read([(each.position, []) for each in ranges])
     places = [
@@ -220,7 +220,7 @@ def _read(job: JobSpec, ranges: Sequence[PlannedRange], program: CompiledStream)
         for message in run.messages:
             record = Record(position.topic, position.topic_id, position.partition, message.offset() or 0, message)
             try:
-                envelopes.append((program.envelope(decode_message(message.value(), program), record), record))
+                envelopes.append((compiled.envelope(decode_message(message.value(), compiled), record), record))
             except LockstepError:
                 raise  # the registry does not answer: no evidence about the message
             except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: any error of theirs is a count here
@@ -244,18 +244,18 @@ _BROKEN = (Judgement.SUSPEND.value, Judgement.VIOLATION.value, Judgement.QUARANT
 def _judge(integrity: IntegrityClass, position: Position, envelopes: Envelopes) -> Iterator[str]:
     """The remarks of a class on one partition, as "judgement: cause"."""
     clock = PartitionTime()
-    spread = any(place.kind is Kind.SNAPSHOT_PART for place, _ in envelopes)
+    spread = any(envelope.kind is Kind.SNAPSHOT_PART for envelope, _ in envelopes)
     gate = integrity.gate_for(0, clock, spread=spread, joined=position.joined_at > 0)
     states: dict[str, GateState] = {}
-    for place, record in envelopes:
-        if place.kind is Kind.SKIP:
+    for envelope, record in envelopes:
+        if envelope.kind is Kind.SKIP:
             continue
-        clock.advance(find_event_time(place, record))
-        after, verdict = gate.check(states.get(place.session), place, record)
+        clock.advance(find_event_time(envelope, record))
+        after, verdict = gate.check(states.get(envelope.session), envelope, record)
         if verdict.judgement in _CHANGES_SESSION:
-            states[place.session] = after
-        if place.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
-            del states[place.session]
+            states[envelope.session] = after
+        if envelope.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
+            del states[envelope.session]
         if verdict.cause:
             yield f"{verdict.judgement.value}: {verdict.cause}"
 
@@ -283,8 +283,8 @@ def _find_lateness(read: _Read) -> timedelta:
     worst_us = 0
     for _, envelopes in read.partitions:
         newest_us = 0
-        for place, record in envelopes:
-            at_us = find_event_time(place, record)
+        for envelope, record in envelopes:
+            at_us = find_event_time(envelope, record)
             newest_us = max(newest_us, at_us)
             worst_us = max(worst_us, newest_us - at_us)
     return timedelta(seconds=max(1, -(-worst_us // 1_000_000)))
@@ -303,7 +303,7 @@ def _report(
     return Trial(
         stream=stream.name,
         messages=messages,
-        sessions=len({place.session for _, envelopes in read.partitions for place, _ in envelopes}),
+        sessions=len({envelope.session for _, envelopes in read.partitions for envelope, _ in envelopes}),
         undecodable=read.undecodable,
         counts=_add_counts(ranges),
         rows=sum(each.rows for each in ranges),

@@ -142,35 +142,37 @@ PARTS_MAX = 10_000
 """A longer snapshot is considered endless."""
 
 
-def make_ruling(rules: GateRules, memory: Memory, place: Envelope, record: Record) -> Ruling:
+def make_ruling(rules: GateRules, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """The ruling of a class on a message, where snapshots may consist of several.
 
     Everything between a snapshot's first part and the message that completes it is buffered, in order and without
     gaps; each part counts as a snapshot to the class. An interrupted snapshot breaks the promise; a class that
     tolerates everything gives it up and continues.
     """
-    if place.kind is not Kind.SNAPSHOT_PART and not is_multipart_open(memory):
-        return rules.rule(memory, place, record)
+    if envelope.kind is not Kind.SNAPSHOT_PART and not is_multipart_open(memory):
+        return rules.rule(memory, envelope, record)
     parts, inner = (memory["p"], memory["g"]) if is_multipart_open(memory) else ([], memory)
-    as_snapshot = msgspec.structs.replace(place, kind=Kind.SNAPSHOT) if place.kind is Kind.SNAPSHOT_PART else place
+    as_snapshot = (
+        msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT) if envelope.kind is Kind.SNAPSHOT_PART else envelope
+    )
     ruling = rules.rule(inner, as_snapshot, record)
-    cause = _unfit(parts, place, ruling)
+    cause = _unfit(parts, envelope, ruling)
     if cause is not None and not rules.tolerates_all:
         return refuse_proof(cause)
     if ruling.what is not Action.ACCEPT:
         return ruling
     if cause is not None:
         ruling, parts = ruling._replace(cause=cause, freed=tuple(parts)), []
-    if place.kind is Kind.SNAPSHOT_PART or parts:
-        if place.kind is Kind.SNAPSHOT:
+    if envelope.kind is Kind.SNAPSHOT_PART or parts:
+        if envelope.kind is Kind.SNAPSHOT:
             return ruling._replace(before=tuple(parts))
         return ruling._replace(what=Action.HOLD, memory={"p": [*parts, record.offset], "g": ruling.memory})
     return ruling
 
 
-def _unfit(parts: list[int], place: Envelope, ruling: Ruling) -> str | None:
+def _unfit(parts: list[int], envelope: Envelope, ruling: Ruling) -> str | None:
     """Why a message cannot be part of the open snapshot, whatever the ruling of the class is."""
-    if parts and (place.restarts_sequence or place.kind is Kind.END):
+    if parts and (envelope.restarts_sequence or envelope.kind is Kind.END):
         return "snapshot not complete"
     if ruling.what is Action.HOLD or ruling.after or ruling.before or ruling.stale:
         return "snapshot out of order"
@@ -251,46 +253,46 @@ class Suspension(NamedTuple):
 
 
 def decide_outcome(
-    rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, suspension: Suspension
+    rules: GateRules, known: SessionMemory | None, envelope: Envelope, record: Record, suspension: Suspension
 ) -> SessionOutcome:
     """The outcome of a message of a session; see `_fate` for the arguments."""
     if rules.needs_no_snapshot:
-        return _unless_given_up(rules, known, place, record, suspension.of(place.session))
-    return _fate(rules, known, place, record, suspension)
+        return _unless_given_up(rules, known, envelope, record, suspension.of(envelope.session))
+    return _fate(rules, known, envelope, record, suspension)
 
 
 def _fate(
-    rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, suspension: Suspension
+    rules: GateRules, known: SessionMemory | None, envelope: Envelope, record: Record, suspension: Suspension
 ) -> SessionOutcome:
     """The outcome of a message of a session.
 
     Args:
         rules: The class.
         known: The session; None where it is unknown.
-        place: The message's envelope.
+        envelope: The message's envelope.
         record: Its record.
         suspension: The suspended sessions.
     """
-    offset, from_offset = record.offset, suspension.of(place.session)
+    offset, from_offset = record.offset, suspension.of(envelope.session)
     waits = known is not None and is_waiting(known, from_offset)
     held = () if known is None or known.waits else find_buffered(known.memory)
-    at_first = rules.at_first and place.kind is Kind.UPDATE and (known is None or waits)
-    begins = (at_first or place.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}) and offset >= from_offset
-    skipped = known is None and place.session in suspension.skipped
-    if known is not None and waits and (not begins or (_is_broken(known) and not place.restarts_sequence)):
-        return SessionOutcome(Action.WAIT, mark_suspended(known, place), "suspended", freed=held)
+    at_first = rules.at_first and envelope.kind is Kind.UPDATE and (known is None or waits)
+    begins = (at_first or envelope.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}) and offset >= from_offset
+    skipped = known is None and envelope.session in suspension.skipped
+    if known is not None and waits and (not begins or (_is_broken(known) and not envelope.restarts_sequence)):
+        return SessionOutcome(Action.WAIT, mark_suspended(known, envelope), "suspended", freed=held)
     if not begins and (skipped or offset < from_offset):
         return SessionOutcome(Action.WAIT, known, "suspended")
     before = None if known is None or waits else known.memory
-    ruling = make_ruling(rules, before, place, record)
+    ruling = make_ruling(rules, before, envelope, record)
     what, cause = ruling.what, ruling.cause
     if what in _GOES_ON:
         opened_at = offset if known is None or begins else known.opened_at
         going_on = _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=held if waits else ())
         return going_on._replace(begins=at_first and waits)
-    is_whole = place.restarts_sequence or not is_multipart_open(before)
+    is_whole = envelope.restarts_sequence or not is_multipart_open(before)
     if begins and what not in _NOTHING_ELSE and before is not None and rules.tolerates_violations and is_whole:
-        fresh = make_ruling(rules, None, place, record)
+        fresh = make_ruling(rules, None, envelope, record)
         if fresh.what in _GOES_ON and not fresh.cause:
             return SessionOutcome(fresh.what, SessionMemory(offset, fresh.memory), cause, freed=held)
         what, cause = fresh.what, fresh.cause
@@ -299,7 +301,9 @@ def _fate(
         what is Action.REFUSE and not rules.tolerates_violations and not may_have_begun_before
     ):
         return SessionOutcome(what, known, cause)
-    return SessionOutcome(Action.WAIT, mark_suspended(known, place) if known is not None else None, cause, freed=held)
+    return SessionOutcome(
+        Action.WAIT, mark_suspended(known, envelope) if known is not None else None, cause, freed=held
+    )
 
 
 _GOES_ON = (Action.ACCEPT, Action.HOLD)
@@ -311,15 +315,15 @@ def is_waiting(known: SessionMemory, from_offset: int) -> bool:
     return known.waits or known.opened_at < from_offset
 
 
-def mark_suspended(known: SessionMemory, place: Envelope | None = None) -> SessionMemory:
+def mark_suspended(known: SessionMemory, envelope: Envelope | None = None) -> SessionMemory:
     """A session suspended until its next snapshot.
 
     Args:
         known: The session.
-        place: The quarantined message, which may leave the rest of a snapshot to come; None where the
+        envelope: The quarantined message, which may leave the rest of a snapshot to come; None where the
             transform refused one.
     """
-    may_go_on = place is not None and place.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
+    may_go_on = envelope is not None and envelope.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
     return known._replace(memory=None, waits=True, broken=may_go_on and _is_broken(known))
 
 
@@ -333,12 +337,12 @@ def _going_on(known: SessionMemory, ruling: Ruling, freed: tuple[int, ...]) -> S
 
 
 def _unless_given_up(
-    rules: GateRules, known: SessionMemory | None, place: Envelope, record: Record, from_offset: int
+    rules: GateRules, known: SessionMemory | None, envelope: Envelope, record: Record, from_offset: int
 ) -> SessionOutcome:
     """For a class whose sessions need no snapshot: only what an operator gave up is quarantined."""
     if record.offset < from_offset:
         return SessionOutcome(Action.WAIT, known, "given up")
-    ruling = make_ruling(rules, None if known is None else known.memory, place, record)
+    ruling = make_ruling(rules, None if known is None else known.memory, envelope, record)
     if ruling.what not in _GOES_ON:
         return SessionOutcome(ruling.what, known, ruling.cause)
     opened_at = record.offset if known is None else known.opened_at
@@ -433,9 +437,9 @@ class ReplayWatermark:
             self.at_us = time_us
 
 
-def find_event_time(place: Envelope, record: Record) -> int:
+def find_event_time(envelope: Envelope, record: Record) -> int:
     """Event time of a message: its own, else Kafka's."""
-    return place.event_time_us if place.event_time_us is not None else record.timestamp_ms * 1000
+    return envelope.event_time_us if envelope.event_time_us is not None else record.timestamp_ms * 1000
 
 
 LARGEST = 2**63 - 1

@@ -44,19 +44,19 @@ def make_none_rules(integrity: Any) -> GateRules:
     )
 
 
-def rule_by_counting(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
+def rule_by_counting(memory: Memory, envelope: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
     """Memory is the highest number since the last snapshot; True before the first."""
     del record
-    number = place.sequence
+    number = envelope.sequence
     known = True if memory is None else memory
     if number is None or not may_be_sent(number, wraps_at):
         return Ruling(Action.ACCEPT, known)
     if known is True or not isinstance(known, int):
         return Ruling(Action.ACCEPT, number)
-    is_snapshot = place.kind is Kind.SNAPSHOT
-    if not (is_snapshot and place.restarts_sequence):
+    is_snapshot = envelope.kind is Kind.SNAPSHOT
+    if not (is_snapshot and envelope.restarts_sequence):
         number = count_on(number, known, wraps_at)
-    if number == known + 1 or (is_snapshot and (place.restarts_sequence or number == known)):
+    if number == known + 1 or (is_snapshot and (envelope.restarts_sequence or number == known)):
         return Ruling(Action.ACCEPT, number)
     if number > known:
         return Ruling(Action.ACCEPT, number, "gap")
@@ -80,20 +80,20 @@ def make_once_rules(integrity: Any, *, tolerates_violations: bool) -> GateRules:
     )
 
 
-def rule_by_id(memory: Memory, place: Envelope, record: Record, keep_ids: int) -> Ruling:
+def rule_by_id(memory: Memory, envelope: Envelope, record: Record, keep_ids: int) -> Ruling:
     """Memory is {"n": messages of the session, "ids": content of the newest by a digest of their id}."""
     met: dict[str, Any] = memory if isinstance(memory, dict) else {"n": 0, "ids": {}}
-    named = place.id
-    if named is None and place.restarts_sequence and place.kind is Kind.SNAPSHOT:
+    named = envelope.id
+    if named is None and envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT:
         met = {"n": met["n"], "ids": {}}  # the producer restarts the numbering: earlier numbers do not count
-    key = place.sequence if named is None else named
+    key = envelope.sequence if named is None else named
     identity = None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
     known = met["ids"].get(identity)
     if known is not None and known != hash_content(record):
         return refuse_proof("same id, other content")
     if known is not None:  # a number alone does not prove that it is the same message
         return refuse_proof("repeat") if named is None else Ruling(Action.DROP, memory, "repeat")
-    said = place.count if place.kind is Kind.END else None
+    said = envelope.count if envelope.kind is Kind.END else None
     if said not in {None, met["n"] + 1}:
         return refuse_proof("ids missing")
     ids = met["ids"] if identity is None else {**met["ids"], identity: hash_content(record)}
@@ -115,20 +115,20 @@ def make_ordered_rules(integrity: Any, *, tolerates_violations: bool, restarts_o
     )
 
 
-def rule_by_number(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
+def rule_by_number(memory: Memory, envelope: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
     """The producer's number rises, or the offset where there is none. A snapshot restarts it."""
-    number = record.offset if place.sequence is None else place.sequence
-    if not may_be_sent(number, None if place.sequence is None else wraps_at):
+    number = record.offset if envelope.sequence is None else envelope.sequence
+    if not may_be_sent(number, None if envelope.sequence is None else wraps_at):
         return refuse_proof("number out of range")
-    if place.kind is Kind.SNAPSHOT:
+    if envelope.kind is Kind.SNAPSHOT:
         return Ruling(Action.ACCEPT, number)
     if not isinstance(memory, int):
         return Ruling(Action.WAIT, None, "unknown session")
-    if place.sequence is not None:
+    if envelope.sequence is not None:
         number = count_on(number, memory, wraps_at)
     if number <= memory:
         return Ruling(Action.DROP, memory, "repeat" if number == memory else "sequence goes back")
-    skips = place.sequence is not None and number - memory > 1
+    skips = envelope.sequence is not None and number - memory > 1
     return Ruling(Action.ACCEPT, number, "gap" if skips else "")
 
 
@@ -167,14 +167,14 @@ def _rule(integrity: Any) -> GateRule:
     return rule
 
 
-def rule_by_sequence(memory: Memory, place: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
+def rule_by_sequence(memory: Memory, envelope: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
     """Each number is one more than the last; a snapshot may repeat the last one, or restart the numbering."""
     del record
-    number, is_snapshot = place.sequence, place.kind is Kind.SNAPSHOT
+    number, is_snapshot = envelope.sequence, envelope.kind is Kind.SNAPSHOT
     if number is None:
         return refuse_proof("no evidence")
-    if memory is None or (is_snapshot and _resets(place)):
-        return _begun(place, number, number, wraps_at)
+    if memory is None or (is_snapshot and _resets(envelope)):
+        return _begun(envelope, number, number, wraps_at)
     last = _number(memory)
     if number != last + 1 and not (is_snapshot and number == last):
         if wraps_at is not None and not may_be_sent(number, wraps_at):
@@ -187,14 +187,14 @@ def rule_by_sequence(memory: Memory, place: Envelope, record: Record, wraps_at: 
     return refuse_proof("repeat" if number == last else "sequence goes back")
 
 
-def rule_by_link(memory: Memory, place: Envelope, record: Record) -> Ruling:
+def rule_by_link(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """Each message names its predecessor, or ids that follow on; memory is [last id, 1 before any update]."""
     del record
-    link, is_snapshot = place.link, place.kind is Kind.SNAPSHOT
+    link, is_snapshot = envelope.link, envelope.kind is Kind.SNAPSHOT
     if link is None:
         return refuse_proof("no evidence")
-    if not isinstance(memory, list) or (is_snapshot and _resets(place)):
-        return _begun(place, link.last, [link.last, 1])
+    if not isinstance(memory, list) or (is_snapshot and _resets(envelope)):
+        return _begun(envelope, link.last, [link.last, 1])
     last, untouched = memory
     if is_snapshot:
         return (
@@ -208,33 +208,33 @@ def rule_by_link(memory: Memory, place: Envelope, record: Record) -> Ruling:
     return Ruling(Action.ACCEPT, [link.last, 0]) if fits else refuse_proof(_why(link, last, before))
 
 
-def rule_by_count(memory: Memory, place: Envelope, record: Record) -> Ruling:
+def rule_by_count(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """Checksums are verified by the fold; this rule checks that a session begins with a snapshot, and its count.
 
     Memory is the number of its messages; True where that is unknown.
     """
     del record
     if memory is None:
-        if place.kind is Kind.END and place.count not in {None, 1}:
+        if envelope.kind is Kind.END and envelope.count not in {None, 1}:
             return refuse_proof("count")
-        return Ruling(Action.ACCEPT, 1) if place.kind is Kind.SNAPSHOT else refuse_proof("unknown session")
+        return Ruling(Action.ACCEPT, 1) if envelope.kind is Kind.SNAPSHOT else refuse_proof("unknown session")
     if memory is True or not isinstance(memory, int):
         return Ruling(Action.ACCEPT, memory=True)
-    said = place.count if place.kind is Kind.END else None
+    said = envelope.count if envelope.kind is Kind.END else None
     return refuse_proof("count") if said not in {None, memory + 1} else Ruling(Action.ACCEPT, memory + 1)
 
 
-def drop_duplicates(rule: GateRule, memory: Memory, place: Envelope, record: Record) -> Ruling:
+def drop_duplicates(rule: GateRule, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """A message seen before with the same content is dropped; memory is {"r": contents, "g": the rule's}."""
     known: dict[str, Any] = memory if isinstance(memory, dict) else {"r": {}, "g": memory}
-    number = place.sequence if place.link is None else place.link.last
+    number = envelope.sequence if envelope.link is None else envelope.link.last
     content = hash_content(record)
     if number is not None and known["r"].get(number) == content:
         return Ruling(Action.DROP, memory, "repeat")
-    ruling = rule(known["g"], place, record)
+    ruling = rule(known["g"], envelope, record)
     if ruling.what not in {Action.ACCEPT, Action.HOLD}:
         return ruling._replace(memory=memory)
-    contents = {} if _resets(place) else {held: each for held, each in known["r"].items() if held != number}
+    contents = {} if _resets(envelope) else {held: each for held, each in known["r"].items() if held != number}
     if number is not None:
         contents[number] = content
     newest = dict(list(contents.items())[-REMEMBERED:])
@@ -242,7 +242,7 @@ def drop_duplicates(rule: GateRule, memory: Memory, place: Envelope, record: Rec
 
 
 def rule_until_snapshot(
-    rule: GateRule, wraps_at: int | None, memory: Memory, place: Envelope, record: Record
+    rule: GateRule, wraps_at: int | None, memory: Memory, envelope: Envelope, record: Record
 ) -> Ruling:
     """Updates are buffered until the snapshot of their session; those that it covers are dropped, the others applied.
 
@@ -251,25 +251,25 @@ def rule_until_snapshot(
     """
     parts: dict[str, Any] = memory if isinstance(memory, dict) else {}
     early, known = parts.get("e", []), memory if not parts else parts.get("g")
-    number = place.sequence if place.link is None else place.link.last
-    is_snapshot = place.kind is Kind.SNAPSHOT
-    if number is None or place.kind is Kind.END:
-        return rule(known, place, record)
+    number = envelope.sequence if envelope.link is None else envelope.link.last
+    is_snapshot = envelope.kind is Kind.SNAPSHOT
+    if number is None or envelope.kind is Kind.END:
+        return rule(known, envelope, record)
     if known is None and not is_snapshot:
-        return _waits(early, wraps_at, number, place, record)
-    if is_snapshot and (known is None or place.restarts_sequence):
-        ruling = _begun_with_early(rule, wraps_at, early, place, record)
+        return _waits(early, wraps_at, number, envelope, record)
+    if is_snapshot and (known is None or envelope.restarts_sequence):
+        ruling = _begun_with_early(rule, wraps_at, early, envelope, record)
         return ruling if ruling.what is Action.ACCEPT else ruling._replace(memory=memory)
     if "q" in parts and not is_snapshot and count_on(number, parts["q"], wraps_at) <= parts["q"]:
         return Ruling(Action.DROP, memory, "stale")
-    ruling = rule(known, place, record)
+    ruling = rule(known, envelope, record)
     if "q" in parts and is_snapshot and ruling.what is Action.ACCEPT:
         return ruling._replace(memory={"q": number, "g": ruling.memory})
     return ruling
 
 
-def _waits(early: list[list[Any]], wraps_at: int | None, number: int, place: Envelope, record: Record) -> Ruling:
-    first, previous = (None, None) if place.link is None else (place.link.first, place.link.previous)
+def _waits(early: list[list[Any]], wraps_at: int | None, number: int, envelope: Envelope, record: Record) -> Ruling:
+    first, previous = (None, None) if envelope.link is None else (envelope.link.first, envelope.link.previous)
     if not all(is_64_bit(each) for each in (number, first, previous) if each is not None):
         return refuse_proof("number out of range")
     if not may_be_sent(number, wraps_at):
@@ -284,11 +284,11 @@ def _waits(early: list[list[Any]], wraps_at: int | None, number: int, place: Env
 
 
 def _begun_with_early(
-    rule: GateRule, wraps_at: int | None, early: list[list[Any]], place: Envelope, record: Record
+    rule: GateRule, wraps_at: int | None, early: list[list[Any]], envelope: Envelope, record: Record
 ) -> Ruling:
     """A snapshot; it covers the buffered updates, or they follow it one by one."""
-    begun = rule(None, place, record)
-    number = place.sequence if place.link is None else place.link.last
+    begun = rule(None, envelope, record)
+    number = envelope.sequence if envelope.link is None else envelope.link.last
     if begun.what is not Action.ACCEPT or number is None:
         return begun
     memory, stale, after = begun.memory, list[int](), list[int]()
@@ -296,8 +296,8 @@ def _begun_with_early(
         if count_on(each, number, wraps_at) <= number:
             stale.append(offset)
             continue
-        link = None if place.link is None else Link(each, first=first, previous=previous)
-        ruling = rule(memory, Envelope(place.session, sequence=each if link is None else None, link=link), record)
+        link = None if envelope.link is None else Link(each, first=first, previous=previous)
+        ruling = rule(memory, Envelope(envelope.session, sequence=each if link is None else None, link=link), record)
         if ruling.what is not Action.ACCEPT:
             return ruling
         after.append(offset)
@@ -314,12 +314,12 @@ _RULES: dict[str, GateRule] = {
 }
 
 
-def _resets(place: Envelope) -> bool:
-    return place.restarts_sequence
+def _resets(envelope: Envelope) -> bool:
+    return envelope.restarts_sequence
 
 
-def _begun(place: Envelope, number: int, memory: Memory, wraps_at: int | None = None) -> Ruling:
-    if place.kind is not Kind.SNAPSHOT:
+def _begun(envelope: Envelope, number: int, memory: Memory, wraps_at: int | None = None) -> Ruling:
+    if envelope.kind is not Kind.SNAPSHOT:
         return refuse_proof("unknown session")
     return Ruling(Action.ACCEPT, memory) if may_be_sent(number, wraps_at) else refuse_proof("number out of range")
 
@@ -382,22 +382,22 @@ def _in_joined_log(rules: GateRules, integrity: Any) -> GateRules:
     return msgspec.structs.replace(rules, rule=partial(rule_in_joined_log, rules.rule, skips=not takes_all))
 
 
-def rule_in_joined_log(rule: GateRule, memory: Memory, place: Envelope, record: Record, *, skips: bool) -> Ruling:
+def rule_in_joined_log(rule: GateRule, memory: Memory, envelope: Envelope, record: Record, *, skips: bool) -> Ruling:
     """Sessions may have begun before the log was joined: no first messages without a snapshot, and no counts."""
-    if skips and memory is None and place.kind not in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
+    if skips and memory is None and envelope.kind not in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
         return Ruling(Action.SKIP, None, "before the first snapshot")
-    return rule(memory, msgspec.structs.replace(place, count=None), record)
+    return rule(memory, msgspec.structs.replace(envelope, count=None), record)
 
 
-def begin_with_any(rule: GateRule, memory: Memory, place: Envelope, record: Record) -> Ruling:
+def begin_with_any(rule: GateRule, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """Without a snapshot requirement: an update begins an unknown session, and an end of one ends nothing."""
-    if memory is not None or place.kind not in {Kind.UPDATE, Kind.END}:
-        return rule(memory, place, record)
-    as_it_is = rule(None, place, record)
+    if memory is not None or envelope.kind not in {Kind.UPDATE, Kind.END}:
+        return rule(memory, envelope, record)
+    as_it_is = rule(None, envelope, record)
     if as_it_is.cause != "unknown session":
         return as_it_is
-    begun = rule(None, msgspec.structs.replace(place, kind=Kind.SNAPSHOT), record)
-    ends = place.kind is Kind.END and begun.what is Action.ACCEPT
+    begun = rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
+    ends = envelope.kind is Kind.END and begun.what is Action.ACCEPT
     return Ruling(Action.ACCEPT) if ends else begun
 
 

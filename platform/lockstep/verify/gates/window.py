@@ -55,37 +55,41 @@ WAITING_MAX = 10_000
 ReplayBuffer = list[list[int]]
 
 
-def accept_in_order(memory: Memory, place: Envelope, record: Record, moment: ReplayWatermark, bound_us: int) -> Ruling:
+def accept_in_order(
+    memory: Memory, envelope: Envelope, record: Record, moment: ReplayWatermark, bound_us: int
+) -> Ruling:
     """Messages of a session with numbers are ordered by number, others by time."""
-    at_us, number = find_event_time(place, record), place.sequence
+    at_us, number = find_event_time(envelope, record), envelope.sequence
     if moment.is_implausible(at_us):
         return Ruling(Action.ASIDE, memory, "absurd event time")
     if number is not None and not is_64_bit(number):
         return refuse_proof("number out of range")
     floor_us = moment.at_us - bound_us
     if not isinstance(memory, dict):
-        return _begin_in_order(place, record, at_us, floor_us)
+        return _begin_in_order(envelope, record, at_us, floor_us)
     if (number is None) is not ("n" not in memory):
         return refuse_proof("no evidence")
     if number is None:
         is_late = at_us < max(memory["t"], floor_us)
         return Ruling(Action.LATE, memory, "late") if is_late else _held(memory, at_us, record, at_us + bound_us)
-    return _by_number(memory, number, place, record, (at_us, floor_us, at_us + bound_us))
+    return _by_number(memory, number, envelope, record, (at_us, floor_us, at_us + bound_us))
 
 
-def _begin_in_order(place: Envelope, record: Record, at_us: int, floor_us: int) -> Ruling:
-    if place.kind is not Kind.SNAPSHOT:
+def _begin_in_order(envelope: Envelope, record: Record, at_us: int, floor_us: int) -> Ruling:
+    if envelope.kind is not Kind.SNAPSHOT:
         return Ruling(Action.WAIT, None, "unknown session")
-    last = {"t": at_us} if place.sequence is None else {"n": place.sequence}
-    return Ruling(Action.ACCEPT, {"h": [], "w": remember_message({}, place.sequence, record, at_us, floor_us), **last})
+    last = {"t": at_us} if envelope.sequence is None else {"n": envelope.sequence}
+    return Ruling(
+        Action.ACCEPT, {"h": [], "w": remember_message({}, envelope.sequence, record, at_us, floor_us), **last}
+    )
 
 
 def _by_number(
-    memory: dict[str, Any], number: int, place: Envelope, record: Record, times: tuple[int, int, int]
+    memory: dict[str, Any], number: int, envelope: Envelope, record: Record, times: tuple[int, int, int]
 ) -> Ruling:
     at_us, floor_us, until_us = times
-    is_snapshot, waiting, last = place.kind is Kind.SNAPSHOT, memory["h"], memory["n"]
-    if is_snapshot and place.restarts_sequence:  # buffered messages are applied before it, never after
+    is_snapshot, waiting, last = envelope.kind is Kind.SNAPSHOT, memory["h"], memory["n"]
+    if is_snapshot and envelope.restarts_sequence:  # buffered messages are applied before it, never after
         opened = {"h": [], "w": remember_message({}, number, record, at_us, floor_us), "n": number}
         return Ruling(Action.ACCEPT, opened, before=tuple(each[1] for each in waiting))
     if is_snapshot and number == last:
@@ -98,7 +102,7 @@ def _by_number(
     if number - last > 1:
         return _held(now, number, record, until_us)
     follow = 0
-    while place.kind is not Kind.END and follow < len(waiting) and waiting[follow][0] == number + follow + 1:
+    while envelope.kind is not Kind.END and follow < len(waiting) and waiting[follow][0] == number + follow + 1:
         follow += 1
     after = tuple(each[1] for each in waiting[:follow])
     return Ruling(Action.ACCEPT, {**now, "h": waiting[follow:], "n": number + follow}, after=after)
@@ -153,26 +157,26 @@ def make_window_rules(
 
 
 def accept_in_any_order(
-    memory: Memory, place: Envelope, record: Record, moment: ReplayWatermark, bound_us: int
+    memory: Memory, envelope: Envelope, record: Record, moment: ReplayWatermark, bound_us: int
 ) -> Ruling:
     """Every message within the bound, once."""
-    at_us, floor_us = find_event_time(place, record), moment.at_us - bound_us
+    at_us, floor_us = find_event_time(envelope, record), moment.at_us - bound_us
     if moment.is_implausible(at_us):
         return Ruling(Action.ASIDE, memory, "absurd event time")
-    if place.sequence is not None and not is_64_bit(place.sequence):
+    if envelope.sequence is not None and not is_64_bit(envelope.sequence):
         return refuse_proof("number out of range")
     if not isinstance(memory, dict):
-        return _begin_in_window(place, record, at_us, floor_us)
-    recent = {} if place.kind is Kind.SNAPSHOT and place.restarts_sequence else memory["w"]
-    again = check_met(memory, recent, place.sequence, record)
-    if again is not None and not (place.kind is Kind.SNAPSHOT and again.what is Action.REFUSE):
+        return _begin_in_window(envelope, record, at_us, floor_us)
+    recent = {} if envelope.kind is Kind.SNAPSHOT and envelope.restarts_sequence else memory["w"]
+    again = check_met(memory, recent, envelope.sequence, record)
+    if again is not None and not (envelope.kind is Kind.SNAPSHOT and again.what is Action.REFUSE):
         return again
     if at_us < floor_us:
         return Ruling(Action.LATE, memory, "late")
-    return Ruling(Action.ACCEPT, {"w": remember_message(recent, place.sequence, record, at_us, floor_us)})
+    return Ruling(Action.ACCEPT, {"w": remember_message(recent, envelope.sequence, record, at_us, floor_us)})
 
 
-def _begin_in_window(place: Envelope, record: Record, at_us: int, floor_us: int) -> Ruling:
-    if place.kind is not Kind.SNAPSHOT:
+def _begin_in_window(envelope: Envelope, record: Record, at_us: int, floor_us: int) -> Ruling:
+    if envelope.kind is not Kind.SNAPSHOT:
         return Ruling(Action.WAIT, None, "unknown session")
-    return Ruling(Action.ACCEPT, {"w": remember_message({}, place.sequence, record, at_us, floor_us)})
+    return Ruling(Action.ACCEPT, {"w": remember_message({}, envelope.sequence, record, at_us, floor_us)})
