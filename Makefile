@@ -15,7 +15,7 @@ NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%
 	$(wildcard tests/*/*/test_*.py)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down kafka test test-nightly test-all check bench lock clean
+.PHONY: help setup demo up down kafka gameday test test-nightly test-all check bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,7 +58,7 @@ check: setup ## Lint, format, types, and the house rules
 bench: setup ## lockstep against bare loops, in pairs within one run, two minutes; the others: .venv/bin/python -m benchmarks --help
 	@$(BIN)/python -m benchmarks pairs
 
-lock: ## Renew requirements.lock from pyproject.toml (for maintainers)
+lock: ## Renew requirements.lock and requirements-runtime.lock from pyproject.toml (for maintainers)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 
 clean: down ## Remove what make made here (the caches in your home folder stay)

@@ -6,12 +6,12 @@ from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedules
-from jobs.derived import derived_schedules
+from jobs.derived import derived_schedule
 from jobs.export import export_schedules
-from jobs.housekeeping import housekeeping_schedule
+from jobs.housekeeping import housekeeping_schedules
 from jobs.pruning import pruning_schedule
-from jobs.quality import checks_schedule
-from jobs.rotation import rotation_schedule
+from jobs.quality import checks_schedules
+from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
 from lockstep import Derived
 from lockstep.declare.stream import AnyStream
@@ -24,7 +24,7 @@ from sensors.topics import topics_sensor
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 DERIVED: tuple[Derived, ...] = ()
-SCHEDULES = (housekeeping_schedule, checks_schedule)
+SCHEDULES = (compaction_schedules, housekeeping_schedules, checks_schedules, export_schedules, rotation_schedules)
 SENSORS = (topics_sensor, supervisor_sensor, health_sensor)
 OWNERS = ("team:data-platform",)
 
@@ -38,11 +38,8 @@ defs = Definitions(
     asset_checks=[check for stream in STREAMS for check in make_stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
     schedules=[
-        *(schedule(stream, settings) for stream in STREAMS for schedule in SCHEDULES),
-        *(schedule for stream in STREAMS for schedule in compaction_schedules(stream, settings)),
-        *(rotation_schedule(stream, settings) for stream in STREAMS),
-        *export_schedules(STREAMS, settings),
-        *derived_schedules(DERIVED),
+        *(schedule for stream in STREAMS for make in SCHEDULES for schedule in make(stream, settings)),
+        *(derived_schedule(derived) for derived in DERIVED),
         pruning_schedule(STREAMS, settings),
     ],
     sensors=[sensor(stream, settings) for stream in STREAMS for sensor in SENSORS],

@@ -8,7 +8,7 @@ from lockstep.orchestration.compaction_asset import request_minor_compaction
 from lockstep.settings import Settings
 
 
-def compaction_schedules(stream: AnyStream, settings: Settings) -> tuple[ScheduleDefinition, ScheduleDefinition]:
+def compaction_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """The job and its two schedules: every hour, when the previous one is certainly closed; and by the open hour."""
     job = define_asset_job(
         names.name_compaction_job(stream),
@@ -26,4 +26,4 @@ def compaction_schedules(stream: AnyStream, settings: Settings) -> tuple[Schedul
         execution_fn=lambda _: request_minor_compaction(stream, settings),
         default_status=DefaultScheduleStatus.RUNNING,
     )
-    return hourly, minor
+    return [hourly, minor]

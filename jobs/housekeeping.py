@@ -7,7 +7,7 @@ from lockstep.orchestration import names
 from lockstep.settings import Settings
 
 
-def housekeeping_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
+def housekeeping_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """The schedule and its job: twenty past the hour, after compaction and apart from it."""
     job = define_asset_job(
         names.name_housekeeping_job(stream),
@@ -16,4 +16,4 @@ def housekeeping_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefi
         tags=names.MAINTENANCE,
     )
     cron = settings.schedules.housekeeping
-    return ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)
+    return [ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)]

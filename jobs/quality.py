@@ -7,7 +7,7 @@ from lockstep.orchestration import names
 from lockstep.settings import Settings
 
 
-def checks_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition:
+def checks_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """The schedule and its job: half past the hour, apart from compaction."""
     job = define_asset_job(
         names.name_checks_job(stream),
@@ -18,4 +18,4 @@ def checks_schedule(stream: AnyStream, settings: Settings) -> ScheduleDefinition
         tags=names.MAINTENANCE,
     )
     cron = settings.schedules.checks
-    return ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)
+    return [ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)]

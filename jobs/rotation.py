@@ -14,19 +14,21 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
-from lockstep.orchestration.rotation import YOUNG, rotate_stream
+from lockstep.orchestration.rotation import ROTATION_AGE_MIN, rotate_stream
 from lockstep.settings import Settings
 
-MINUTES = 60
+MINUTES_OF_AN_HOUR = 60
 
 
-def rotation_schedule(stream: AnyStream, settings: Settings, age_min: timedelta = YOUNG) -> ScheduleDefinition:
+def rotation_schedules(
+    stream: AnyStream, settings: Settings, age_min: timedelta = ROTATION_AGE_MIN
+) -> list[ScheduleDefinition]:
     """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core."""
 
     @schedule(
         name=names.name_rotation_schedule(stream),
         job_name=names.name_stream_job(stream),
-        cron_schedule=f"{zlib.crc32(stream.name.encode()) % MINUTES} 3 * * *",
+        cron_schedule=f"{zlib.crc32(stream.name.encode()) % MINUTES_OF_AN_HOUR} 3 * * *",
         default_status=DefaultScheduleStatus.RUNNING,
         description=(
             f"Replaces the never-ending run of {stream.name} by a handover, if it is older than half a day. The old "
@@ -36,4 +38,4 @@ def rotation_schedule(stream: AnyStream, settings: Settings, age_min: timedelta 
     def rotate_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
         return rotate_stream(stream, settings, context.instance, age_min=age_min)
 
-    return rotate_run
+    return [rotate_run]

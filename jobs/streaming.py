@@ -1,13 +1,13 @@
 """One job per stream: the table alone, without checks, which would wait without end for a never-ending run."""
 
 from dagster import AssetSelection, define_asset_job
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.orchestration.definitions import AssetJob
 
 
-def streaming_job(stream: AnyStream) -> UnresolvedAssetJobDefinition:
+def streaming_job(stream: AnyStream) -> AssetJob:
     """The job that runs a stream until it is stopped."""
     return define_asset_job(
         names.name_stream_job(stream),

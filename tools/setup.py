@@ -30,6 +30,11 @@ VENV = ROOT / ".venv"
 STAMP = VENV / ".made-from"
 TOOLS = ROOT / ".tools"
 LOCK = ROOT / "requirements.lock"
+
+# What the image installs: the same versions without the tools of development.
+RUNTIME_LOCK = ROOT / "requirements-runtime.lock"
+RUNTIME_EXTRAS = ("avro", "protobuf", "registry", "postgres")
+
 UV_PIN = ROOT / "tools" / "uv-requirements.txt"
 
 # pyspark comes as source only: what builds it runs code here, so it is locked by hash as well.
@@ -118,9 +123,20 @@ def set_up() -> None:
 
 
 def renew_lock() -> None:
-    """Write requirements.lock anew from pyproject.toml: hashes, for every Python we support, no addresses."""
-    options = ["--quiet", "--universal", "--generate-hashes", "--extra", "dev", "--output-file", str(LOCK)]
-    run("renewing requirements.lock", [find_uv(), "pip", "compile", *options, str(ROOT / "pyproject.toml")])
+    """Write both locks anew from pyproject.toml: hashes, for every Python we support, no addresses.
+
+    The runtime lock is constrained by the other one: the image runs the versions that the tests ran with.
+    """
+    uv = find_uv()
+    compile_lock(uv, LOCK, "--extra", "dev")
+    extras = [option for extra in RUNTIME_EXTRAS for option in ("--extra", extra)]
+    compile_lock(uv, RUNTIME_LOCK, *extras, "--constraints", str(LOCK))
+
+
+def compile_lock(uv: str, lock: Path, *options: str) -> None:
+    """Write one lock. It names extras: for pip "gql==4.0.0" does not pin "gql[requests]", and it refuses hashes."""
+    every = ["--quiet", "--universal", "--generate-hashes", "--no-strip-extras", "--output-file", str(lock)]
+    run(f"renewing {lock.name}", [uv, "pip", "compile", *every, *options, str(ROOT / "pyproject.toml")])
 
 
 def fingerprint() -> str:

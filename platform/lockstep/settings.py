@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings import SettingsError as SourceError
 
+from lockstep.cron import find_cron_problem
 from lockstep.errors import SettingsError
-from lockstep.model.cron import find_cron_problem
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -75,9 +75,8 @@ def judged(gate: Gate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
     for offset, sent in enumerate(messages):
         envelope, record = sent.at(offset)
         time.advance(envelope.event_time_us or 0)
-        due_us = gate.due_us(state)
-        if due_us is not None and due_us <= time.watermark_us:
-            state, verdict = gate.due(state)
+        while (due_us := gate.due_us(state)) is not None and due_us <= time.watermark_us:
+            state, verdict = gate.due(state, due_us)
             told.append(("due", verdict.cause, verdict.after))
         after, verdict = gate.check(state, envelope, record)
         if verdict.judgement in KEPT:

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 
-DONE, FAILED, WRONG_ARGUMENTS, HALTED = 0, 1, 2, 3
+DONE, FAILED, WRONG_ARGUMENTS, INTEGRITY_LOST, NOT_PROVEN = 0, 1, 2, 3, 4
 EXIT_CODES = {
     DONE: "done",
     FAILED: "an error, which names the next step",
     WRONG_ARGUMENTS: "wrong arguments",
-    HALTED: "integrity was lost, or the stream is halted",
+    INTEGRITY_LOST: "integrity was lost: the stream is halted, or `verify` found a violation",
+    NOT_PROVEN: "`verify` found no violation, and could not prove everything",
 }
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream; `lockstep streams` lists them.")]
@@ -46,9 +47,10 @@ F = TypeVar("F", bound=Callable[..., None])
 class Panel(Enum):
     """The groups of `lockstep --help`."""
 
-    LOOK = "Look"
+    INSPECT = "Inspect"
     RUN = "Run"
-    OPERATE = "Operate"
+    MAINTAIN = "Maintain"
+    RECOVER = "Recover"
     INSTALLATION = "Installation"
 
 
@@ -89,7 +91,7 @@ class _Lockstep(TyperGroup):
         except LockstepError as error:
             show_error(error)
             halted = isinstance(error, (IntegrityLost, StreamHalted))
-            raise typer.Exit(HALTED if halted else FAILED) from None
+            raise typer.Exit(INTEGRITY_LOST if halted else FAILED) from None
         except (OSError, EOFError) as error:
             if (problem := find_problem(error)) is None:
                 raise
@@ -99,7 +101,7 @@ class _Lockstep(TyperGroup):
 
 app = typer.Typer(
     cls=_Lockstep,
-    help="`lockstep`: what the web UI can do, and what it cannot.",
+    help="Run, inspect and repair ordered, stateful streams from Kafka to Delta.",
     epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
     no_args_is_help=True,
     add_completion=False,

@@ -189,7 +189,7 @@ class Resumed(msgspec.Struct, frozen=True):
     desired: str
 
 
-@register_command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.OPERATE)
+@register_command('resume order_books --why "producer lost it" --skip-session order_books.eth/0/eth', Panel.RECOVER)
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
     *,

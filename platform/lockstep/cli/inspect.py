@@ -76,7 +76,7 @@ WATCH_SECONDS = 2.0
 ALARM_STYLES = {"error": "red", "warning": "yellow"}
 
 
-@register_command("streams", Panel.LOOK)
+@register_command("streams", Panel.INSPECT)
 def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """List the declared streams: topics, integrity class, trigger, table and desired state."""
     from lockstep.operations.inspect.streams import list_declared_streams
@@ -86,7 +86,7 @@ def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a com
     )
 
 
-@register_command("status order_books --watch", Panel.LOOK)
+@register_command("status order_books --watch", Panel.INSPECT)
 def status(
     stream: Annotated[str | None, typer.Argument(metavar="[STREAM]", help="Name of a stream; all without one.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
@@ -120,7 +120,7 @@ class Exporter(msgspec.Struct, frozen=True):
     streams: tuple[str, ...]
 
 
-@register_command("metrics --port 9464", Panel.LOOK)
+@register_command("metrics --port 9464", Panel.INSPECT)
 def metrics(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 9464,
     host: Annotated[str, typer.Option(help="Address to listen on; there is no login.")] = "127.0.0.1",
@@ -149,7 +149,7 @@ def _exporter(found: Exporter) -> RenderableType:
     return style_text(f"{found.address}: {', '.join(found.streams) or 'no stream is declared'}")
 
 
-@register_command("topics order_books", Panel.LOOK)
+@register_command("topics order_books", Panel.INSPECT)
 def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Show the topics of a stream, selected and subscribed: state, partitions, lag, freshness, retention.
 
@@ -160,7 +160,7 @@ def topics(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
     print_answer(read_topics(open_handle(stream)), _topics, as_json=as_json)
 
 
-@register_command("try order_books --messages 10000", Panel.LOOK, name="try")
+@register_command("try order_books --messages 10000", Panel.INSPECT, name="try")
 def try_(
     stream: StreamName,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
@@ -179,7 +179,7 @@ def try_(
         raise typer.Exit(FAILED)
 
 
-@register_command("history order_books --last 20", Panel.LOOK)
+@register_command("history order_books --last 20", Panel.INSPECT)
 def history(
     stream: StreamName,
     last: Annotated[int, typer.Option("--last", min=1, help="Number of events.")] = 50,
@@ -194,7 +194,7 @@ def history(
     print_answer(read_history(find_folders(stream), last), _history, as_json=as_json)
 
 
-@register_command("plan order_books --restart", Panel.LOOK)
+@register_command("plan order_books --restart", Panel.INSPECT)
 def plan(
     stream: StreamName,
     restart: Annotated[bool, typer.Option("--restart", help="Show the effect of a new run.")] = False,  # noqa: FBT002  # a flag
@@ -474,7 +474,7 @@ class Form(Enum):
     SPARK = "spark"
 
 
-@register_command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.LOOK)
+@register_command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.INSPECT)
 def query(
     what: Annotated[
         str, typer.Argument(metavar="STREAM|SQL", help="A stream or shadow, or SQL over <stream>, <stream>_ledger, ...")
@@ -504,7 +504,7 @@ def query(
 DIFFERENT = 1
 
 
-@register_command("diff order_books order_books_v2 --topic order_books.eth", Panel.LOOK)
+@register_command("diff order_books order_books_v2 --topic order_books.eth", Panel.INSPECT)
 def diff(
     stream: StreamName,
     other: Annotated[str, typer.Argument(metavar="OTHER", help="The stream to compare it with.")],
@@ -553,7 +553,7 @@ def _show_diff(found: StreamDiff) -> RenderableType:
     )
 
 
-@register_command("state order_books --topic order_books.spot_btcusdt --session BTCUSDT", Panel.LOOK)
+@register_command("state order_books --topic order_books.spot_btcusdt --session BTCUSDT", Panel.INSPECT)
 def state(
     stream: StreamName,
     topic: Annotated[str | None, typer.Option(help="Only sessions of this topic.")] = None,
@@ -574,7 +574,7 @@ def state(
     print_answer(found, _sessions, as_json=as_json or session is not None)
 
 
-@register_command("positions order_books --format spark", Panel.LOOK)
+@register_command("positions order_books --format spark", Panel.INSPECT)
 def positions(
     stream: StreamName,
     form: Annotated[Form, typer.Option("--format", help="spark: startingOffsets of its Kafka source.")] = Form.TABLE,
@@ -625,7 +625,7 @@ GROUPS_SHOWN = 100
 """Groups shown on a terminal without a limit; scripts get all."""
 PREVIEW_BYTES, LINE_BYTES = 512, 16
 
-quarantine = make_group("quarantine", Panel.OPERATE, "List, show and export messages that were not applied.")
+quarantine = make_group("quarantine", Panel.MAINTAIN, "List, show and export messages that were not applied.")
 
 Cause = Annotated[str | None, typer.Option(help="Only of this cause.")]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
@@ -633,7 +633,7 @@ Session = Annotated[str | None, typer.Option(help="Only of this session.")]
 Since = Annotated[int | None, typer.Option(metavar="BATCH", min=0, help="Only of this batch and later ones.")]
 
 
-@register_command("quarantine list order_books --cause undecodable", Panel.OPERATE, name="list", within=quarantine)
+@register_command("quarantine list order_books --cause undecodable", Panel.MAINTAIN, name="list", within=quarantine)
 def list_quarantine(
     stream: StreamName,
     *,
@@ -654,7 +654,7 @@ def list_quarantine(
         print_note(f"the largest {len(found.groups)} groups; {found.more} more with --limit")
 
 
-@register_command("quarantine show order_books order_books.eth/0@120", Panel.OPERATE, name="show", within=quarantine)
+@register_command("quarantine show order_books order_books.eth/0@120", Panel.MAINTAIN, name="show", within=quarantine)
 def show(
     stream: StreamName,
     place: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION@OFFSET", help="Offset of the message in Kafka.")],
@@ -672,7 +672,7 @@ def show(
 
 
 @register_command(
-    "quarantine export order_books refused.jsonl --since 7", Panel.OPERATE, name="export", within=quarantine
+    "quarantine export order_books refused.jsonl --since 7", Panel.MAINTAIN, name="export", within=quarantine
 )
 def export(
     stream: StreamName,
@@ -779,7 +779,7 @@ def _exported(found: Exported) -> RenderableType:
     return style_text(f"{found.file}: {found.messages} messages")
 
 
-@register_command("report order_books --open", Panel.LOOK)
+@register_command("report order_books --open", Panel.INSPECT)
 def report(
     stream: StreamName,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002  # a flag
@@ -838,7 +838,7 @@ def _report(found: Report) -> RenderableType:
     return make_lines(style_text(f"Kafka: {found.brokers}"), make_grid(("level", "check", "found", "next"), rows))
 
 
-@register_command("message order_books order_books.eth/0@120 --out tests/halted.jsonl", Panel.LOOK)
+@register_command("message order_books order_books.eth/0@120 --out tests/halted.jsonl", Panel.INSPECT)
 def message(
     stream: StreamName,
     place: Annotated[

@@ -92,7 +92,7 @@ class Closed(msgspec.Struct, frozen=True):
     hour: str
 
 
-@register_command("close order_books", Panel.OPERATE)
+@register_command("close order_books", Panel.MAINTAIN)
 def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Close the open hour of a stream, so that it can be compacted."""
     from lockstep.operations.lifecycle import close_hour
@@ -106,7 +106,7 @@ StreamOrPath = Annotated[
 ]
 
 
-@register_command("compact order_books --plan", Panel.OPERATE)
+@register_command("compact order_books --plan", Panel.MAINTAIN)
 def compact(
     stream: StreamOrPath,
     plan: Annotated[bool, typer.Option("--plan", help="Show hours, files, cost and gain.")] = False,  # noqa: FBT002  # a flag
@@ -149,7 +149,7 @@ def _compact_dataset(dataset: Path, *, plan: bool, remove_old: bool, as_json: bo
         print_answer(done, _dataset_compacted, as_json=as_json)
 
 
-@register_command("derive book_activity --plan", Panel.OPERATE)
+@register_command("derive book_activity --plan", Panel.MAINTAIN)
 def derive(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a derived table; all by default.")] = None,
     *,
@@ -194,7 +194,7 @@ def _derived_runs(found: list[DerivedRun]) -> RenderableType:
     return make_grid(columns, rows)
 
 
-@register_command("housekeeping order_books --plan", Panel.OPERATE)
+@register_command("housekeeping order_books --plan", Panel.MAINTAIN)
 def housekeeping(
     stream: StreamName,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted.")] = False,  # noqa: FBT002  # a flag
@@ -216,7 +216,7 @@ def housekeeping(
     print_answer(done, _housekeeping, as_json=as_json)
 
 
-@register_command("export betting_markets --plan", Panel.OPERATE)
+@register_command("export betting_markets --plan", Panel.MAINTAIN)
 def export(
     stream: StreamName,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be written.")] = False,  # noqa: FBT002  # a flag
@@ -236,7 +236,7 @@ def export(
         print_answer(export_stream(declared, folders, target_bytes=size), _exported, as_json=as_json)
 
 
-@register_command("retain order_books --days 90 --plan", Panel.OPERATE)
+@register_command("retain order_books --days 90 --plan", Panel.MAINTAIN)
 def retain(
     stream: StreamName,
     days: Annotated[int, typer.Option(help="Days of rows that stay, counted from the newest batch.", min=1)],
@@ -260,7 +260,7 @@ def retain(
     print_answer(done, lambda found: _retention(found.plan, "were"), as_json=as_json)
 
 
-@register_command('erase order_books --session eth --why "request 4711" --plan', Panel.OPERATE)
+@register_command('erase order_books --session eth --why "request 4711" --plan', Panel.MAINTAIN)
 def erase(  # noqa: PLR0913  # an option a decision
     stream: StreamName,
     session: Annotated[str, typer.Option(help="The session, as the column _session has it.")],

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @register_command(
-    'rewind order_books --to order_books.eth/0@120 --why "wrong prices since Friday" --plan', Panel.OPERATE
+    'rewind order_books --to order_books.eth/0@120 --why "wrong prices since Friday" --plan', Panel.RECOVER
 )
 def rewind(  # an option a question
     stream: StreamName,
@@ -82,7 +82,7 @@ def rewind(  # an option a question
     print_answer(done, _rewound, as_json=as_json)
 
 
-@register_command('savepoint order_books before-release --why "version 2 of the fold"', Panel.OPERATE)
+@register_command('savepoint order_books before-release --why "version 2 of the fold"', Panel.RECOVER)
 def savepoint(  # an option a question
     stream: StreamName,
     name: Annotated[str, typer.Argument(help="Name of the savepoint; without one, all are listed.")] = "",
@@ -113,7 +113,7 @@ def savepoint(  # an option a question
 
 
 @register_command(
-    "export-savepoint order_books before-release /exports/order_books", Panel.OPERATE, name="export-savepoint"
+    "export-savepoint order_books before-release /exports/order_books", Panel.RECOVER, name="export-savepoint"
 )
 def export_savepoint(  # an option a question
     stream: StreamName,
@@ -133,7 +133,7 @@ def export_savepoint(  # an option a question
     print_answer(done, _savepoint_exported, as_json=as_json)
 
 
-@register_command("import-savepoint order_books /exports/order_books --plan", Panel.OPERATE, name="import-savepoint")
+@register_command("import-savepoint order_books /exports/order_books --plan", Panel.RECOVER, name="import-savepoint")
 def import_savepoint(  # an option a question
     stream: StreamName,
     path: Annotated[Path, typer.Argument(help="Folder of the export.")],
@@ -167,7 +167,7 @@ def import_savepoint(  # an option a question
     print_answer(done, _savepoint_imported, as_json=as_json)
 
 
-@register_command("backup order_books /backups/order_books", Panel.OPERATE)
+@register_command("backup order_books /backups/order_books", Panel.RECOVER)
 def backup(  # an option a question
     stream: StreamName,
     path: Annotated[Path, typer.Argument(help="Folder of the backup, of this stream alone.")],
@@ -184,7 +184,7 @@ def backup(  # an option a question
     print_answer(make_backup(find_folders(stream), path, plan_only=plan), _backed_up, as_json=as_json)
 
 
-@register_command("restore order_books /backups/order_books --plan", Panel.OPERATE)
+@register_command("restore order_books /backups/order_books --plan", Panel.RECOVER)
 def restore(  # an option a question
     stream: StreamName,
     path: Annotated[Path, typer.Argument(help="Folder of the backup.")],
@@ -222,7 +222,7 @@ def _copied(found: CopyReport, what: str) -> str:
     )
 
 
-@register_command("shadow order_books --code ../fix --from before-release", Panel.OPERATE)
+@register_command("shadow order_books --code ../fix --from before-release", Panel.RECOVER)
 def shadow(  # noqa: PLR0913  # an option a question
     stream: StreamName,
     code: Annotated[
@@ -280,7 +280,7 @@ def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None
         print_answer(begun, _shadow_begun, as_json=as_json)
 
 
-@register_command("promote order_books order_books_shadow --plan", Panel.OPERATE)
+@register_command("promote order_books order_books_shadow --plan", Panel.RECOVER)
 def promote(  # an option a question
     stream: StreamName,
     name: Annotated[str, typer.Argument(metavar="SHADOW", help="Name of the shadow.")],
@@ -512,7 +512,7 @@ class Reset(msgspec.Struct, frozen=True):
     begins_anew: bool
 
 
-@register_command("reset order_books --new", Panel.OPERATE)
+@register_command("reset order_books --new", Panel.RECOVER)
 def reset(
     stream: StreamName,
     new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
@@ -531,7 +531,7 @@ def reset(
     print_answer(Reset(name, begins_anew=True), _reset, as_json=as_json)
 
 
-@register_command("repair order_books --apply", Panel.OPERATE)
+@register_command("repair order_books --apply", Panel.RECOVER)
 def repair(
     stream: StreamName,
     apply: Annotated[bool, typer.Option("--apply", help="Repair what can be repaired safely.")] = False,  # noqa: FBT002  # a flag
@@ -550,7 +550,7 @@ def repair(
         raise typer.Exit(FAILED)
 
 
-@register_command("rebuild order_books --plan", Panel.OPERATE)
+@register_command("rebuild order_books --plan", Panel.RECOVER)
 def rebuild(
     stream: StreamName,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be read again.")] = False,  # noqa: FBT002  # a flag

@@ -139,6 +139,8 @@ def rewrite_without(table: Path, file: LiveFile, wanted: WantedSession, by: Writ
             f"{table / output.path} does not hold the other rows of {file.path}; nothing was committed",
             next_step="check disk and memory of this machine, then erase again",
         )
+    if output is not None:  # its place in the order of the hour is that of the other file
+        output = msgspec.structs.replace(output, added_ms=file.added_ms)
     return FileWithoutSession(file, output, tuple(erased))
 
 

@@ -13,9 +13,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from lockstep.cron import find_cron_problem
 from lockstep.declare.stream import NAME, AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError
-from lockstep.model.cron import find_cron_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

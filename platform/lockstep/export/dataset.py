@@ -1,6 +1,7 @@
 """The dataset on disk: one folder an hour, published whole by one rename, with its manifest inside.
 
     <folder>/_export/options.json              how all hours are written; a change needs another folder
+    <folder>/_export/source.json               the table as the newest export saw it
     <folder>/commit_hour=H/_manifest.json      rows, digest, files, version and batch of the table
     <folder>/commit_hour=H/[column=value/]...parquet
     <folder>/_staging/H-<uuid>/                an hour that is being written, or that a killed export left
@@ -12,6 +13,7 @@ exports one publishes, and a killed one leaves a staging folder, which a later e
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from pathlib import Path
@@ -21,9 +23,12 @@ import msgspec
 from lockstep.declare.options import Export
 from lockstep.errors import LockstepError
 from lockstep.storage import find_storage
+from lockstep.table.commit import Base
+from lockstep.table.delta_log import Head, make_entry_path
 from lockstep.table.layout import StreamFolders
 
 OPTIONS, MANIFEST_FILE, STAGING = "_export", "_manifest.json", "_staging"
+SOURCE_FILE = "source.json"
 HOUR_PREFIX = "commit_hour="
 STALE_SECONDS = 86_400.0
 """No hour takes a day to write."""
@@ -89,6 +94,32 @@ class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
     exported_at: float
 
 
+class ExportSource(msgspec.Struct, frozen=True):
+    """The table as an export saw it; stored before its first hour is published.
+
+    Attributes:
+        version: Version of the table.
+        entry: SHA-256 of the log entry of that version, in hexadecimal.
+        below_batch: All exported rows are of earlier batches.
+        batches: The batches below it that count: generation and last batch, oldest first.
+    """
+
+    version: int
+    entry: str
+    below_batch: int
+    batches: tuple[tuple[int, int], ...]
+
+
+def list_batches(head: Head, below: int) -> tuple[tuple[int, int], ...]:
+    """The batches below one that count: generation and last batch, oldest first."""
+    found = list[tuple[int, int]]()
+    for generation, last in sorted(head.valid_batches.items()):
+        found.append((generation, min(last, below - 1)))
+        if last >= below - 1:
+            break
+    return tuple(found)
+
+
 class ExportMismatch(LockstepError):
     """The folder holds an export that was written otherwise, of another table, or of batches that were rewound.
 
@@ -152,6 +183,43 @@ def keep_options(folder: Path, options: ExportOptions) -> None:
     check_options(folder, options)
 
 
+def record_source(folder: Path, base: Base, table: Path) -> None:
+    """Store how an export sees the table, before it publishes an hour."""
+    floor = base.head.rewind_floor
+    source = ExportSource(base.version, _digest_entry(table, base.version), floor, list_batches(base.head, floor))
+    path = folder / OPTIONS / SOURCE_FILE
+    find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(source)))
+    find_storage(path).sync(path)
+
+
+def check_source(folder: Path, base: Base, table: Path) -> None:
+    """Refuse a dataset whose rows are not those that count in the table any more, or not all of them.
+
+    Raises:
+        ExportMismatch: The table was rewound to a batch before exported ones, or is an older copy that was restored.
+    """
+    path = folder / OPTIONS / SOURCE_FILE
+    try:
+        source = msgspec.json.decode(find_storage(path).read(path), type=ExportSource)
+    except (FileNotFoundError, msgspec.DecodeError) as error:
+        raise ExportMismatch(folder, f"{OPTIONS}/{SOURCE_FILE} cannot be read: {error}") from error
+    if base.version < source.version or _digest_entry(table, source.version) not in {source.entry, ""}:
+        problem = f"its hours were written from version {source.version}, which is not one of this table"
+        raise ExportMismatch(folder, f"{problem}: an older copy was restored")
+    if list_batches(base.head, source.below_batch) != source.batches:
+        problem = f"its hours hold batches below {source.below_batch} that were rewound, or lack some that count again"
+        raise ExportMismatch(folder, problem)
+
+
+def _digest_entry(table: Path, version: int) -> str:
+    """SHA-256 of a log entry, in hexadecimal; empty where it was cleaned up."""
+    path = make_entry_path(table, version)
+    try:
+        return hashlib.sha256(find_storage(path).read(path)).hexdigest()
+    except FileNotFoundError:
+        return ""
+
+
 def find_folder(export: Export, folders: StreamFolders) -> Path:
     """The folder of a stream's dataset."""
     return Path(export.folder) if export.folder else folders.export
@@ -183,6 +251,16 @@ def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
     """
     target = folder / f"{HOUR_PREFIX}{manifest.hour}"
     return _publish(staged, target, MANIFEST_FILE, msgspec.json.encode(manifest))
+
+
+def take_back_hour(folder: Path, hour: str) -> None:
+    """Take an hour back that an erasure overtook: it leaves the readers' sight by one rename."""
+    storage, staged = find_storage(folder), make_staging_folder(folder, hour)
+    try:
+        storage.move(folder / f"{HOUR_PREFIX}{hour}", staged)
+    except FileNotFoundError:
+        return
+    storage.delete_folder(staged)
 
 
 def _publish(staged: Path, target: Path, name: str, content: bytes) -> bool:

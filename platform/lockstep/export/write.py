@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +18,14 @@ from lockstep.compaction.plan import LiveFile
 from lockstep.compaction.proof import digest_rows
 from lockstep.compaction.rewrite import regroup_rows, widen_schema
 from lockstep.errors import TableError
-from lockstep.export.dataset import ExportedFile, ExportOptions, HourManifest, make_staging_folder, publish_hour
+from lockstep.export.dataset import (
+    ExportedFile,
+    ExportOptions,
+    HourManifest,
+    make_staging_folder,
+    publish_hour,
+    take_back_hour,
+)
 from lockstep.storage import find_storage
 
 PARTITIONS_MAX = 200
@@ -61,12 +68,14 @@ class SourceTable(msgspec.Struct, frozen=True):
     below_batch: int
 
 
-def write_hour(folder: Path, hour: HourToExport, source: SourceTable, options: ExportOptions) -> HourManifest | None:
-    """Export an hour; None where another export was faster.
+def write_hour(
+    folder: Path, hour: HourToExport, source: SourceTable, options: ExportOptions, is_current: Callable[[], bool]
+) -> HourManifest | None:
+    """Export an hour; None where another export was faster, or the plan is not current any more.
 
     1. Write each source file as one file, or one for each value of the partition columns, into a staging folder.
     2. Read all of them again: rows and digest must be those of the sources.
-    3. Publish the folder, manifest last.
+    3. Publish the folder, manifest last; look before and after whether the plan is current, and withdraw it if not.
 
     Raises:
         TableError: A source is damaged, or what was written differs from it; nothing is published.
@@ -95,10 +104,23 @@ def write_hour(folder: Path, hour: HourToExport, source: SourceTable, options: E
             below_batch=source.below_batch,
             exported_at=time.time(),
         )
-        return manifest if publish_hour(folder, staged, manifest) else None  # 3
+        return manifest if _publish_current(folder, staged, manifest, is_current) else None  # 3
     except BaseException:
         storage.delete_folder(staged)
         raise
+
+
+def _publish_current(folder: Path, staged: Path, manifest: HourManifest, is_current: Callable[[], bool]) -> bool:
+    """Publish an hour unless the plan is overtaken, in the moment of the rename as well."""
+    if not is_current():
+        find_storage(folder).delete_folder(staged)
+        return False
+    if not publish_hour(folder, staged, manifest):
+        return False
+    if is_current():
+        return True
+    take_back_hour(folder, manifest.hour)
+    return False
 
 
 def _read_rows(

@@ -130,10 +130,10 @@ class Reordering(Gate):
     def due_us(self, state: GateState) -> int | None:
         return None if state is None else min((each[2] for each in cast("Order", state)["h"]), default=None)
 
-    def due(self, state: GateState) -> tuple[GateState, Verdict]:
+    def due(self, state: GateState, until_us: int) -> tuple[GateState, Verdict]:
         """See `Gate.due`: all up to the last one that is due, despite gaps between them."""
         order = cast("Order", state)
-        last_due = max((at for at, each in enumerate(order["h"]) if each[2] <= self._time.watermark_us), default=-1)
+        last_due = max((at for at, each in enumerate(order["h"]) if each[2] <= until_us), default=-1)
         if last_due < 0:
             return state, ACCEPT
         ready = last_due + 1

@@ -89,8 +89,8 @@ class MultipartGate(Gate):
         return None if is_spread(state) else self._inner.due_us(state)
 
     @override
-    def due(self, state: GateState) -> tuple[GateState, Verdict]:
-        return self._inner.due(state)
+    def due(self, state: GateState, until_us: int) -> tuple[GateState, Verdict]:
+        return self._inner.due(state, until_us)
 
 
 def is_spread(state: GateState) -> bool:

@@ -100,9 +100,9 @@ class SuspensionGate(Gate):
         return None if known is None or known["g"] is False else self._inner.due_us(known["g"])
 
     @override
-    def due(self, state: GateState) -> tuple[GateState, Verdict]:
+    def due(self, state: GateState, until_us: int) -> tuple[GateState, Verdict]:
         known = cast("Opened", state)
-        inner, verdict = self._inner.due(known["g"])
+        inner, verdict = self._inner.due(known["g"], until_us)
         return _opened(known["o"], inner), verdict
 
     def _waiting(

@@ -93,8 +93,8 @@ class Gate(ABC):
         """The watermark at which buffered messages are released regardless; None without any."""
         return None
 
-    def due(self, state: GateState) -> tuple[GateState, Verdict]:
-        """The messages released now that the watermark has passed `due_us`: the verdict's `after`."""
+    def due(self, state: GateState, until_us: int) -> tuple[GateState, Verdict]:
+        """The messages that are released by a watermark: the verdict's `after`."""
         return state, ACCEPT
 
 

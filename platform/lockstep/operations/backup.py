@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from deltalake.exceptions import DeltaError
 
 from lockstep.engine.driver.positions import read_position
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, TableError
 from lockstep.operations.copies import (
     CopiedFile,
     CopyDamaged,
@@ -41,6 +43,7 @@ FILES = "files"
 """Files lie below this folder of a backup, so that no run takes a backup for a table root."""
 LOOKS_MAX = 20
 RESTORING = ".restoring-"
+NOTHING_RESTORED = "use another backup; nothing was restored from this one"
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +161,7 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
     wanted = dict(_list_files(folders, cut))
     _check_complete(folders, cut, wanted)
     held = _read_held(folders, target)
-    missing = {name: path for name, path in wanted.items() if not _is_held(held.get(name), path)}
+    missing = {name: path for name, path in wanted.items() if not _is_held(held.get(name), path, target / FILES / name)}
     if plan_only:
         return _report(folders, cut, target, _describe(wanted), _describe(missing), plan_only=True)
     with lock_copy(target):
@@ -191,7 +194,7 @@ def _list_sides(folders: StreamFolders) -> list[Path]:
 
 def _is_consistent(folders: StreamFolders, head: Head, ends: Mapping[Path, int]) -> bool:
     """Whether a start brings the side tables forward to the head: each lacks its last addition at most."""
-    added = {folders.ledger: (head.batch - 1, head.batch)} if head.ledger is not None else {}
+    added = {folders.ledger: (head.batch_before, head.batch)} if head.ledger is not None else {}
     for side, last in ((folders.quarantine, head.quarantine), (folders.late, head.late)):
         if last is not None:
             added[side] = (last.after, last.batch)
@@ -217,10 +220,24 @@ def _list_files(folders: StreamFolders, cut: _Cut) -> Iterator[tuple[str, Path]]
 def _check_complete(folders: StreamFolders, cut: _Cut, wanted: Mapping[str, Path]) -> None:
     """Refuse a copy that lacks what the head needs, as after a clean-up that went on meanwhile."""
     names, root = set(wanted.values()), folders.root / folders.stream
-    needed = {path for table, end in cut.logs.items() for path, _ in list_named_files(table, end)}
+    for table, end in cut.logs.items():
+        if not _has_whole_log(table, end, names):
+            raise BackupOvertaken(folders.stream, f"the log of {table.name} up to version {end} is not whole")
+    try:
+        needed = {path for table, end in cut.logs.items() for path, _ in list_named_files(table, end)}
+    except DeltaError as error:
+        raise BackupOvertaken(folders.stream, f"a log was cleaned up: {str(error).splitlines()[0]}") from error
     needed |= set(_list_head_files(folders, cut.head)) | set(_list_state_files(folders, cut.head))
     if gone := sorted(str(path.relative_to(root)) for path in needed - names):
         raise BackupOvertaken(folders.stream, f"{len(gone)} files are missing: {format_some(gone)}")
+
+
+def _has_whole_log(table: Path, end: int, names: AbstractSet[Path]) -> bool:
+    """Whether some files hold a log up to a version: all entries, or a checkpoint and those behind it."""
+    whole = (path for path in names if path.parent == table / "_delta_log" and delta_log.is_whole_checkpoint(path.name))
+    checkpoints = [int(path.name[:20]) for path in whole]
+    newest = max((version for version in checkpoints if version <= end), default=-1)
+    return all(delta_log.make_entry_path(table, version) in names for version in range(newest + 1, end + 1))
 
 
 def _list_head_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
@@ -251,10 +268,12 @@ def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
     return {file.path: file for file in manifest.files}
 
 
-def _is_held(held: CopiedFile | None, path: Path) -> bool:
-    if held is None or (status := find_storage(path).get_status(path)) is None:
+def _is_held(held: CopiedFile | None, path: Path, copy: Path) -> bool:
+    """Whether the earlier backup has a file as it is now, and still has it."""
+    here, there = find_storage(path).get_status(path), find_storage(copy).get_status(copy)
+    if held is None or here is None or there is None:
         return False
-    return (held.size, held.modified_at) == (status.size, status.modified_at)
+    return (held.size, held.modified_at, held.size) == (here.size, here.modified_at, there.size)
 
 
 def _copy(source: Path, target: Path, name: str) -> CopiedFile | None:
@@ -360,7 +379,11 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
         storage.make_folder(draft)
         for file in manifest.files:  # 1
             _copy_back(source / FILES / file.path, draft / file.path, file)
-        SideLogs(drafted).catch_up(OutputLog(drafted.table).base().head)  # 2
+        _open_logs(drafted, source)
+        try:
+            SideLogs(drafted).catch_up(OutputLog(drafted.table).base().head)  # 2
+        except TableError as error:
+            raise CopyDamaged(source, error.problem, NOTHING_RESTORED) from error
         storage.move(draft, target)  # 3
     except OSError as error:
         raise _occupied(folders) if storage.list_names(target) else error from None
@@ -371,12 +394,24 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
             storage.delete_folder(folders.root / name)
 
 
+def _open_logs(drafted: StreamFolders, source: Path) -> None:
+    """Read the log of each table, before anything has the stream's name."""
+    for table in (drafted.table, drafted.ledger, drafted.quarantine, drafted.late):
+        if not delta_log.has_log(table) and table != drafted.late:
+            raise CopyDamaged(source / FILES / table.name, "its log is not whole", NOTHING_RESTORED)
+        try:
+            if delta_log.has_log(table):
+                delta_log.open_delta_table(table)
+        except DeltaError as error:
+            problem = f"its log cannot be read: {str(error).splitlines()[0]}"
+            raise CopyDamaged(source / FILES / table.name, problem, NOTHING_RESTORED) from error
+
+
 def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:
     try:
         copy_file(source, target, expected=file)
     except FileNotFoundError:
-        step = "use another backup; nothing was restored from this one"
-        raise CopyDamaged(source, "it is gone from the backup", step) from None
+        raise CopyDamaged(source, "it is gone from the backup", NOTHING_RESTORED) from None
 
 
 def _occupied(folders: StreamFolders) -> RestoreRefused:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from lockstep.engine.driver.handover import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.errors import CommitUnknown, KafkaError, LockstepError
-from lockstep.export.dataset import find_folder, list_exported_hours
+from lockstep.export.dataset import find_folder, list_exported_hours, take_back_hour
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
@@ -214,22 +215,33 @@ class EraseContext(msgspec.Struct, frozen=True):
     """What an erasure looks at besides the tables.
 
     Attributes:
-        exported: Exported hours; none where the stream declares no export.
+        export_folder: Folder of the exported hours; None where the stream declares no export.
         view: What Kafka has; None where it does not answer.
     """
 
-    exported: frozenset[str] = frozenset()
+    export_folder: Path | None = None
     view: ClusterView | None = None
+
+    def find_exported(self, hours: Iterable[str]) -> tuple[str, ...]:
+        """Those of some hours that are exported now."""
+        return tuple(sorted(self._list_exported() & set(hours)))
+
+    def has_exported(self) -> bool:
+        """Whether any hour is exported."""
+        return bool(self._list_exported())
+
+    def _list_exported(self) -> frozenset[str]:
+        return frozenset() if self.export_folder is None else list_exported_hours(self.export_folder)
 
 
 def read_context(handle: StreamHandle) -> EraseContext:
     """The context of a declared stream."""
     export = handle.stream.export
-    exported = frozenset[str]() if export is None else list_exported_hours(find_folder(export, handle.folders))
+    folder = None if export is None else find_folder(export, handle.folders)
     try:
-        return EraseContext(exported, handle.view)
+        return EraseContext(folder, handle.view)
     except KafkaError:
-        return EraseContext(exported)
+        return EraseContext(folder)
 
 
 def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> ErasePlan:
@@ -278,12 +290,14 @@ def erase_session(
         if refusals:
             raise EraseRefused(folders.stream, refusals)
         try:
-            landed = _commit(folders, prepared, request, cause)  # 3, 4
+            landed = _commit(folders, prepared, request, context, cause)  # 3, 4
         except _FilesReplaced:
             continue
         break
     else:
         raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
+    for hour in context.find_exported(prepared.plan.hours):  # an export has published it in the moment of the commit
+        take_back_hour(cast("Path", context.export_folder), hour)
     messages = finish_erasing(folders)  # 5
     plan = msgspec.structs.replace(prepared.plan, refusals=())
     return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
@@ -335,7 +349,6 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
     positions = ledger.read_positions(folders, head)
     partitions = tuple(_find_partitions(folders, request, context, positions, [file for file, _ in found]))
     hours = tuple(sorted({file.commit_hour for file, _ in found}))
-    exported = context.exported & set(hours)
     plan = ErasePlan(
         stream=head.stream,
         digest=digest,
@@ -347,7 +360,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
         hours=hours,
         partitions=partitions,
         savepoints=tuple(each.name for each in head.savepoints),
-        exported_hours=tuple(sorted(exported)),
+        exported_hours=context.find_exported(hours),
         derived=list_derived_from(folders.stream, folders.root),
         notes=tuple(_list_notes(context, head, partitions)),
         refusals=(),
@@ -403,7 +416,7 @@ def _list_notes(context: EraseContext, head: Head, partitions: Sequence[ErasedPa
             "messages of the session that are not read yet will be read, as those of a session without state: "
             "stop its producer first"
         )
-    if head.retention is not None and context.exported:
+    if head.retention is not None and context.has_exported():
         yield f"exported hours before {head.retention.hour}, whose rows the table has dropped, are not looked at"
     yield f"Kafka keeps its messages for its own retention; a reset of {head.stream} would read them again"
 
@@ -448,7 +461,9 @@ def _find_shadows(folders: StreamFolders, plan: ErasePlan) -> list[str]:
     return sorted(pinned | {each.name for each in list_shadows(plan.stream, folders.root)})
 
 
-def _commit(folders: StreamFolders, prepared: _Prepared, request: EraseRequest, cause: str) -> Head:
+def _commit(
+    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, context: EraseContext, cause: str
+) -> Head:
     """Write all files and commit them; drops what it wrote where the commit did not land."""
     head, output, live = prepared.head, open_table(folders), LiveFiles(folders.table)
     by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
@@ -460,6 +475,8 @@ def _commit(folders: StreamFolders, prepared: _Prepared, request: EraseRequest, 
     def check(base: Base) -> None:
         if live.missing([file.path for file in prepared.files], base.version):
             raise _FilesReplaced("a file of the session was replaced", next_step="nothing: it is planned again")
+        if context.find_exported(prepared.plan.hours):
+            raise _FilesReplaced("an hour of the session was exported", next_step="nothing: it is planned again")
 
     try:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
@@ -14,22 +14,24 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.compaction.plan import TARGET_BYTES, LiveFile, LiveFiles, is_closed, plan_bins
+from lockstep.declare.options import Export
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import (
-    ExportMismatch,
     ExportOptions,
     check_options,
+    check_source,
     delete_stale_folders,
     find_folder,
     keep_options,
     list_exported_hours,
     make_options,
-    read_manifest,
+    record_source,
 )
 from lockstep.export.write import HourToExport, SourceTable, write_hour
 from lockstep.operations.tables import open_table
 from lockstep.table import delta_log
+from lockstep.table.commit import Base, OutputLog
 from lockstep.table.delta_log import Head, find_head_of_batch
 from lockstep.table.layout import StreamFolders
 
@@ -82,7 +84,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
         stream: Name of the stream.
         folder: Folder of the dataset.
         hours: Hours that it wrote.
-        hours_lost: Hours that another export published first; nothing is lost but work.
+        hours_lost: Hours that another export published first, or an erasure overtook; nothing is lost but work.
         files: Files written.
         rows: Rows written.
         bytes: Bytes written.
@@ -156,9 +158,8 @@ class _Export:
         base = output.base()
         self.folder = find_folder(stream.export, folders)
         self.options: ExportOptions = make_options(stream.export, stream.name, output.table_id)
-        check_options(self.folder, self.options)
-        self.exported = list_exported_hours(self.folder)
-        _check_rewound(self.folder, self.exported, base.head)
+        self.base = base
+        self.exported = _list_hours_of(self.folder, self.options, base, folders.table)
         floor = find_head_of_batch(folders.table, base.head.rewind_floor)
         live = LiveFiles(folders.table).at(base.version)
         floor_hour = floor.hour if floor else ""
@@ -167,6 +168,10 @@ class _Export:
         self.source = SourceTable(
             folders.table, schema, base.version, base.head.generation, below_batch=base.head.rewind_floor
         )
+
+    def is_current(self) -> bool:
+        """Whether no session was erased since: the files of the plan would bring its rows back."""
+        return OutputLog(self.source.folder).base().head.erasure == self.base.head.erasure
 
 
 def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportPlan:
@@ -194,7 +199,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
     """Export the hours that can be exported, oldest first; safe while a writer, compactions and another export run.
 
     1. Plan. Delete what killed exports left.
-    2. Write each hour, prove it, publish it; one that another export published meanwhile is dropped.
+    2. Write each hour, prove it, publish it; one that another export published, or an erasure overtook, is dropped.
 
     Raises:
         NoTable: The stream has never run.
@@ -206,6 +211,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
     result = ExportResult(stream=stream.name, folder=str(found.folder), waiting=found.waiting)
     if found.hours:
         keep_options(found.folder, found.options)
+        record_source(found.folder, found.base, folders.table)
     result = msgspec.structs.replace(result, stale_deleted=delete_stale_folders(found.folder))
     for hour in found.hours:  # 2
         result = _with_hour(result, found, hour)
@@ -213,7 +219,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
 
 
 def _with_hour(result: ExportResult, found: _Export, hour: HourToExport) -> ExportResult:
-    manifest = write_hour(found.folder, hour, found.source, found.options)
+    manifest = write_hour(found.folder, hour, found.source, found.options, found.is_current)
     if manifest is None:
         return msgspec.structs.replace(result, hours_lost=result.hours_lost + 1)
     return msgspec.structs.replace(
@@ -225,20 +231,21 @@ def _with_hour(result: ExportResult, found: _Export, hour: HourToExport) -> Expo
     )
 
 
-def _check_rewound(folder: Path, exported: frozenset[str], head: Head) -> None:
-    """Refuse a dataset whose newest hour may hold rows that a rewind to a savepoint has taken back.
+def list_proven_hours(export: Export, folders: StreamFolders) -> frozenset[str]:
+    """The exported hours of a stream's table, which its retention may drop.
 
     Raises:
-        ExportMismatch: Names the hour.
+        ExportMismatch: The dataset is written otherwise, of another table, or of batches that were rewound.
     """
-    if not exported or not head.lineage:
-        return
-    newest = read_manifest(folder, max(exported))
-    for ended in _list_ended(head, newest.generation):
-        if ended.last_batch < newest.below_batch:
-            problem = f"hour {newest.hour} may hold rows of batches after {ended.last_batch}, which were rewound"
-            raise ExportMismatch(folder, problem)
+    output, folder = open_table(folders), find_folder(export, folders)
+    options = make_options(export, folders.stream, output.table_id)
+    return _list_hours_of(folder, options, output.base(), folders.table)
 
 
-def _list_ended(head: Head, since: int) -> Iterator[delta_log.Lineage]:
-    return (ended for ended in head.lineage if ended.generation >= since)
+def _list_hours_of(folder: Path, options: ExportOptions, base: Base, table: Path) -> frozenset[str]:
+    """The hours of a dataset, after it was compared with the table."""
+    check_options(folder, options)
+    exported = list_exported_hours(folder)
+    if exported:
+        check_source(folder, base, table)
+    return exported

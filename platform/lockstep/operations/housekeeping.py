@@ -24,8 +24,8 @@ from deltalake.exceptions import DeltaError
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.export.dataset import find_folder, list_exported_hours
 from lockstep.operations.erase import finish_erasing
+from lockstep.operations.export import list_proven_hours
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
@@ -174,8 +174,8 @@ def _with_growth(folders: StreamFolders, result: HousekeepingResult) -> Housekee
 def _drop_rows(folders: StreamFolders, stream: AnyStream, *, plan_only: bool) -> StepResult:
     """Drop rows past the retention, and exported where that is declared; a later housekeeping deletes their files."""
     step, keep, cause = "rows past retention", stream.retention or timedelta.max, "declared by the stream"
-    exported = None if stream.export is None else list_exported_hours(find_folder(stream.export, folders))
     try:
+        exported = None if stream.export is None else list_proven_hours(stream.export, folders)
         if plan_only:
             plan = plan_retention(folders, keep, exported=exported)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from deltalake.exceptions import DeltaError
@@ -88,7 +89,7 @@ def repair_stream(folders: StreamFolders, *, apply: bool) -> Repair:
     1. The newest entries of both logs are complete.
     2. The logs of all tables are ours, and the head is readable.
     3. The ledger holds the last batch of the head.
-    4. The files of the newest version exist.
+    4. The files of the newest version exist, of the table and of its side tables.
     5. The state of every partition is intact, byte by byte.
     6. The stream is not halted.
 
@@ -131,7 +132,8 @@ def _beyond_the_newest_entries(folders: StreamFolders, *, apply: bool) -> Iterat
     yield Check("log of the table", Condition.OK.value, f"batch {head.batch}, epoch {head.epoch}, {head.desired.value}")
     behind = _ledger(folders, head, apply=apply)  # 3
     yield behind
-    yield _data_files(folders.table)  # 4
+    for table in filter(delta_log.has_log, (folders.table, folders.ledger, folders.quarantine, folders.late)):  # 4
+        yield _data_files(table)
     if behind.condition in {Condition.OK.value, Condition.REPAIRED.value}:
         yield _state(folders, head)  # 5
     yield _halt(head)  # 6
@@ -209,8 +211,10 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
     if held > head.batch:
         step = "the table's log has lost entries: restore table/_delta_log from a copy that is as new as the ledger"
         return Check(name, Condition.BROKEN.value, found, step)
-    missing = _missing(folders, held, head)
-    gone = [str(batch) for batch in range(held + 1, head.batch + 1) if not _is_there(folders, missing.get(batch))]
+    missing = _list_missing(folders, held, head)
+    reached = missing[0].after if missing else head.batch
+    gone = [str(each.batch) for each in missing if not _is_there(folders, each.file)]
+    gone += [str(batch) for batch in range(held + 1, reached + 1)]  # the log does not go back to them
     if gone:
         step = (
             f"restore the files of {folders.ledger} from a copy; without them the offsets of these batches are unknown"
@@ -219,36 +223,50 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
     if not apply:
         step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
         return Check(name, Condition.REPAIRABLE.value, found, step)
-    for batch in range(held + 1, head.batch + 1):
-        side_tables.SideLog(folders.ledger).catch_up((missing[batch],), batch, after=batch - 1)
+    for each in missing:
+        side_tables.SideLog(folders.ledger).catch_up((each.file,), each.batch, after=each.after)
     return Check(name, Condition.REPAIRED.value, f"{found}: brought forward", "start the stream")
 
 
-def _missing(folders: StreamFolders, held: int, head: Head) -> dict[int, SideFile]:
-    """The ledger file of each batch after the one that is held, as the output table's entries name them."""
-    found: dict[int, SideFile] = {}
-    version = head.batch_version
-    while version > 0:
+class _Addition(NamedTuple):
+    """What a batch adds to the ledger.
+
+    Attributes:
+        batch: The batch.
+        after: The batch that the ledger holds before: the one before it, or of a promotion that before its rows.
+        file: The file.
+    """
+
+    batch: int
+    after: int
+    file: SideFile
+
+
+def _list_missing(folders: StreamFolders, held: int, head: Head) -> list[_Addition]:
+    """What the ledger lacks after the batch that it holds, as the output table's entries name it, oldest first."""
+    found, version = list[_Addition](), head.batch_version
+    while version > 0 and (not found or found[0].after > held):
         entry = delta_log.read_entry(folders.table, version)
         if entry is None or entry.head is None or entry.head.batch <= held:
             break
-        if entry.head.ledger is not None:
-            found[entry.head.batch] = entry.head.ledger
+        newest = found[0].after if found else entry.head.batch
+        if entry.head.ledger is not None and entry.head.batch == newest:
+            found.insert(0, _Addition(entry.head.batch, entry.head.batch_before, entry.head.ledger))
         version -= 1
     return found
 
 
-def _is_there(folders: StreamFolders, file: SideFile | None) -> bool:
-    found = None if file is None else find_storage(folders.ledger).get_status(folders.ledger / file.path)
-    return file is not None and found is not None and found.size == file.size
+def _is_there(folders: StreamFolders, file: SideFile) -> bool:
+    found = find_storage(folders.ledger).get_status(folders.ledger / file.path)
+    return found is not None and found.size == file.size
 
 
 def _data_files(table: Path) -> Check:
     files = list_named_files(table)
     if wrong := format_some(find_wrong_files(files)):
         step = "restore them from a copy: readers of the table fail until then"
-        return Check("files of the table", Condition.BROKEN.value, f"missing or of another size: {wrong}", step)
-    return Check("files of the table", Condition.OK.value, f"{len(files)} files are there, with their sizes")
+        return Check(f"files of {table.name}", Condition.BROKEN.value, f"missing or of another size: {wrong}", step)
+    return Check(f"files of {table.name}", Condition.OK.value, f"{len(files)} files are there, with their sizes")
 
 
 def _state(folders: StreamFolders, head: Head) -> Check:

@@ -48,9 +48,9 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
         group_name=stream.name,
         description=(
             f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
-            "kept, and each commit carries the proof that no row changed. The ledger's closed hours likewise: a file "
-            "an hour instead of one per batch, and those of quarantine and late table. The open hour of a stream that is "
-            "idle is closed first; that of a live one is compacted too when it has many files. A run has a budget, "
+            "kept, and each commit carries the proof that no row changed. The ledger's closed hours likewise: one file "
+            "per hour instead of one per batch, and those of quarantine and late table. The open hour of a stream that "
+            "is idle is closed first; that of a live one is compacted too when it has many files. A run has a budget, "
             "and ends when the stream lags."
         ),
         kinds=KINDS,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
+
 from lockstep.orchestration.compaction_asset import make_compaction_asset
 from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.export_asset import make_export_asset
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
+
+__all__ = ["AssetJob", "make_derived_assets", "make_stream_assets", "make_stream_checks"]  # Dagster exports no AssetJob
 
 
 def make_stream_assets(

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from dagster import AssetCheckKey, AssetKey, DagsterEventType, DagsterInstance, DagsterRunStatus
-from dagster._core.events import EngineEventData, JobFailureData
-from dagster._core.execution.plan.objects import StepFailureData
 
 from lockstep.engine.driver.handover import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
@@ -261,11 +259,11 @@ def _read_events(instance: DagsterInstance, run_id: str, kind: DagsterEventType)
 def _describe_end(event: DagsterEvent) -> str:
     """The reason that an event gives for the end of a run; empty without one."""
     data = event.event_specific_data
-    if isinstance(data, StepFailureData) and data.user_failure_data is not None and data.user_failure_data.description:
-        return data.user_failure_data.description
-    error = data.error if isinstance(data, StepFailureData | EngineEventData | JobFailureData) else None
+    by_user, error = getattr(data, "user_failure_data", None), getattr(data, "error", None)
+    if by_user is not None and by_user.description:
+        return str(by_user.description)
     if error is not None:
-        return error.message.strip()
+        return str(error.message).strip()
     return (event.message or "") if event.event_type is DagsterEventType.RUN_FAILURE else ""
 
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from lockstep.settings import Settings
 
 
-YOUNG = timedelta(hours=12)
+ROTATION_AGE_MIN = timedelta(hours=12)
 """A younger run was started for another reason, and stays until tomorrow."""
 NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
 
 
 def rotate_stream(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, age_min: timedelta = YOUNG
+    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, age_min: timedelta = ROTATION_AGE_MIN
 ) -> RunRequest | SkipReason:
     """Request a run that takes over from the active writer, or give the reason to skip.
 

@@ -71,7 +71,7 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     if held >= head.batch:
         return _make_versions(base.version, ledger.version(), head, log.table_id)
     before = delta_log.read_entry(folders.table, head.batch_version - 1)
-    if held == head.batch - 1 and before is not None and before.head is not None:
+    if held == head.batch_before and before is not None and before.head is not None:
         return _make_versions(before.version, ledger.version(), before.head, log.table_id)
     raise TableError(
         f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",

@@ -385,6 +385,7 @@ BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
 
 _ENTRY = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b.*\.parquet$")
+_WHOLE_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.parquet")
 _DRAFT = re.compile(r"\.\d{20}\.json\..*\.tmp|\d{20}\.json#\d+")
 """What a process that was killed inside a commit leaves: of `Storage.create_whole`, and of delta-rs."""
 
@@ -499,6 +500,11 @@ def list_checkpoints(table: Path) -> dict[int, list[Path]]:
     for name in sorted(filter(_CHECKPOINT.match, _list_names(table))):
         found.setdefault(int(name[:20]), []).append(table / "_delta_log" / name)
     return found
+
+
+def is_whole_checkpoint(name: str) -> bool:
+    """Whether a file of a log is a checkpoint of one file, as all of ours are."""
+    return _WHOLE_CHECKPOINT.fullmatch(name) is not None
 
 
 def list_drafts(table: Path) -> list[Path]:

@@ -268,28 +268,32 @@ class ReplayTimers:
         self._at, self._heap, self.moment.at_us = copied
 
     def _fire_session(self, session: str, held: Session, due_us: int, at: int) -> None:
+        self._run_hook(lambda: self._run_timer(session, held, due_us, at))
         if self._release_us(held) <= due_us and self._rules.release is not None:
-            ruling = self._rules.release(held.known.memory)
+            ruling = self._rules.release(held.known.memory, due_us)
             held.known = held.known._replace(memory=ruling.memory)
             self._applying.touched.add(session)
             self._aside.counts["gaps"] += ruling.cause == "gap"
             self._waiting.release(session, ruling.after, at)
             if session not in self._applying.sessions or held.known.waits:
                 return
+        if self._idle_deadline_us(held) <= due_us:
+            self._run_hook(lambda: self._end(session, held, at))
+        else:
+            self.note(session, held)
+
+    def _run_hook(self, act: Callable[[], None]) -> None:
         try:
-            if self._timer_us(held) <= due_us:
-                self._run_timer(session, held, at)
-            if self._idle_deadline_us(held) <= due_us:
-                self._end(session, held, at)
-                return
+            act()
         except NOT_OF_THE_MESSAGE:
             raise
         except Exception as error:
             raise ReadPastViolation("timer raised") from error
-        self.note(session, held)
 
-    def _run_timer(self, session: str, held: Session, at: int) -> None:
+    def _run_timer(self, session: str, held: Session, until_us: int, at: int) -> None:
         due_us = self._timer_us(held)
+        if due_us > until_us:
+            return
         rows: list[msgspec.Struct] = []
         if self._declared.on_timer is not None:
             on_timer = self._declared.on_timer

@@ -267,7 +267,8 @@ def _is_kept(row: LedgerRange, first_kept: int) -> bool:
 Row = dict[str, object]
 COMPACTED = "compacted-"
 """Prefix of the names of compacted files; repeated here, because the proof shares no code with the engine."""
-NamedFiles = dict[tuple[int, int], tuple[SideFile, ...]]
+NamedFiles = dict[int, tuple[SideFile, ...]]
+"""By batch: a number that one generation has given is given by no other."""
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -282,8 +283,8 @@ class NamedFile(msgspec.Struct):
     """The side files that the output table's commits name.
 
     Attributes:
-        ledger: The ledger file of each (generation, batch).
-        quarantine: The quarantine files of each (generation, batch) that has any.
+        ledger: The ledger file of each batch.
+        quarantine: The quarantine files of each batch that has any.
         late: Those of the late table.
         first_version: Oldest entry still in the log; older ones were cleaned up.
         begins: Of files of several batches, by path: the first one.
@@ -295,9 +296,9 @@ class NamedFile(msgspec.Struct):
     first_version: int
     begins: dict[str, int]
 
-    def find_begin(self, key: tuple[int, int], files: Iterable[SideFile]) -> int:
+    def find_begin(self, batch: int, files: Iterable[SideFile]) -> int:
         """The first batch of the files of a commit."""
-        return min(self.begins.get(file.path, key[1]) for file in files)
+        return min(self.begins.get(file.path, batch) for file in files)
 
 
 class SideTable(msgspec.Struct):
@@ -419,11 +420,11 @@ def _named(table: Path, version: int) -> NamedFile:
 def _name(found: NamedFile, entry: delta_log.LogEntry | None) -> None:
     head = entry.head if entry is not None else None
     if head is not None and head.ledger is not None:
-        found.ledger.setdefault((head.generation, head.batch), (head.ledger,))
+        found.ledger.setdefault(head.batch, (head.ledger,))
     if head is not None and head.quarantine is not None:
-        found.quarantine.setdefault((head.generation, head.quarantine.batch), head.quarantine.files)
+        found.quarantine.setdefault(head.quarantine.batch, head.quarantine.files)
     if head is not None and head.late is not None:
-        found.late.setdefault((head.generation, head.late.batch), head.late.files)
+        found.late.setdefault(head.late.batch, head.late.files)
     if head is not None and head.promotion is not None and head.promotion.batch == head.batch:
         sides = (added for added in (head.quarantine, head.late) if added is not None and added.batch == head.batch)
         files = (*((head.ledger,) if head.ledger is not None else ()), *(file for side in sides for file in side.files))
@@ -440,28 +441,25 @@ def _later(table: Path, version: int) -> Iterator[int]:
 def _compared(side: SideTable, files: NamedFiles, named: NamedFile, head: Head, violations: Violations) -> list[Row]:
     """The rows of a side table, after its files were compared with those that the commits name."""
     rows: list[Row] = []
-    wanted: dict[str, tuple[tuple[int, int], SideFile]] = {
-        file.path: (key, file) for key, those in files.items() for file in those
-    }
+    wanted = {file.path: (batch, file) for batch, those in files.items() for file in those}
     compacted = _CompactedRows(side, violations)
-    replaced: dict[tuple[int, int], list[SideFile]] = {}
+    replaced: dict[int, list[SideFile]] = {}
     # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
-    newest = max((batch for (_, batch), _ in wanted.values() if batch <= head.batch), default=0)
-    for path, (key, file) in sorted(wanted.items(), key=lambda item: item[1][0][1]):
-        batch = key[1]
-        if path not in side.files and compacted.has_rows(key, named.find_begin(key, [file])):
-            replaced.setdefault(key, []).append(file)
+    newest = max((batch for batch, _ in wanted.values() if batch <= head.batch), default=0)
+    for path, (batch, file) in sorted(wanted.items(), key=lambda item: item[1][0]):
+        if path not in side.files and compacted.has_rows(batch, named.find_begin(batch, [file])):
+            replaced.setdefault(batch, []).append(file)
             continue
         if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
             found = "no live file of that name"
             violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
         if batch <= head.batch:
             rows += _rows(side, file, range(named.begins.get(path, batch), batch + 1), violations)
-    for key, gone in replaced.items():
-        rows += compacted.take(key, gone, begins=named.find_begin(key, gone))
+    for batch, gone in replaced.items():
+        rows += compacted.take(batch, gone, begins=named.find_begin(batch, gone))
     first_known = 0
     if named.first_version > 0:
-        first_known = min((named.begins.get(path, key[1]) for path, (key, _) in wanted.items()), default=0)
+        first_known = min((named.begins.get(path, batch) for path, (batch, _) in wanted.items()), default=0)
     for path in sorted(side.files.keys() - wanted.keys() - compacted.paths):
         rows += _foreign_rows(side, path, first_known, violations)
     return rows + compacted.rest(first_known)
@@ -472,34 +470,34 @@ class _CompactedRows:
 
     Attributes:
         paths: Those files.
-        rows: Their rows by (generation, batch).
+        rows: Their rows by batch.
     """
 
     def __init__(self, side: SideTable, violations: Violations) -> None:
         self._side, self._violations = side, violations
         self.paths = {path for path in side.files if path.startswith(COMPACTED)}
-        self.rows: dict[tuple[int, int], list[Row]] = {}
+        self.rows: dict[int, list[Row]] = {}
         for path in sorted(self.paths):
             for row in self._read(path):
-                self.rows.setdefault((cast("int", row["generation"]), cast("int", row["batch"])), []).append(row)
+                self.rows.setdefault(cast("int", row["batch"]), []).append(row)
 
-    def has_rows(self, key: tuple[int, int], begins: int) -> bool:
+    def has_rows(self, last: int, begins: int) -> bool:
         """Whether it has rows of a commit: of one batch, or of several from `begins` on."""
-        return any((key[0], batch) in self.rows for batch in range(begins, key[1] + 1))
+        return any(batch in self.rows for batch in range(begins, last + 1))
 
-    def take(self, key: tuple[int, int], files: Sequence[SideFile], *, begins: int) -> list[Row]:
+    def take(self, last: int, files: Sequence[SideFile], *, begins: int) -> list[Row]:
         """The rows of one commit, whose number must match; of its files that are not live any more."""
-        found = [row for batch in range(begins, key[1] + 1) for row in self.rows.pop((key[0], batch), ())]
+        found = [row for batch in range(begins, last + 1) for row in self.rows.pop(batch, ())]
         rows = sum(file.rows for file in files)
         if len(found) != rows:
             expected = f"{self._side.name}/{files[0].path}: {rows} rows"
-            self._changed(expected, f"{len(found)} rows of batch {key[1]} in a compacted file")
+            self._changed(expected, f"{len(found)} rows of batch {last} in a compacted file")
         return found
 
     def rest(self, first_known: int) -> list[Row]:
         """Rows that no commit names: expected only of batches whose commits were cleaned up."""
         rows: list[Row] = []
-        for (_, batch), found in sorted(self.rows.items()):
+        for batch, found in sorted(self.rows.items()):
             if batch < first_known:
                 rows += found
             else:

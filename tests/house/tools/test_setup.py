@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PARTS = ("tools", "requirements.lock", "pyproject.toml", "platform/lockstep/spark/java.py")
 
 DONE_SECONDS_MAX = 60
+
+PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
 
 
 @pytest.fixture
@@ -46,6 +49,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "PATH": path, "PYTHON": str(commands / "python3"), **nowhere}
 
 
+def locked(name: str) -> list[tuple[str, str]]:
+    """Packages of a lock with their versions; one that differs by Python release is there more than once."""
+    return PINNED.findall((ROOT / name).read_text())
+
+
 def a_command(path: Path, script: str) -> None:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -69,6 +77,24 @@ def left_behind(project: Path) -> list[str]:
     tools = project / ".tools"
     drafts = [path.name for path in tools.iterdir() if path.name != "lock"] if tools.exists() else []
     return drafts + [name for name in (".venv",) if (project / name).exists()]
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-runtime.lock", "tools/build-requirements.txt"])
+def test_a_lock_pins_every_package_by_hashes_and_names_no_address(name: str) -> None:
+    text = (ROOT / name).read_text()
+    entries = re.split(r"\n(?=[a-z0-9])", text)[1:]
+    assert len(entries) == len(locked(name)) > 0
+    assert [entry.partition(" ")[0] for entry in entries if "--hash=sha256:" not in entry] == []
+    assert "://" not in text
+
+
+def test_the_image_installs_the_tested_versions_without_the_tools_of_development() -> None:
+    tested, runtime = set(locked("requirements.lock")), set(locked("requirements-runtime.lock"))
+    names = {name for name, _ in runtime}
+    assert runtime <= tested
+    assert {"pyspark", "dagster", "fastavro", "protobuf", "requests", "dagster-postgres"} <= names
+    assert {"pytest", "mypy", "ruff", "basedpyright", "matplotlib", "duckdb"} & names == set()
+    assert "requirements-runtime.lock" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 
 def test_a_machine_without_a_fitting_python_is_told_which_one_it_needs(

@@ -124,6 +124,15 @@ def test_a_copy_that_is_not_whole_is_refused_by_name_and_leaves_nothing(copied: 
     assert list((other.root / "tables").iterdir()) == []
 
 
+def test_a_file_that_is_gone_from_the_backup_is_copied_again(copied: Path, runs: LocalRuns) -> None:
+    lost = next((copied / "files").glob("table/commit_hour=*/*.parquet"))
+    lost.unlink()
+    assert make_backup(runs.folders, copied).copied_files == 1
+    other = elsewhere(runs, copied.parent / "new")
+    restore_backup(other.folders, copied)
+    assert_proven(other)
+
+
 def test_a_stream_that_lacks_a_file_is_not_backed_up_and_the_earlier_backup_stays(
     copied: Path, runs: LocalRuns
 ) -> None:

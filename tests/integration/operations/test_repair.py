@@ -75,7 +75,7 @@ def drop_entries(table: Path, count: int) -> None:
 
 def test_a_whole_stream_has_nothing_to_mend(made: Made) -> None:
     found = repair_stream(made.runs.folders, apply=False)
-    assert (found.whole, len(found.checks), conditions(found)) == (True, 7, {})
+    assert (found.whole, len(found.checks), conditions(found)) == (True, 9, {})
 
 
 def cuts(entry: bytes) -> list[int]:
@@ -153,8 +153,16 @@ def test_a_file_that_is_gone_is_named_and_cannot_be_made_again(made: Made) -> No
     gone = named_files(made.runs.folders.table)[0]
     (made.runs.folders.table / gone).unlink()
     found = repair_stream(made.runs.folders, apply=True)
-    assert conditions(found) == {"files of the table": "broken"}
+    assert conditions(found) == {"files of table": "broken"}
     assert gone in next(check.found for check in found.checks if check.condition == "broken")
+
+
+def test_a_file_of_the_ledger_that_is_gone_is_named(made: Made) -> None:
+    gone = named_files(made.runs.folders.ledger)[0]
+    (made.runs.folders.ledger / gone).unlink()
+    found = repair_stream(made.runs.folders, apply=True)
+    assert conditions(found)["files of ledger"] == "broken"
+    assert gone in next(check.found for check in found.checks if check.check == "files of ledger")
 
 
 @pytest.mark.parametrize("harm", ["gone", "one bit"])

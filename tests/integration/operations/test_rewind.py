@@ -100,7 +100,7 @@ def test_a_fault_that_was_seen_on_friday_is_corrected_from_the_first_wrong_row_o
     topic, values = made.feed.create("values"), session(7)
     wrong = made.runs.of(adding(made.feed.pattern, transform=Wrong()))
     read_in_batches(made.feed, wrong, topic, values)
-    assert made.call("verify", "adding").exit_code == 1
+    assert made.call("verify", "adding").exit_code == 3
     assert made.call("stop", "adding", "--why", "wrong").exit_code == 0
     why = ("--why", "off by one")
     planned = made.call("rewind", "adding", "--to", f"{topic}/0@4", *why, "--plan")

@@ -233,6 +233,14 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
     assert plan_increment(folders, state, now, rules) == f"the log entry of version {now.table} is gone"
 
 
+def test_an_expectation_of_great_expectations_is_the_rule_of_its_name_and_arguments() -> None:
+    from great_expectations import expectations
+
+    gxe: Any = expectations  # its names are made at run time
+    made = Expectation.from_gx(gxe.ExpectColumnMaxToBeBetween(column="value", max_value=200), id="low")
+    assert made == Expectation(EXPECTED.type, EXPECTED.arguments, id="low")
+
+
 def test_spark_python_and_great_expectations_agree_row_by_row(spark: SparkSession) -> None:
     """Nulls and NaN apart: stock expectations pass over them, and a rule is violated by them."""
     rows = [msgspec.structs.asdict(row) | {"colour": row.colour.value} for row, _ in CORPUS]

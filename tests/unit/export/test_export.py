@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,15 @@ import pytest
 from lockstep import Codec, Export
 from lockstep.compaction.run import compact_stream
 from lockstep.errors import DeclarationError, LockstepError, TableError
-from lockstep.export.dataset import HOUR_PREFIX, STAGING, STALE_SECONDS, ExportMismatch, read_manifest
+from lockstep.export.dataset import HOUR_PREFIX, SOURCE_FILE, STAGING, STALE_SECONDS, ExportMismatch, read_manifest
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations import retain
+from lockstep.operations.backup import make_backup, restore_backup
 from lockstep.operations.export import ExportResult, WaitReason, export_stream, plan_export
+from lockstep.operations.housekeeping import HousekeepingFailed, run_housekeeping
+from lockstep.operations.savepoint import make_savepoint
 from lockstep.table.commit import HourClosed, raise_rewind_floor
+from tests.support.protocol_run import ProtocolRun, folders_in
 from tests.support.stream_table import StreamTable, live_files, stored_rows
 from tests.unit.compaction.compacting import wait_for
 from tests.unit.export.declared import make_stream
@@ -31,6 +36,8 @@ from tests.unit.export.exporting import STEPS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lockstep import Stream
 
 A0, B0 = ("a", 0), ("b", 0)
 HOURS = tuple(f"2026-01-01T0{number}" for number in range(5))
@@ -59,7 +66,8 @@ def of_hours(rows: list[dict[str, Any]], hours: tuple[str, ...]) -> list[dict[st
 
 
 def every_file(table: StreamTable) -> dict[Path, tuple[int, int]]:
-    found = [path for path in table.folders.export.rglob("*") if path.is_file()]
+    """What is never touched again; the newest export says in one more file how it saw the table."""
+    found = [path for path in table.folders.export.rglob("*") if path.is_file() and path.name != SOURCE_FILE]
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
 
 
@@ -192,17 +200,89 @@ def test_a_dataset_that_is_written_otherwise_or_of_another_table_is_refused(
         export_stream(make_stream(Export(folder=str(filled.folders.export))), other.folders)
 
 
-def test_hours_of_batches_that_were_rewound_are_refused(filled: StreamTable) -> None:
-    from lockstep.operations.export import _check_rewound
-    from lockstep.table.delta_log import Lineage
+@dataclass
+class Rewound:
+    """A stream with an export and a savepoint at batch 8; its batches, three an hour, are of generation 2 from 5 on."""
 
-    export_stream(PLAIN, filled.folders)
-    head = msgspec.structs.replace(filled.output.base().head, generation=2, lineage=(Lineage(1, 7),))
-    _check_rewound(filled.folders.export, frozenset(HOURS[:3]), head)
-    with pytest.raises(ExportMismatch, match=f"hour {HOURS[2]} may hold rows of batches after 5"):
-        _check_rewound(
-            filled.folders.export, frozenset(HOURS[:3]), msgspec.structs.replace(head, lineage=(Lineage(1, 5),))
-        )
+    run: ProtocolRun
+    stream: Stream[Any, Any, Any]
+
+    def hours(self, count: int) -> None:
+        for _ in range(count):
+            for _ in range(3):
+                self.run.batch(full=True)
+            self.run.clock += timedelta(hours=1)
+
+    def rewind(self, batch: int) -> None:
+        self.run.head = self.run.output.base().head
+        self.run.rewind(batch)
+        self.run.clock += timedelta(hours=1)
+
+    def export(self, floor: int) -> ExportResult:
+        """Compact, raise the floor and export."""
+        compact_stream(self.run.folders)
+        head = self.run.output.base().head
+        self.run.output.commit(raise_rewind_floor(head.generation, floor))
+        return export_stream(self.stream, self.run.folders)
+
+    @classmethod
+    def begin(cls, root: Path) -> Rewound:
+        run = ProtocolRun(folders_in(root))
+        run.claim()
+        made = cls(run, make_stream(Export(), retention=timedelta(hours=2)))
+        made.hours(6)
+        make_savepoint(run.folders, "S", who="m", why="t", at="8")
+        made.rewind(5)
+        made.hours(3)
+        return made
+
+
+@pytest.mark.parametrize("floor", [10, 20], ids=["floor before the rewind", "floor behind the rewind"])
+def test_a_rewind_to_a_savepoint_of_a_generation_that_had_ended_refuses_the_dataset(tmp_path: Path, floor: int) -> None:
+    """Batches 6 to 8 count again, which no exported hour holds; those of generation 2 do not."""
+    made = Rewound.begin(tmp_path)
+    assert made.export(floor).hours
+    made.rewind(8)
+    made.hours(4)
+    with pytest.raises(ExportMismatch, match="were rewound, or lack some that count again"):
+        made.export(made.run.output.base().head.batch)
+    with pytest.raises(HousekeepingFailed, match="rows past retention"):
+        run_housekeeping(made.run.folders, retention_seconds=0, stream=made.stream)
+
+
+def test_a_rewind_to_a_batch_that_no_exported_hour_holds_changes_nothing(tmp_path: Path) -> None:
+    made = Rewound.begin(tmp_path)
+    first = made.export(20)
+    made.rewind(21)
+    made.hours(4)
+    assert made.export(made.run.output.base().head.batch).hours[0] > first.hours[-1]
+
+
+def test_retention_takes_the_hours_of_another_table_for_no_export_of_this_one(tmp_path: Path) -> None:
+    stream = make_stream(Export(folder=str(tmp_path / "archive")), retention=timedelta(hours=2))
+    one, other = (Rewound(ProtocolRun(folders_in(tmp_path / name)), stream) for name in ("one", "other"))
+    for each in (one, other):
+        each.run.claim()
+        each.hours(6)
+    one.export(18)
+    with pytest.raises(ExportMismatch, match="table_id is"):
+        other.export(18)
+    with pytest.raises(HousekeepingFailed, match="table_id is"):
+        run_housekeeping(other.run.folders, retention_seconds=0, stream=stream)
+    assert len(stored_rows(other.run.folders)) == other.run.output.base().head.batch * 2
+
+
+def test_an_older_copy_that_was_restored_is_not_exported_to_the_folder_of_the_newer_one(tmp_path: Path) -> None:
+    made = Rewound.begin(tmp_path / "one")
+    stream = make_stream(Export(folder=str(tmp_path / "archive")))
+    made.stream = stream
+    make_backup(made.run.folders, tmp_path / "backup")
+    made.hours(2)
+    made.export(20)
+    folders = folders_in(tmp_path / "other")
+    restore_backup(folders, tmp_path / "backup")
+    with pytest.raises(ExportMismatch, match="an older copy was restored"):
+        export_stream(stream, folders)
 
 
 def test_a_damaged_source_is_refused_and_nothing_of_its_hour_is_published(filled: StreamTable) -> None:

@@ -15,9 +15,13 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockstep import Export
 from lockstep.compaction import erase as rewriting
+from lockstep.compaction.plan import LiveFiles
 from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
+from lockstep.export import write as write_hours
+from lockstep.export.dataset import list_exported_hours, publish_hour
 from lockstep.operations import erase
 from lockstep.operations.erase import (
     EraseContext,
@@ -30,13 +34,14 @@ from lockstep.operations.erase import (
     finish_erasing,
     plan_erasure,
 )
+from lockstep.operations.export import ExportResult, export_stream
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.quality.increment import make_state_path
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch
-from lockstep.table.erasure import ErasureOvertaken, compute_session_digest
+from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, raise_rewind_floor
+from lockstep.table.erasure import ErasureOvertaken, commit_erasure, compute_session_digest
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
 from lockstep.table.parquet import list_named_files
@@ -48,13 +53,17 @@ from lockstep.verify.rows import TableRows
 from lockstep.verify.side_tables import ExpectedSideRows, SideTableCheck
 from lockstep.verify.verify import check_without_kafka
 from tests.integration.quality.stream_tables import CLEAN, clean_batches, quiet, write
+from tests.unit.export.declared import make_stream
 from tests.unit.operations.dying_erase import MOMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from lockstep.compaction.rewrite import RewriteTask
+    from lockstep.export.dataset import HourManifest
+    from lockstep.table.commit import Base, Proposal
+    from lockstep.table.erasure import ErasureCommit
 
 HOURS = ("2026-01-01T00", "2026-01-01T00", "2026-01-01T01", "2026-01-01T03")
 CONTEXT = EraseContext()
@@ -66,8 +75,10 @@ def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erase, "is_writer_alive", lambda *_: False)
 
 
-def erased(folders: StreamFolders, session: str = "s1", topic: str = "") -> erase.SessionErased:
-    return erase_session(folders, EraseRequest(session=session, topic=topic), CONTEXT, who="ann", why="test")
+def erased(
+    folders: StreamFolders, session: str = "s1", topic: str = "", context: EraseContext = CONTEXT
+) -> erase.SessionErased:
+    return erase_session(folders, EraseRequest(session=session, topic=topic), context, who="ann", why="test")
 
 
 def read_rows(folders: StreamFolders) -> list[dict[str, object]]:
@@ -222,20 +233,96 @@ def test_log_ledger_and_head_do_not_name_the_session(tmp_path: Path) -> None:
     ("request_", "context", "kinds"),
     [
         (EraseRequest(session="nobody"), CONTEXT, [EraseObstacle.NOTHING]),
-        (EraseRequest(session="s1"), EraseContext(frozenset({HOURS[0]})), [EraseObstacle.EXPORTED]),
+        (EraseRequest(session="s1"), "exported", [EraseObstacle.EXPORTED]),
         (EraseRequest(session="s1", topic="sensors.c"), CONTEXT, [EraseObstacle.NOTHING]),
     ],
 )
 def test_an_erasure_is_refused_and_changes_nothing(
-    tmp_path: Path, request_: EraseRequest, context: EraseContext, kinds: list[EraseObstacle]
+    tmp_path: Path, request_: EraseRequest, context: EraseContext | str, kinds: list[EraseObstacle]
 ) -> None:
     folders = write(tmp_path, clean_batches(1))
+    if isinstance(context, str):
+        (tmp_path / context / f"commit_hour={HOURS[0]}").mkdir(parents=True)
+        context = EraseContext(tmp_path / context)
     before = OutputLog(folders.table).base()
     assert [each.kind for each in plan_erasure(folders, request_, context).refusals] == kinds
     with pytest.raises(EraseRefused) as refused:
         erase_session(folders, request_, context, who="ann", why="test")
     assert [each.kind for each in refused.value.refusals] == kinds
     assert OutputLog(folders.table).base() == before
+
+
+EXPORTED = make_stream(Export())
+
+
+@pytest.fixture
+def exportable(tmp_path: Path) -> StreamFolders:
+    """A table of which all closed hours can be exported: no rewind goes back to them."""
+    folders = write(tmp_path, clean_batches(4), hours=HOURS)
+    compact_stream(folders)
+    output = OutputLog(folders.table)
+    head = output.base().head
+    output.commit(raise_rewind_floor(head.generation, head.batch))
+    return folders
+
+
+def list_exported_sessions(folders: StreamFolders) -> set[object]:
+    found = [folders.export / f"commit_hour={hour}" for hour in list_exported_hours(folders.export)]
+    return {session for hour in found for session in pq.read_table(hour, partitioning=None)["_session"].to_pylist()}
+
+
+def test_an_erasure_before_an_hour_is_published_withdraws_it(
+    exportable: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish_late(folder: Path, staged: Path, manifest: HourManifest) -> bool:
+        monkeypatch.setattr(write_hours, "publish_hour", publish_hour)
+        erased(exportable, context=EraseContext(exportable.export))
+        return publish_hour(folder, staged, manifest)
+
+    monkeypatch.setattr(write_hours, "publish_hour", publish_late)
+    done = export_stream(EXPORTED, exportable)
+    assert done.hours_lost > 0
+    assert list_exported_sessions(exportable) == set()
+    compact_stream(exportable)
+    assert export_stream(EXPORTED, exportable).hours_lost == 0
+    assert "s1" not in list_exported_sessions(exportable)
+
+
+def test_an_hour_that_is_published_as_an_erasure_commits_is_withdrawn(
+    exportable: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = list[ExportResult]()
+
+    def commit_late(planned: ErasureCommit, check: Callable[[Base], None]) -> Proposal:
+        def check_and_export(base: Base) -> None:
+            check(base)
+            exported.append(export_stream(EXPORTED, exportable))
+
+        return commit_erasure(planned, check_and_export)
+
+    monkeypatch.setattr(erase, "commit_erasure", commit_late)
+    done = erased(exportable, context=EraseContext(exportable.export))
+    assert exported[0].hours
+    assert set(list_exported_hours(exportable.export)).isdisjoint(done.plan.hours)
+
+
+def test_an_hour_that_is_exported_during_an_erasure_refuses_it(
+    exportable: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_late(planned: ErasureCommit, check: Callable[[Base], None]) -> Proposal:
+        export_stream(EXPORTED, exportable)
+        return commit_erasure(planned, check)
+
+    monkeypatch.setattr(erase, "commit_erasure", commit_late)
+    with pytest.raises(EraseRefused, match="exported hours hold its rows"):
+        erased(exportable, context=EraseContext(exportable.export))
+    assert "s1" in {row["_session"] for row in read_rows(exportable)}
+
+
+def test_an_erasure_leaves_a_file_where_it_was_in_the_order_of_its_hour(exportable: StreamFolders) -> None:
+    before = {file.commit_hour: file.added_ms for file in LiveFiles(exportable.table).at(0)}
+    erased(exportable)
+    assert {file.commit_hour: file.added_ms for file in LiveFiles(exportable.table).at(0)} == before
 
 
 def test_savepoints_refuse_it_or_go_with_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import AssetKey, DefaultScheduleStatus, Definitions
 
-from jobs.derived import derived_schedules
+from jobs.derived import derived_schedule
 from lockstep.declare.discovery import find_derived
 from lockstep.orchestration.definitions import make_derived_assets
 from lockstep.orchestration.spark_resource import make_spark_resource
@@ -44,7 +44,7 @@ def test_it_is_an_asset_after_its_sources_with_a_job_and_a_schedule(documented: 
     settings = Settings()
     definitions = Definitions(
         assets=make_derived_assets([documented], settings, owners=["team:test"]),
-        schedules=list(derived_schedules([documented])),
+        schedules=[derived_schedule(documented)],
         resources={"spark": make_spark_resource(settings)},
     )
     repository = definitions.get_repository_def()

@@ -9,7 +9,7 @@ import pytest
 from dagster import DagsterInstance, DagsterRunStatus, Failure, job, op
 from dagster._core.events import EngineEventData
 from dagster._daemon.types import DaemonHeartbeat
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from assets.order_books import order_books
 from lockstep.engine.driver.handover import Heartbeat, run_heartbeat

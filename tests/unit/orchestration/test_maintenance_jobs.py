@@ -22,7 +22,7 @@ from dagster import (
 
 from jobs.compaction import compaction_schedules
 from jobs.export import export_schedules
-from jobs.housekeeping import housekeeping_schedule
+from jobs.housekeeping import housekeeping_schedules
 from lockstep import Export
 from lockstep.compaction.plan import plan_open_hour
 from lockstep.compaction.run import compact_in_process, compact_stream
@@ -44,8 +44,8 @@ STREAM = make_stream(Export(), retention=timedelta(hours=3))
 DEFAULTS = Settings()
 SCHEDULES = (
     compaction_schedules(STREAM, DEFAULTS)[0],
-    housekeeping_schedule(STREAM, DEFAULTS),
-    *export_schedules([STREAM], DEFAULTS),
+    *housekeeping_schedules(STREAM, DEFAULTS),
+    *export_schedules(STREAM, DEFAULTS),
 )
 HOURS = [f"2026-01-01T0{number}" for number in range(8)]
 
@@ -110,7 +110,7 @@ def test_every_schedule_is_on_by_default_and_few_of_its_runs_are_at_once() -> No
 
 def test_when_they_run_is_a_setting() -> None:
     nightly = Settings(schedules=ScheduleSettings(export="0 3 * * *"))
-    assert [each.cron_schedule for each in export_schedules([STREAM], nightly)] == ["0 3 * * *"]
+    assert [each.cron_schedule for each in export_schedules(STREAM, nightly)] == ["0 3 * * *"]
 
 
 def test_compaction_closes_the_hour_of_an_idle_stream_and_keeps_its_plan(

@@ -9,13 +9,13 @@ import pytest
 from dagster import DagsterInstance, DagsterRunStatus, Definitions, build_schedule_context, validate_run_config
 
 from assets.order_books import order_books
-from jobs.rotation import rotation_schedule
+from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
 from lockstep.engine.driver.handover import Heartbeat
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
-from lockstep.orchestration.rotation import YOUNG
+from lockstep.orchestration.rotation import ROTATION_AGE_MIN
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import commit_claim
@@ -36,7 +36,7 @@ class Rotated:
     def __init__(self, root: Path, instance: DagsterInstance, age_min: timedelta = timedelta(0)) -> None:
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
         self.root = root
-        self.instance, self.schedule = instance, rotation_schedule(order_books, settings, age_min)
+        self.instance, self.schedule = instance, rotation_schedules(order_books, settings, age_min)[0]
         self.folders = StreamFolders("order_books", settings.table_root)
         self.definitions = Definitions(
             assets=make_stream_assets(order_books, settings, owners=()),
@@ -76,7 +76,7 @@ def test_a_run_that_is_old_is_handed_over_to_a_never_ending_one(rotated: Rotated
     rotated.claim()
     old = rotated.run(DagsterRunStatus.STARTED)
     rotated.write(old.run_id)
-    requests, said = Rotated(rotated.root, rotated.instance, YOUNG).tick()
+    requests, said = Rotated(rotated.root, rotated.instance, ROTATION_AGE_MIN).tick()
     assert requests == []
     assert said.startswith(f"run {old.run_id} is ")
 
@@ -112,6 +112,6 @@ def test_a_stream_that_is_not_to_be_running_is_not_rotated(rotated: Rotated, des
 def test_each_stream_is_rotated_once_a_day_at_a_minute_of_its_own() -> None:
     from definitions import STREAMS, settings
 
-    crons = [rotation_schedule(stream, settings).cron_schedule for stream in STREAMS]
+    crons = [each.cron_schedule for stream in STREAMS for each in rotation_schedules(stream, settings)]
     assert {str(cron).split(" ", 1)[1] for cron in crons} == {"3 * * *"}
     assert len(set(crons)) == len(STREAMS)

@@ -14,6 +14,9 @@ from deltalake.schema import PrimitiveType
 
 from lockstep.errors import LockstepError
 from lockstep.model.table_schema import ABSENT_UP_TO
+from lockstep.operations.backup import make_backup, restore_backup
+from lockstep.operations.repair import repair_stream
+from lockstep.quality.increment import find_matching_versions
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog
@@ -111,6 +114,24 @@ def test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow(run: Prot
     assert OutputLog(run.folders.table).base().head == head
     assert run.forward(head)
     assert not run.forward(head)
+
+
+def test_a_ledger_that_lacks_a_promotion_is_behind_and_nothing_is_lost(
+    run: ProtocolRun, shadow: ProtocolRun, tmp_path: Path
+) -> None:
+    """As a kill between the commit and the side tables leaves it: a start, a repair or a restore brings it forward."""
+    before, head = run.output.base(), run.output.commit(commit_promotion(planned(run, shadow))).head
+    assert find_matching_versions(run.folders).table == before.version
+    make_backup(run.folders, tmp_path / "copy")
+    found = {check.check: check.condition for check in repair_stream(run.folders, apply=False).checks}
+    assert found["ledger"] == "repairable"
+    repaired = {check.check: check.condition for check in repair_stream(run.folders, apply=True).checks}
+    assert repaired["ledger"] == "repaired"
+    assert not run.forward(head)
+    assert find_matching_versions(run.folders).batch == head.batch
+    restored = folders_in(tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    assert find_matching_versions(restored).batch == head.batch
 
 
 def test_columns_of_the_shadow_come_with_the_same_commit(run: ProtocolRun, shadow: ProtocolRun) -> None:

@@ -246,28 +246,32 @@ class DeferredEvents:
                     self._emission.flush()
 
     def _fire_session(self, session: str, entry: SessionEntry[object], deadline_us: int, at: int) -> None:
-        """Run the timers of a session at one deadline; possibly none: deadlines move on."""
+        """Run the timers of a session at one deadline; possibly none: deadlines move on.
+
+        Its own timer goes before the messages that are released at the same watermark, as it goes before a message
+        that moves the watermark there.
+        """
         timing, gate = cast("EventTimers", self.timing), self._sessions.gate
         if self._sessions.is_suspended(session, entry):
             timing.cancel(session)
             return
+        if timing.timer_us(entry) <= deadline_us:
+            self._run_timer(session, entry, timing.timer_us(entry), at)
         released = gate.due_us(cast("GateState", entry.gate))
         if released is not None and released <= deadline_us:
-            self._release(session, entry, at)
+            self._release(session, entry, deadline_us, at)
         if self._sessions.find(session) is None:
             return
         if self._sessions.is_suspended(session, entry):  # a released message could not be applied
             timing.cancel(session)
             return
-        if timing.timer_us(entry) <= deadline_us:
-            self._run_timer(session, entry, timing.timer_us(entry), at)
         if timing.idle_deadline_us(session) <= deadline_us:
             self._expire_session(session, entry, timing.idle_deadline_us(session), at)
         else:
             timing.reschedule(session, entry, gate)
 
-    def _release(self, session: str, entry: SessionEntry[object], at: int) -> None:
-        entry.gate, verdict = self._sessions.gate.due(cast("GateState", entry.gate))
+    def _release(self, session: str, entry: SessionEntry[object], until_us: int, at: int) -> None:
+        entry.gate, verdict = self._sessions.gate.due(cast("GateState", entry.gate), until_us)
         self._judge.counts.gaps += verdict.cause == "gap"
         self.apply_buffered(session, verdict.after, at)
 

@@ -100,7 +100,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
     tolerates_violations: bool
     passes_unknown: bool = False
     of_one_partition: bool = True
-    release: Callable[[Memory], Ruling] | None = None
+    release: Callable[[Memory, int], Ruling] | None = None
     tolerates_all: bool = False
     by_time: bool = False
     at_first: bool = False

@@ -120,12 +120,12 @@ def find_due(memory: Memory) -> int | None:
     return min((each[2] for each in waiting), default=None)
 
 
-def release_in_order(memory: Memory, moment: ReplayWatermark) -> Ruling:
-    """Release up to the last message whose bound has passed, and those that follow it without a gap."""
+def release_in_order(memory: Memory, until_us: int) -> Ruling:
+    """Release up to the last message whose bound a watermark passes, and those that follow it without a gap."""
     if not isinstance(memory, dict):
         raise TypeError(f"nothing is buffered in {memory!r}")
     waiting: ReplayBuffer = memory["h"]
-    number = 1 + max((at for at, each in enumerate(waiting) if each[2] <= moment.at_us), default=-1)
+    number = 1 + max((at for at, each in enumerate(waiting) if each[2] <= until_us), default=-1)
     if number == 0:
         return Ruling(Action.ACCEPT, memory)
     by_number = "n" in memory
@@ -142,10 +142,9 @@ def make_window_rules(
 ) -> GateRules:
     """The rules of a declared `FuzzyWindow` for the partition of a watermark."""
     bound_us = integrity.lateness // timedelta(microseconds=1)
-    release = partial(release_in_order, moment=moment) if integrity.reorder else None
     return GateRules(
         rule=partial(accept_in_order if integrity.reorder else accept_in_any_order, moment=moment, bound_us=bound_us),
-        release=release,
+        release=release_in_order if integrity.reorder else None,
         undecodable=GateAnswer.SUSPEND,
         raised=GateAnswer.SUSPEND,
         hole=GateAnswer.COUNT,

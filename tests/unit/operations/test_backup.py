@@ -1,0 +1,87 @@
+"""A backup beside housekeeping: whole, or none."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from lockstep.operations import backup
+from lockstep.operations.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
+from lockstep.operations.copies import CopyDamaged, read_manifest, write_manifest
+from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.table import delta_log
+from lockstep.table.checkpoint import write_checkpoint
+from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+AGE_SECONDS = 3 * 3600.0
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> ProtocolRun:
+    """Forty batches, some hours ago."""
+    run = ProtocolRun(folders_in(tmp_path))
+    run.claim()
+    for _ in range(40):
+        run.batch(full=True)
+    for path in run.folders.root.rglob("*"):
+        os.utime(path, (time.time() - AGE_SECONDS,) * 2)
+    return run
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something before the first file is copied."""
+    copy = backup._copy  # noqa: SLF001  # the moment
+
+    def copy_after(*arguments: Any) -> Any:
+        monkeypatch.setattr(backup, "_copy", copy)
+        act()
+        return copy(*arguments)
+
+    monkeypatch.setattr(backup, "_copy", copy_after)
+
+
+def test_a_log_that_is_cleaned_up_while_it_is_copied_is_no_backup(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, lambda: run_housekeeping(idle.folders, retention_seconds=72 * 3600.0))
+    with pytest.raises(BackupOvertaken, match=r"the log of ledger up to version \d+ is not whole"):
+        make_backup(idle.folders, tmp_path / "copy")
+    make_backup(idle.folders, tmp_path / "copy")
+    restored = folders_in(tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    assert stored_offsets(restored) == stored_offsets(idle.folders)
+
+
+def test_a_log_that_does_not_go_back_to_the_moment_any_more_is_no_backup(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_on() -> None:
+        for _ in range(5):
+            idle.batch(full=True)
+        write_checkpoint(idle.folders.table)
+        for version in delta_log.list_versions(idle.folders.table)[:-1]:
+            delta_log.make_entry_path(idle.folders.table, version).unlink()
+
+    meanwhile(monkeypatch, go_on)
+    with pytest.raises(BackupOvertaken, match=r"a log was cleaned up|is not whole"):
+        make_backup(idle.folders, tmp_path / "copy")
+
+
+def test_a_backup_whose_log_cannot_be_read_is_not_restored(idle: ProtocolRun, tmp_path: Path) -> None:
+    """As an earlier release may have made it."""
+    make_backup(idle.folders, tmp_path / "copy")
+    entry = f"ledger/_delta_log/{0:020d}.json"
+    document = read_manifest(tmp_path / "copy", BackupManifest)
+    files = tuple(file for file in document.files if "ledger/_delta_log" not in file.path or file.path == entry)
+    assert len(files) < len(document.files)
+    write_manifest(tmp_path / "copy", msgspec.structs.replace(document, files=files[:-1]))
+    with pytest.raises(CopyDamaged):
+        restore_backup(folders_in(tmp_path / "restored"), tmp_path / "copy")
