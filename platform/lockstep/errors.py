@@ -23,6 +23,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- StateDamaged            a durable file is missing or damaged (state/changelog.py)
 |  |- NotTranslatable         a state cannot go on in a mirrored cluster (state/translation.py)
 |  |- StateTypeChanged        the declared type cannot read the stored state (state/codec.py)
+|  |- IntegrityClassChanged   buffered messages in the state fit no other class (state/codec.py)
 |  |- StateNotOfItsType       a fold left a value that its state type cannot hold (state/codec.py)
 |  `- MigrationFailed         `migrate` did not make the declared type of a stored state (state/codec.py)
 |- BatchTimeout               a batch was cancelled at its deadline; planned again (engine/driver/spark_job.py)

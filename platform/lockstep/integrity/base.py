@@ -195,6 +195,11 @@ class IntegrityClass(ABC):
         return False
 
     @property
+    def buffer(self) -> str:
+        """The declaration by which messages wait in the state, for example "reorder=True"; empty where none do."""
+        return ""
+
+    @property
     def waits_for_snapshot(self) -> bool:
         """Whether updates of an unknown session are buffered until its snapshot."""
         return False
@@ -236,7 +241,9 @@ class IntegrityClass(ABC):
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
     ) -> Callable[[GateState], GateState]:
         """Adapts a stored gate state to the current declaration: class and policy may change between runs."""
-        suspends, inner = self.may_suspend(suspended_from, skipped), MultipartGate(self.gate(PartitionTime()))
+        at_first = self.session_start is SessionStart.FIRST_MESSAGE and not self.passes_unknown_sessions
+        gate = OpeningAtFirst(self.gate(PartitionTime())) if at_first else self.gate(PartitionTime())
+        suspends, inner = self.may_suspend(suspended_from, skipped), MultipartGate(gate)
         before = 0 if self.passes_unknown_sessions else suspended_from
         if self.waits_for_snapshot:
             return lambda state: migrate_gate_state(state, before, suspends=suspends, inner=inner)

@@ -77,6 +77,12 @@ def remember(
     return recent
 
 
+def find_late(envelope: Envelope, record: Record, time: PartitionTime, lateness_us: int) -> Verdict | None:
+    """The verdict on a message beyond the bound; None for one within it."""
+    happened_us, floor_us = find_event_time(envelope, record), time.watermark_us - lateness_us
+    return report_late(happened_us, floor_us) if happened_us < floor_us else None
+
+
 HELD_MAX = 10_000
 """Buffered messages of one session; with more, the bound is considered never to pass. Each costs some 30
 bytes in the state of its session, which is rewritten with every batch that touches it."""
@@ -140,6 +146,10 @@ class Reordering(Gate):
         if "n" in order:
             ready += _in_a_row(order["h"][ready:], order["h"][last_due][0])
         return _released(order, ready)
+
+    @override
+    def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
+        return find_late(envelope, record, self._time, self._lateness_us)
 
     def _opened(self, envelope: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         if envelope.kind is not Kind.SNAPSHOT:
@@ -246,9 +256,14 @@ class _AnyOrder(Gate):
             return state, report_late(happened_us, floor_us)
         return cast("GateState", _Window(w=remember(recent, envelope.sequence, record, happened_us, floor_us))), ACCEPT
 
+    @override
+    def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
+        return find_late(envelope, record, self._time, self._lateness_us)
+
     def adapt(self, state: GateState) -> GateState:
         """See `Gate.adapt`: a session known to another class stays known."""
-        return state if isinstance(state, dict) and "w" in state else cast("GateState", _Window(w={}))
+        kept = isinstance(state, dict) and state.keys() == {"w"}
+        return state if kept else cast("GateState", _Window(w={}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +302,11 @@ class FuzzyWindow(IntegrityClass):
     @override
     def buffers_messages(self) -> bool:
         return self.reorder
+
+    @property
+    @override
+    def buffer(self) -> str:
+        return "FuzzyWindow(reorder=True)" if self.reorder else ""
 
     @property
     @override

@@ -1,14 +1,17 @@
 """Unknown sessions: gates around the gate of a class. Pure.
 
 `OpeningAtFirst`, for sessions that need no snapshot: an update of an unknown session is judged as the snapshot that
-begins it. An END of an unknown session ends nothing: it is accepted and leaves no state, unless it carries a message
-count and messages are missing.
+begins it, unless it is late: it would begin a session of the past again. An END of an unknown session ends nothing: it
+is accepted and leaves no state, unless it carries a message count and messages are missing. A session that another
+class has left keeps its state: only its numbering restarts, with its next message.
 
 `JoinedLog`, for a log that was joined in the middle, where sessions may have begun before: what precedes the first
 snapshot of a session is skipped, and the message count of an END is not compared.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 from typing_extensions import override
@@ -22,17 +25,49 @@ class OpeningAtFirst(Gate):
 
     def __init__(self, inner: Gate) -> None:
         self._inner = inner
-        self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
+        self.due = inner.due  # type: ignore[method-assign]  # as it is
 
     @override
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        if _is_renumbered(state):
+            return self._go_on(state, envelope, record)
         after, verdict = self._inner.check(state, envelope, record)
         if verdict is ACCEPT or verdict.cause != UNKNOWN_SESSION:
             return after, verdict
-        opened, begins = self._inner.check(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
+        if envelope.kind is Kind.UPDATE and (late := self._inner.find_late(envelope, record)) is not None:
+            return None, late
+        opened, begins = self._begin(envelope, record)
         if envelope.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
             return None, ACCEPT
         return opened, begins
+
+    @override
+    def adapt(self, state: GateState) -> GateState:
+        kept = state if _is_renumbered(state) else self._inner.adapt(state)
+        return _RENUMBERED if kept is None else kept
+
+    @override
+    def held(self, state: GateState) -> tuple[int, ...]:
+        return () if _is_renumbered(state) else self._inner.held(state)
+
+    @override
+    def due_us(self, state: GateState) -> int | None:
+        return None if _is_renumbered(state) else self._inner.due_us(state)
+
+    def _go_on(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        """The first message of a session since another class judged it: its evidence begins with it."""
+        opened, begins = self._begin(envelope, record)
+        return (opened if begins.judgement is Judgement.ACCEPT else state), begins
+
+    def _begin(self, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        return self._inner.check(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
+
+
+_RENUMBERED: Final[GateState] = {"f": True}
+
+
+def _is_renumbered(state: GateState) -> bool:
+    return isinstance(state, dict) and "f" in state
 
 
 class JoinedLog(Gate):
@@ -47,6 +82,7 @@ class JoinedLog(Gate):
         """
         self._inner, self._skips = inner, skips
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
+        self.find_late = inner.find_late  # type: ignore[method-assign]  # as it is
 
     @override
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:

@@ -24,37 +24,59 @@ from lockstep.integrity.verdict import (
     Verdict,
     accept_with_remark,
     report_unknown_session,
+    report_violation,
 )
 from lockstep.model.record import Envelope, Kind, Record
 
 
 class MonotonicGate(Gate):
-    """Rising numbers; offsets where the producer sends none. The state is the last number."""
+    """Rising numbers; offsets where the producer sends none.
+
+    The state is the last number, or {"at": the last offset}: one is not compared with the other.
+    """
 
     def __init__(self, wraps_at: int | None) -> None:
         self._wraps_at = wraps_at
 
     @override
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        number = record.offset if envelope.sequence is None else envelope.sequence
-        if (refused := check_range(number, None if envelope.sequence is None else self._wraps_at)) is not None:
-            return state, refused
-        if envelope.kind is Kind.SNAPSHOT:
+        number = envelope.sequence
+        if number is None:
+            return self._by_offset(state, envelope, record)
+        refused = check_range(number, self._wraps_at)
+        if refused is None and envelope.kind is Kind.SNAPSHOT:
             return number, ACCEPT
-        if state is None:
-            return None, report_unknown_session(envelope, Judgement.SUSPEND)
+        if refused is None and not isinstance(state, int):
+            refused = report_unknown_session(envelope, Judgement.SUSPEND) if state is None else _report_mix(envelope)
+        return self._by_number(state, number) if refused is None else (state, refused)
+
+    def _by_number(self, state: GateState, number: int) -> tuple[GateState, Verdict]:
         last: int = state  # type: ignore[assignment]  # an int here
-        if envelope.sequence is not None:
-            number = unwrap_sequence(number, last, self._wraps_at)
+        number = unwrap_sequence(number, last, self._wraps_at)
         if number > last:
-            skips = envelope.sequence is not None and number > last + 1
-            return number, accept_with_remark("gap", last + 1, number) if skips else ACCEPT
+            return number, accept_with_remark("gap", last + 1, number) if number > last + 1 else ACCEPT
         judgement, cause = (Judgement.DUPLICATE, "repeat") if number == last else (Judgement.LATE, "sequence goes back")
         return state, Verdict(judgement, cause, str(last + 1), str(number))
 
+    def _by_offset(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+        """A message without a number: Kafka's order is that of its offsets."""
+        if envelope.kind is Kind.SNAPSHOT:
+            return {"at": record.offset}, ACCEPT
+        if state is None:
+            return None, report_unknown_session(envelope, Judgement.SUSPEND)
+        if isinstance(state, int) and envelope.kind is not Kind.END:
+            return state, _report_mix(envelope)
+        return ({"at": record.offset} if isinstance(state, dict) else state), ACCEPT
+
     @override
     def adapt(self, state: GateState) -> GateState:
-        return state if isinstance(state, int) and not isinstance(state, bool) else None
+        is_number = isinstance(state, int) and not isinstance(state, bool)
+        return state if is_number or (isinstance(state, dict) and "at" in state) else None
+
+
+def _report_mix(envelope: Envelope) -> Verdict:
+    found = f"sequence={envelope.sequence}"
+    return report_violation("no evidence", "messages of a session all numbered, or none", found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,6 +97,10 @@ class Gate(ABC):
         """The messages that are released by a watermark: the verdict's `after`."""
         return state, ACCEPT
 
+    def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
+        """The verdict on a message that is late whatever is known of its session; None for one that is not."""
+        return None
+
 
 def report_violation(cause: str, expected: object, found: object) -> Verdict:
     """The verdict of a broken promise."""

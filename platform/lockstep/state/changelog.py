@@ -121,6 +121,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         plain: Schema of the chain's values without a type tag, where that is another than `shape`.
         older: Schemas of tagged values in the chain, other than `shape` (state/values.py).
         file: Name of the file it was written to: detects a copy of an older file in its place.
+        buffers: How the integrity class that wrote it buffers messages, which the state may hold; empty if it does not.
     """
 
     generation: int
@@ -136,6 +137,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     plain: StateTypeSchema | None = None
     older: tuple[StateTypeSchema, ...] = ()
     file: str = ""
+    buffers: str = ""
 
     @property
     def is_base(self) -> bool:

@@ -56,6 +56,25 @@ class StateTypeChanged(StateError):
         self.differences = found
 
 
+class IntegrityClassChanged(StateError):
+    """State may hold buffered messages that the declared integrity class would never apply.
+
+    Attributes:
+        where: The segment of the state.
+        stored: How the class that wrote it buffers messages.
+    """
+
+    def __init__(self, where: str, stored: str) -> None:
+        super().__init__(
+            f"{where} was written by an integrity class with {stored}: messages that it has buffered would be lost",
+            next_step=(
+                f"keep {stored} in the declaration; or, to read everything again with another class into a new table, "
+                "move the stream's folder under table_root away, then: lockstep reset STREAM --new"
+            ),
+        )
+        self.where, self.stored = where, stored
+
+
 class StateNotOfItsType(StateError):
     """A fold left a state that its declared type cannot hold.
 
@@ -98,9 +117,10 @@ class StateSchema(Generic[S]):
         hash: Short name of the schema.
         tables: The tables in it that are stored row by row.
         migrate: Converts a state of an incompatible older type; None without such a hook.
+        buffers: How the integrity class buffers messages; stored with every segment, empty where it does not.
     """
 
-    def __init__(self, state_type: object, migrate: Migrate[S] | None = None) -> None:
+    def __init__(self, state_type: object, migrate: Migrate[S] | None = None, buffers: str = "") -> None:
         """Build the codec of a state type.
 
         Raises:
@@ -108,6 +128,7 @@ class StateSchema(Generic[S]):
         """
         self.shape = make_type_schema(state_type)
         self.hash = hash_of_type_schema(self.shape)
+        self.buffers = buffers
         self.migrate = migrate
         self._differences: dict[str, tuple[Incompatibility, ...]] = {self.hash: ()}
         self.tables: tuple[MapField[Any, Any], ...] = tuple(map(MapField, find_map_types(state_type)))
@@ -175,6 +196,15 @@ class StateSchema(Generic[S]):
     def reads(self, stored_hash: str, stored: StateTypeSchema) -> bool:
         """Whether state of another schema is read as this type, without a migration."""
         return not self.differing(stored_hash, stored)
+
+    def accept_buffers(self, stored: str, where: str) -> None:
+        """Accept state that holds no buffered messages, or those of a class that buffers in the same way.
+
+        Raises:
+            IntegrityClassChanged: The declared class would never apply them.
+        """
+        if stored not in {"", self.buffers}:
+            raise IntegrityClassChanged(where, stored)
 
     def accept(self, shapes: Mapping[str, StateTypeSchema], where: str) -> None:
         """Accept state of other schemas, if this type can read it or has a `migrate`.

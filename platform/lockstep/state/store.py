@@ -203,6 +203,7 @@ class SegmentWriter(Generic[S]):
             base_bytes=packed.size,
             delta_bytes=0,
             entries=packed.entries,
+            buffers=self._schema.buffers,
         )
 
     def _whole(self, changes: Changes, writer: StateFileWriter, rebased: BaseRewriter) -> CompressedBlocks:

@@ -237,11 +237,13 @@ class Replay:
     def _late(self, message: Held) -> None:
         envelope, body, record = message
         held, on_late = self.sessions.get(envelope.session), self._declared.on_late
-        if held is not None and on_late is not None:
+        if held is not None and held.state is not None and on_late is not None:
             rows = self.applying.run_hook(envelope.session, lambda: on_late(held.state, body, record), held)
             self.aside.counts["timer_rows"] += bool(rows)
             source = Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us)
             self.applying.emit(source, record.offset, rows)
+            if self.due.arms:
+                self.due.note(envelope.session, held)
         self.aside.keep_late(record, envelope.session)
 
     def _keep_out(self, fated: SessionOutcome, record: Record, session: str, held: Session | None) -> None:

@@ -96,9 +96,15 @@ def test_a_message_held_back_that_raises_is_refused_when_it_is_released() -> Non
     assert (ran.verdicts[1].cause, ran.verdicts[1].judgement) == ("transform raised", Judgement.SUSPEND)
 
 
-def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
-    """Held back until 60 s, like its timer: the message raises first, and then the session waits for a snapshot."""
+def test_a_timer_goes_before_what_is_released_at_the_same_watermark() -> None:
+    """Both at 60 s: the message that is released then raises, after the minute has been emitted."""
     sent = [of("a", Start(1, 0)), of("a", Read(2, 10, 5)), of("a", Read(4, 30, -4)), of("b", Start(1, 60))]
+    assert [row.minute for row in run(reordered, *sent).or_raise().rows] == [0]
+
+
+def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
+    """Held back until 59 s, its timer is at 60 s: the message raises, and then the session waits for a snapshot."""
+    sent = [of("a", Start(1, 0)), of("a", Read(2, 10, 5)), of("a", Read(4, 29, -4)), of("b", Start(1, 60))]
     ran = run(reordered, *sent).or_raise()
     assert ran.rows == []
     assert {"a", "b"} == set(ran.states)

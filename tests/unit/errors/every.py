@@ -47,7 +47,7 @@ from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
 from lockstep.rehearsal.load_plan import LoadTestRefused
 from lockstep.state.changelog import StateDamaged, make_empty_state
-from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateTypeChanged
+from lockstep.state.codec import IntegrityClassChanged, MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
 from lockstep.table.commit import HourClosed
@@ -117,6 +117,7 @@ EVERY: tuple[LockstepError, ...] = (
     ProofDiffers(RowProof(rows=10), RowProof(rows=9), "10 rows became 9"),
     StateDamaged("state/5.state (bytes 0 to 90)", "checksum 1f", "checksum 2e"),
     StateTypeChanged("state/5.state (bytes 0 to 90)", (Incompatibility("rows{}.price", "float", "str"),)),
+    IntegrityClassChanged("the state of books.eth/0 (batch 7)", "FuzzyWindow(reorder=True)"),
     StateNotOfItsType("eth", "can't serialize ints > 2**64 - 1", next_step="fix the fold"),
     MigrationFailed("eth", "KeyError: 'bids'", {"asks": {}}),
     BatchTimeout(300),

@@ -10,7 +10,8 @@ from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violat
 from tests.support.envelopes import RECORD, end, snapshot, update
 
 CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
-    "a snapshot opens a session": (None, snapshot(), True, ACCEPT),
+    "a snapshot opens a session": (None, snapshot(), [1], ACCEPT),
+    "a counted session": ([4], update(), [5], ACCEPT),
     "an update of a known session": (True, update(), True, ACCEPT),
     "a second snapshot": (True, snapshot(), True, ACCEPT),
     "the end of a known session": (True, end(), True, ACCEPT),

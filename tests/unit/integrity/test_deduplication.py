@@ -53,7 +53,7 @@ def test_evidence_without_numbers_cannot_drop_repeats(evidence: Evidence) -> Non
         Strict(evidence=evidence, repeats=Repeats.DROP)
 
 
-@pytest.mark.parametrize(("evidence", "stored"), [(Sequence(), 41), (Linked(), [41, 0]), (Checksum(), 7)])
+@pytest.mark.parametrize(("evidence", "stored"), [(Sequence(), 41), (Linked(), [41, 0]), (Checksum(), [7])])
 def test_the_option_may_change_between_two_runs(evidence: Evidence, stored: GateState) -> None:
     plain = Strict(evidence=evidence)
     assert stored == plain.make_state_adapter(0)(stored)

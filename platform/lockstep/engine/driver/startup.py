@@ -23,10 +23,9 @@ from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import find_compacted
 from lockstep.model.position import Key
-from lockstep.model.state_types import StateTypeSchema
 from lockstep.model.table_schema import make_table_schema
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
-from lockstep.state.changelog import StateDamaged, read_header
+from lockstep.state.changelog import SegmentHeader, StateDamaged, read_header
 from lockstep.state.codec import StateSchema
 from lockstep.state.values import read_versions
 from lockstep.table import side_tables
@@ -40,7 +39,7 @@ from lockstep.table.schema_evolution import find_defaulted_columns
 
 
 def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[str, ...]:
-    """Compare the declared state type with the types of all stored state.
+    """Compare the declared state type, and the integrity class's buffer, with those of all stored state.
 
     Args:
         stream: The declaration.
@@ -52,18 +51,22 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
 
     Raises:
         StateTypeChanged: The declared type cannot read some stored state, and there is no `migrate`.
+        IntegrityClassChanged: Some state may hold buffered messages that the declared class would never apply.
     """
-    schema: StateSchema[object] = StateSchema(stream.types.state, find_migration(stream.transform))
+    migration, buffers = find_migration(stream.transform), stream.integrity.buffer
+    schema: StateSchema[object] = StateSchema(stream.types.state, migration, buffers)
     migrated: dict[str, None] = {}
-    for shapes, where in _stored(folders, rows):
+    for header, where in _stored(folders, rows):
+        shapes = read_versions(header).shapes
         schema.accept(shapes, where)
+        schema.accept_buffers(header.buffers, where)
         for name, shape in shapes.items():
             migrated |= dict.fromkeys(map(str, schema.differing(name, shape)))
     return tuple(migrated)
 
 
-def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[dict[str, StateTypeSchema], str]]:
-    """The state types of each partition. Unreadable files are left to the task that needs them, which reports them."""
+def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[SegmentHeader, str]]:
+    """The newest header of each partition's state; unreadable files are left to the task that needs them."""
     for row in rows:
         segment = read_position(row).state
         if segment is None:
@@ -72,7 +75,7 @@ def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple
             header = read_header(folders.state, segment)
         except StateDamaged:
             continue
-        yield read_versions(header).shapes, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
+        yield header, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
 
 
 LOG = logging.getLogger("lockstep")

@@ -112,7 +112,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         hooks=find_hooks(transform, rules),
         event_time=stream.event_time,
         integrity=stream.integrity,
-        state=StateSchema(types.state, find_migration(transform)),
+        state=StateSchema(types.state, find_migration(transform), stream.integrity.buffer),
         rows=rows,
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,

@@ -84,6 +84,11 @@ class EventTimers:
             clock.offset = record.offset
             self._arm(session, clock, self.due_us(session, entry, gate))
 
+    def arm_earlier(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
+        """Record the session's next deadline after a late message, which may have moved it forward."""
+        if self._arms:
+            self._arm(session, self.clock(session), self.due_us(session, entry, gate))
+
     def reschedule(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
         """Record the session's next deadline after a timer ran."""
         self.cancel(session)
@@ -103,7 +108,11 @@ class EventTimers:
         if self._deadline is None or entry.state is None:
             return NEVER
         deadline = self._deadline(entry.state)
-        return NEVER if deadline is None else deadline
+        if deadline is None:
+            return NEVER
+        if type(deadline) is not int:
+            raise TypeError(f"deadline gave {deadline!r}: microseconds since 1970 (UTC) as an int, or None")
+        return deadline
 
     def idle_deadline_us(self, session: str) -> int:
         """Deadline of the session's idle timeout; `NEVER` without one."""

@@ -332,19 +332,14 @@ class RangeFold:
 
     def _late(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
         on_late = self._compiled.hooks.on_late
-        if on_late is not None and self._compiled.integrity.keeps_late:
-            before = len(self.emission.rows)
-            self.emission.rows.extend(on_late(entry.state, body, record))
-            if rows := len(self.emission.rows) - before:
-                proof = (
-                    record.offset,
-                    rows,
-                    envelope.session,
-                    envelope.sequence,
-                    envelope.event_time_us,
-                    record.offset,
-                )
-                self.emission.append_extra(proof)
+        if on_late is None or not self._compiled.integrity.keeps_late or entry.state is None:
+            return
+        before, at = len(self.emission.rows), record.offset
+        self.emission.rows.extend(on_late(entry.state, body, record))
+        if rows := len(self.emission.rows) - before:
+            self.emission.append_extra((at, rows, envelope.session, envelope.sequence, envelope.event_time_us, at))
+        if self._timing is not None:
+            self._timing.arm_earlier(envelope.session, entry, self.sessions.gate)
 
     def _follow(self, verdict: Verdict, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
         """Apply the buffered messages that a message releases; update its session's next deadline."""

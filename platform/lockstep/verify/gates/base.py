@@ -89,6 +89,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
         tolerates_all: Whether no content of a message breaks the promise.
         by_time: Whether messages are compared with the watermark.
         at_first: Whether any update begins an unknown or suspended session.
+        is_late: Whether a message is beyond the bound of a class with one; None for others.
     """
 
     rule: GateRule
@@ -104,6 +105,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
     tolerates_all: bool = False
     by_time: bool = False
     at_first: bool = False
+    is_late: Callable[[Envelope, Record], bool] | None = None
 
     @property
     def suspends(self) -> bool:
@@ -396,7 +398,7 @@ def is_wrapped(gate: object) -> TypeGuard[dict[str, Any]]:
 
 
 def _same(stored: object, memory: Memory) -> bool:
-    if stored is True and isinstance(memory, int):
+    if stored is True and isinstance(memory, int | list):
         return True  # the session is known, no more: its messages were not counted then
     return type(stored) is type(memory) and stored == memory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -116,20 +117,27 @@ def make_ordered_rules(integrity: Any, *, tolerates_violations: bool, restarts_o
 
 
 def rule_by_number(memory: Memory, envelope: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
-    """The producer's number rises, or the offset where there is none. A snapshot restarts it."""
-    number = record.offset if envelope.sequence is None else envelope.sequence
-    if not may_be_sent(number, None if envelope.sequence is None else wraps_at):
+    """The producer's number rises. Memory is the last one, or {"at": last offset} of a session without numbers."""
+    number = envelope.sequence
+    if number is not None and not may_be_sent(number, wraps_at):
         return refuse_proof("number out of range")
     if envelope.kind is Kind.SNAPSHOT:
-        return Ruling(Action.ACCEPT, number)
-    if not isinstance(memory, int):
+        return Ruling(Action.ACCEPT, {"at": record.offset} if number is None else number)
+    if memory is None:
         return Ruling(Action.WAIT, None, "unknown session")
-    if envelope.sequence is not None:
-        number = count_on(number, memory, wraps_at)
+    if isinstance(memory, dict) is not (number is None):
+        ends = number is None and envelope.kind is Kind.END
+        return Ruling(Action.ACCEPT, memory) if ends else refuse_proof("no evidence")
+    return _count_up(memory, number, record, wraps_at)
+
+
+def _count_up(memory: Memory, number: int | None, record: Record, wraps_at: int | None) -> Ruling:
+    if number is None or not isinstance(memory, int):
+        return Ruling(Action.ACCEPT, {"at": record.offset})
+    number = count_on(number, memory, wraps_at)
     if number <= memory:
         return Ruling(Action.DROP, memory, "repeat" if number == memory else "sequence goes back")
-    skips = envelope.sequence is not None and number - memory > 1
-    return Ruling(Action.ACCEPT, number, "gap" if skips else "")
+    return Ruling(Action.ACCEPT, number, "gap" if number - memory > 1 else "")
 
 
 REMEMBERED = 64
@@ -211,17 +219,17 @@ def rule_by_link(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
 def rule_by_count(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """Checksums are verified by the fold; this rule checks that a session begins with a snapshot, and its count.
 
-    Memory is the number of its messages; True where that is unknown.
+    Memory is [the number of its messages]; True where that is unknown.
     """
     del record
     if memory is None:
         if envelope.kind is Kind.END and envelope.count not in {None, 1}:
             return refuse_proof("count")
-        return Ruling(Action.ACCEPT, 1) if envelope.kind is Kind.SNAPSHOT else refuse_proof("unknown session")
-    if memory is True or not isinstance(memory, int):
+        return Ruling(Action.ACCEPT, [1]) if envelope.kind is Kind.SNAPSHOT else refuse_proof("unknown session")
+    if not isinstance(memory, list):
         return Ruling(Action.ACCEPT, memory=True)
-    said = envelope.count if envelope.kind is Kind.END else None
-    return refuse_proof("count") if said not in {None, memory + 1} else Ruling(Action.ACCEPT, memory + 1)
+    seen, said = memory[0] + 1, envelope.count if envelope.kind is Kind.END else None
+    return refuse_proof("count") if said not in {None, seen} else Ruling(Action.ACCEPT, [seen])
 
 
 def drop_duplicates(rule: GateRule, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
@@ -373,7 +381,7 @@ def make_rules(integrity: Any, moment: ReplayWatermark, *, joined: bool = False)
         raise_not_provable(f"session_start={start}")
     if start == "SNAPSHOT":
         return rules
-    return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules.rule))
+    return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules.rule, rules.is_late))
 
 
 def _in_joined_log(rules: GateRules, integrity: Any) -> GateRules:
@@ -389,13 +397,21 @@ def rule_in_joined_log(rule: GateRule, memory: Memory, envelope: Envelope, recor
     return rule(memory, msgspec.structs.replace(envelope, count=None), record)
 
 
-def begin_with_any(rule: GateRule, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
-    """Without a snapshot requirement: an update begins an unknown session, and an end of one ends nothing."""
+def begin_with_any(
+    rule: GateRule,
+    is_late: Callable[[Envelope, Record], bool] | None,
+    memory: Memory,
+    envelope: Envelope,
+    record: Record,
+) -> Ruling:
+    """Without a snapshot requirement: an update begins an unknown session if it is not late; an end ends nothing."""
     if memory is not None or envelope.kind not in {Kind.UPDATE, Kind.END}:
         return rule(memory, envelope, record)
     as_it_is = rule(None, envelope, record)
     if as_it_is.cause != "unknown session":
         return as_it_is
+    if envelope.kind is Kind.UPDATE and is_late is not None and is_late(envelope, record):
+        return Ruling(Action.LATE, None, "late")
     begun = rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
     ends = envelope.kind is Kind.END and begun.what is Action.ACCEPT
     return Ruling(Action.ACCEPT) if ends else begun

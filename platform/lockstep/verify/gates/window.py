@@ -152,7 +152,13 @@ def make_window_rules(
         grew=GateAnswer.SUSPEND if tolerates_violations or restarts_on_growth else GateAnswer.STOP,
         tolerates_violations=tolerates_violations,
         by_time=True,
+        is_late=partial(is_beyond_bound, moment=moment, bound_us=bound_us),
     )
+
+
+def is_beyond_bound(envelope: Envelope, record: Record, moment: ReplayWatermark, bound_us: int) -> bool:
+    """Whether a message is late, whatever is known of its session."""
+    return find_event_time(envelope, record) < moment.at_us - bound_us
 
 
 def accept_in_any_order(
