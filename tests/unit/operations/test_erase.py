@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -457,6 +459,60 @@ def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -
     assert compact_side_tables(folders, later).files_before == 0
     assert erased(folders).messages == 3
     assert count_violations(folders, tmp_path) == []
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> StreamFolders:
+    """Quarantine files that a compaction has just replaced: one with s1, two with s2."""
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    add_quarantine(folders, "s2")
+    compact_side_tables(folders, msgspec.structs.replace(OutputLog(folders.table).base().head, hour="2099-01-01T00"))
+    assert len(list_quarantine(folders)) == 4
+    return folders
+
+
+def list_quarantine(folders: StreamFolders) -> list[list[object]]:
+    """The sessions of each file in the folder."""
+    return [pq.read_table(path)["session"].to_pylist() for path in sorted(folders.quarantine.glob("*.parquet"))]
+
+
+def test_files_that_a_compaction_had_replaced_go_with_the_erasure(replaced: StreamFolders) -> None:
+    assert erased(replaced).messages == 1
+    assert sorted(list_quarantine(replaced), key=repr) == [["s2"], ["s2"], [None, "s2", "s2"]]
+
+
+def test_housekeeping_deletes_them_where_it_finishes_an_erasure(
+    replaced: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(erase, "redact_side_tables", _die)
+        with pytest.raises(KeyboardInterrupt):
+            erased(replaced)
+    run_housekeeping(replaced, retention_seconds=3600.0)
+    assert not any("s1" in sessions for sessions in list_quarantine(replaced))
+
+
+def test_what_a_killed_batch_had_put_in_quarantine_goes_too_and_a_compaction_under_way_keeps_its_file(
+    tmp_path: Path,
+) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    head = OutputLog(folders.table).base().head
+    one = next(
+        path for path in folders.quarantine.glob("*.parquet") if "s1" in pq.read_table(path)["session"].to_pylist()
+    )
+    other = next(path for path in folders.quarantine.glob("*.parquet") if path != one)
+    label, number = f"g{head.generation}-e{head.epoch}-b{head.batch + 1}", pa.array([head.batch + 1], pa.int64())
+    whole, torn = (folders.quarantine / f"quarantine-{label}-{digit * 32}.parquet" for digit in "ab")
+    rows = pq.read_table(one)
+    pq.write_table(rows.set_column(rows.schema.get_field_index("batch"), "batch", number), whole)
+    torn.write_bytes(one.read_bytes()[:100])
+    under_way = folders.quarantine / f"compacted-2026-01-01T00-g1-b2-2-{'c' * 32}.parquet"
+    shutil.copy(other, under_way)
+    erased(folders)
+    assert (one.exists(), whole.exists(), torn.exists()) == (False, False, False)
+    assert (other.exists(), under_way.exists()) == (True, True)
 
 
 def test_rows_that_timers_emitted_where_a_range_ends_count_for_their_batch() -> None:
