@@ -36,7 +36,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
-from lockstep.operations.shadow import PIN, list_shadows
+from lockstep.operations.shadow import PIN, delete_dropped, list_shadows
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion
@@ -310,8 +310,9 @@ def finish_erasing(folders: StreamFolders) -> int:
 
     1. Rewrite quarantine and late table.
     2. Forget what the last check has stored for the next one: it names the newest sessions.
-    3. Write log checkpoints, so that housekeeping can delete the log entries before it.
-    4. Record that it is finished.
+    3. Delete what killed deletions of shadows left: their state and their rows.
+    4. Write log checkpoints, so that housekeeping can delete the log entries before it.
+    5. Record that it is finished.
     """
     output = open_table(folders)
     head = output.base().head
@@ -321,8 +322,9 @@ def finish_erasing(folders: StreamFolders) -> int:
     messages = redact_side_tables(folders, head, erasure)  # 1
     path = make_state_path(folders)  # 2
     find_storage(path).delete(path)
-    _write_checkpoints(folders, erasure.version)  # 3
-    output.commit(finish_erasure(erasure.digest, erasure.batch))  # 4
+    delete_dropped(folders.root)  # 3
+    _write_checkpoints(folders, erasure.version)  # 4
+    output.commit(finish_erasure(erasure.digest, erasure.batch))  # 5
     return messages
 
 

@@ -51,6 +51,10 @@ PIN = "shadow-"
 """Names of savepoints that keep the batches with which shadows began begin so."""
 
 
+DROPPED = ".dropped"
+"""Ends the name of the folder of a shadow that is being deleted; the name of no stream has a dot."""
+
+
 class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition of a shadow.
 
@@ -448,7 +452,8 @@ def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFo
 def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> ShadowDropped:
     """Delete a shadow: its tables, its state, its consumer group and the savepoint that kept its beginning.
 
-    The folder is renamed first, so that a kill leaves a whole shadow or none. Safe to repeat.
+    The folder is renamed first, so that a kill leaves a whole shadow or none. Safe to repeat. What a killed deletion
+    leaves is deleted by housekeeping, and by an erasure.
 
     Raises:
         NoTable: There is no such table.
@@ -464,11 +469,25 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
     ConsumerGroup(settings.kafka, name).forget()
     release_pin(StreamFolders(stream, settings.table_root), name, who)
     storage, folder = find_storage(folders.table), folders.table.parent
-    grave = folder.with_name(f".{name}.dropped")
-    storage.delete_folder(grave)
-    storage.move(folder, grave)
-    storage.delete_folder(grave)
+    dropped = folder.with_name(f".{name}{DROPPED}")
+    storage.delete_folder(dropped)
+    storage.move(folder, dropped)
+    storage.delete_folder(dropped)
     return ShadowDropped(name, stream, head.batch)
+
+
+def list_dropped(root: Path) -> list[Path]:
+    """Folders of shadows whose deletion was killed, or is under way: nothing reads them any more."""
+    names = (name for name in find_storage(root).list_names(root) if name.startswith(".") and name.endswith(DROPPED))
+    return sorted(root / name for name in names if NAME.fullmatch(name[1 : -len(DROPPED)]))
+
+
+def delete_dropped(root: Path) -> None:
+    """Delete what killed deletions of shadows left below a table root; safe next to another process that does so."""
+    storage = find_storage(root)
+    for folder in list_dropped(root):
+        while storage.exists(folder):  # of two deletions one may stop at a file that the other has deleted
+            storage.delete_folder(folder)
 
 
 def release_pin(folders: StreamFolders, name: str, who: str) -> None:

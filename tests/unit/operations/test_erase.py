@@ -461,6 +461,15 @@ def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -
     assert count_violations(folders, tmp_path) == []
 
 
+def test_what_a_killed_deletion_of_a_shadow_left_goes_with_the_erasure(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    dropped = folders.root / ".sensors_shadow.dropped"
+    (dropped / "state").mkdir(parents=True)
+    (dropped / "state" / "one.state").write_bytes(b"s1")
+    erased(folders)
+    assert not dropped.exists()
+
+
 @pytest.fixture
 def replaced(tmp_path: Path) -> StreamFolders:
     """Quarantine files that a compaction has just replaced: one with s1, two with s2."""
