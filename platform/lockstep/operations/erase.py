@@ -36,7 +36,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
-from lockstep.operations.shadow import PIN, delete_dropped, list_shadows
+from lockstep.operations.shadow import PIN, delete_dropped, list_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion
@@ -444,7 +444,7 @@ def _find_refusals(
     if shadows := _find_shadows(folders, plan):
         problem = f"shadows keep its state, or let its messages be read again: {', '.join(shadows)}"
         step = f"lockstep shadow {name} --name {shadows[0]} --drop; or, where only its savepoint is left: "
-        delete = f"lockstep savepoint {name} {PIN}{shadows[0]} --delete"
+        delete = f"lockstep savepoint {name} {make_pin(shadows[0])} --delete"
         yield EraseRefusal(EraseObstacle.SHADOWS, problem, step + delete)
     if plan.exported_hours:
         some = ", ".join(plan.exported_hours[:3])
@@ -459,8 +459,9 @@ def _find_refusals(
 
 def _find_shadows(folders: StreamFolders, plan: ErasePlan) -> list[str]:
     """Shadows by their tables, and by their savepoints: one that begins just now has no table yet."""
-    pinned = {name.removeprefix(PIN) for name in plan.savepoints if name.startswith(PIN)}
-    return sorted(pinned | {each.name for each in list_shadows(plan.stream, folders.root)})
+    found = {each.name for each in list_shadows(plan.stream, folders.root)}
+    pins = {name for name in plan.savepoints if name.startswith(PIN)} - set(map(make_pin, found))
+    return sorted(found | {name.removeprefix(PIN) for name in pins})
 
 
 def _commit(

@@ -6,6 +6,7 @@ docs/decisions/0028 says what is taken over and why; docs/shadow.md is the way t
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.rewind import (
     Obstacle,
+    SAVEPOINT_NAME,
     RewindObstacle,
     find_state_files,
     find_target,
@@ -49,6 +51,8 @@ SUFFIX = "_shadow"
 
 PIN = "shadow-"
 """Names of savepoints that keep the batches with which shadows began begin so."""
+PIN_CHARACTERS, PIN_DIGEST_CHARACTERS = 47, 12
+"""Of a name that does not fit: with the dot the 60 characters that the name of a savepoint may have."""
 
 
 DROPPED = ".dropped"
@@ -339,17 +343,30 @@ def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who:
     prepared = _prepare(source, name, start)  # 1
     if prepared.plan.obstacles:
         raise ShadowRefused(source.stream.name, "a shadow", prepared.plan.obstacles)
-    pin = make_pin(name)
-    if all(each.name != pin for each in prepared.head.savepoints):  # 2
-        make_savepoint(source.folders, pin, who=who, why=f"shadow {name}", at=str(prepared.target.batch))
+    _keep_batch(source.folders, prepared, who)  # 2
     landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
     side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
     return next(each for each in _list_shadows(source.stream.name, source.folders.root) if each.name == name)
 
 
+def _keep_batch(folders: StreamFolders, prepared: _PreparedShadow, who: str) -> None:
+    """Keep the batch with a savepoint; one of a beginning that was killed may keep another batch."""
+    name, batch = prepared.plan.name, prepared.target.batch
+    kept = [each.batch for each in prepared.head.savepoints if each.name == make_pin(name)]
+    if kept != [batch]:
+        release_pin(folders, name, who)
+        make_savepoint(folders, make_pin(name), who=who, why=f"shadow {name}", at=str(batch))
+
+
 def make_pin(name: str) -> str:
-    """Name of the savepoint that keeps the batch with which a shadow began."""
-    return f"{PIN}{name}"[:60]
+    """Name of the savepoint that keeps the batch with which a shadow began; no two shadows share one.
+
+    A long name is cut and ends with a digest, after a dot, which no name of a shadow has.
+    """
+    pin = f"{PIN}{name}"
+    if SAVEPOINT_NAME.fullmatch(pin):
+        return pin
+    return f"{pin[:PIN_CHARACTERS]}.{hashlib.sha256(name.encode()).hexdigest()[:PIN_DIGEST_CHARACTERS]}"
 
 
 def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: str) -> Head:

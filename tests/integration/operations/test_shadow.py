@@ -22,13 +22,16 @@ from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused,
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.rewind import Obstacle, rewind_stream
+from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, rewind_stream
+from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadow import (
+    PIN,
     NotAShadow,
     ShadowRefused,
     begin_shadow,
     drop_shadow,
     list_shadows,
+    make_pin,
     plan_shadow,
     release_pin,
 )
@@ -404,6 +407,22 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
     assert runs.rows(topic) == [*kept, *expected(values, since=2)]
     prove(runs)
     assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
+
+
+def test_a_shadow_that_is_begun_again_from_another_batch_keeps_that_one(feed: Feed, runs: LocalRuns) -> None:
+    read_in_batches(feed, runs, feed.create("values"), session(7))
+    make_savepoint(runs.folders, make_pin(NAME), who="ann", why="a beginning that was killed", at="1")
+    begin(runs, "3")
+    assert [(each.name, each.batch) for each in head_of(runs).savepoints] == [(make_pin(NAME), 3)]
+
+
+def test_shadows_with_long_names_have_savepoints_of_their_own() -> None:
+    names = [f"{'s' * 60}{digit}" for digit in "ab"]
+    pins = {make_pin(name) for name in names}
+    assert len(pins) == len(names)
+    assert all(SAVEPOINT_NAME.fullmatch(pin) and pin.startswith("shadow-sss") for pin in pins)
+    assert {make_pin(pin.removeprefix(PIN)) for pin in pins} == pins
+    assert make_pin(NAME) == f"shadow-{NAME}"
 
 
 @pytest.mark.slow
