@@ -45,7 +45,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import Base, HourClosed
-from lockstep.table.delta_log import Head
+from lockstep.table.delta_log import Erasure, Head
 from lockstep.table.erasure import (
     ErasureCommit,
     ErasureOvertaken,
@@ -154,7 +154,7 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an erasure.
 
     Attributes:
-        plan: What it did.
+        plan: What it did; of an erasure that had been committed before, what of it was left: no rows.
         batch: The batch that is the erasure.
         version: Version of the output table after it.
         messages: Messages that were taken out of quarantine and late table.
@@ -260,9 +260,9 @@ def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseCo
 def erase_session(
     folders: StreamFolders, request: EraseRequest, context: EraseContext, *, who: str, why: str
 ) -> SessionErased:
-    """Erase a session.
+    """Erase a session; gives the erasure again where the newest one is of the same session and left nothing to do.
 
-    1. Finish an earlier erasure that was interrupted.
+    1. Finish an earlier erasure that was interrupted: where it is this one, that is all.
     2. Plan; refuse what cannot be done.
     3. Write the data files without its rows and the state without its entries, each read back and compared.
     4. Commit both, the positions and the raised rewind floor; from 2 again where a compaction replaced a file.
@@ -283,11 +283,13 @@ def erase_session(
         TableError, StateDamaged: A file is damaged; nothing was committed.
     """
     cause = f"{why} ({who})"
-    finish_erasing(folders)  # 1
+    finished = finish_erasing(folders)  # 1
     for _ in range(PLANS_MAX):
         prepared = _prepare(folders, request, context)  # 2
         refusals = [each for each in prepared.plan.refusals if each.kind not in request.accepted]
         if refusals:
+            if any(each.kind is EraseObstacle.NOTHING for each in refusals) and _is_done(prepared, request):
+                return _make_result(prepared, finished)
             raise EraseRefused(folders.stream, refusals)
         try:
             landed = _commit(folders, prepared, request, context, cause)  # 3, 4
@@ -301,6 +303,19 @@ def erase_session(
     messages = finish_erasing(folders)  # 5
     plan = msgspec.structs.replace(prepared.plan, refusals=())
     return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
+
+
+def _is_done(prepared: _Prepared, request: EraseRequest) -> bool:
+    """Whether the newest erasure is of this session: the same command again, after a kill behind its commit."""
+    erasure = prepared.head.erasure
+    return erasure is not None and (erasure.digest, erasure.topic) == (prepared.plan.digest, request.topic)
+
+
+def _make_result(prepared: _Prepared, messages: int) -> SessionErased:
+    """The result of the newest erasure, of which no more is known than the head says."""
+    erasure = cast("Erasure", prepared.head.erasure)
+    plan = msgspec.structs.replace(prepared.plan, last_batch=erasure.batch - 1, refusals=())
+    return SessionErased(plan=plan, batch=erasure.batch, version=erasure.version, messages=messages)
 
 
 def finish_erasing(folders: StreamFolders) -> int:

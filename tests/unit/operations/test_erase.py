@@ -406,6 +406,26 @@ def test_what_a_killed_erasure_left_is_finished_by_housekeeping(
     assert count_violations(folders, tmp_path) == []
 
 
+@pytest.mark.fault("F77")
+def test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    with monkeypatch.context() as patched:
+        patched.setattr(erase, "redact_side_tables", _die)
+        with pytest.raises(KeyboardInterrupt):
+            erased(folders)
+    done, erasure = erased(folders), OutputLog(folders.table).base().head.erasure
+    assert erasure is not None
+    assert (done.batch, done.version, done.messages) == (erasure.batch, erasure.version, 1)
+    assert (done.plan.last_batch, done.plan.refusals, erasure.is_finished) == (erasure.batch - 1, (), True)
+    assert erased(folders).batch == erasure.batch
+    for other in (EraseRequest(session="s1", topic="sensors.a"), EraseRequest(session="s9")):
+        with pytest.raises(EraseRefused, match="no row, state or message"):
+            erase_session(folders, other, CONTEXT, who="ann", why="test")
+
+
 def put_last_check(folders: StreamFolders) -> Path:
     """What a check stores for the next one: it names the newest sessions."""
     path = make_state_path(folders)
