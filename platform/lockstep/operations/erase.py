@@ -36,7 +36,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
-from lockstep.operations.shadow import PIN, delete_dropped, list_shadows, make_pin
+from lockstep.operations.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion
@@ -379,7 +379,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
         savepoints=tuple(each.name for each in head.savepoints),
         exported_hours=context.find_exported(hours),
         derived=list_derived_from(folders.stream, folders.root),
-        notes=tuple(_list_notes(context, head, partitions)),
+        notes=tuple(_list_notes(folders, context, head, partitions)),
         refusals=(),
     )
     refusals = tuple(_find_refusals(folders, head, plan, request))
@@ -427,7 +427,9 @@ def _count_unread(context: EraseContext, key: Key, row: LedgerRow) -> int | None
     return None if ends is None or row.retired else max(0, ends.high_watermark - row.until)
 
 
-def _list_notes(context: EraseContext, head: Head, partitions: Sequence[ErasedPartition]) -> Iterator[str]:
+def _list_notes(
+    folders: StreamFolders, context: EraseContext, head: Head, partitions: Sequence[ErasedPartition]
+) -> Iterator[str]:
     if any(each.unread != 0 for each in partitions):
         yield (
             "messages of the session that are not read yet will be read, as those of a session without state: "
@@ -435,6 +437,8 @@ def _list_notes(context: EraseContext, head: Head, partitions: Sequence[ErasedPa
         )
     if head.retention is not None and context.has_exported():
         yield f"exported hours before {head.retention.hour}, whose rows the table has dropped, are not looked at"
+    for other in look_for_shadows(head.stream, folders.root).foreign:
+        yield f"the table of {other} has a foreign commit; before it, it was no shadow of {head.stream}"
     yield f"Kafka keeps its messages for its own retention; a reset of {head.stream} would read them again"
 
 

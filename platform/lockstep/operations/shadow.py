@@ -24,8 +24,8 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.rewind import (
-    Obstacle,
     SAVEPOINT_NAME,
+    Obstacle,
     RewindObstacle,
     find_state_files,
     find_target,
@@ -40,6 +40,7 @@ from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
 from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_batch
+from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import format_some
@@ -213,27 +214,65 @@ def find_shadow(name: str, settings: Settings) -> AnyStream | None:
     return declared
 
 
+class ShadowsFound(msgspec.Struct, frozen=True):
+    """What a table root has of shadows of a stream.
+
+    Attributes:
+        shadows: The shadows, by name.
+        foreign: Names of other streams whose tables have a foreign commit; before it they were no shadows of this one.
+    """
+
+    shadows: tuple[ShadowShown, ...]
+    foreign: tuple[str, ...]
+
+
 def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
-    """The shadows of a stream below a table root, by name."""
-    return tuple(_list_shadows(stream, root))
+    """The shadows of a stream below a table root, by name. Raises as `look_for_shadows`."""
+    return look_for_shadows(stream, root).shadows
 
 
-def _list_shadows(stream: str, root: Path) -> Iterable[ShadowShown]:
+def look_for_shadows(stream: str, root: Path) -> ShadowsFound:
+    """The shadows of a stream below a table root; a foreign commit to the table of another stream hides none.
+
+    Raises:
+        ForeignCommit: A shadow of the stream has a foreign commit, or a table has no commit of lockstep to go by.
+        TableError: A table does not match its head.
+    """
+    shadows, foreign = list[ShadowShown](), list[str]()
     for name in filter(NAME.fullmatch, sorted(find_storage(root).list_names(root))):
         folders = StreamFolders(name, root)
-        head = try_read_head(folders) if delta_log.has_log(folders.table) else None
-        if head is None or head.origin is None or head.origin.stream != stream:
+        try:
+            head = try_read_head(folders)
+        except ForeignCommit:
+            if _may_be_shadow_of(stream, folders):
+                raise
+            foreign.append(name)
             continue
-        yield ShadowShown(
-            name=name,
-            stream=stream,
-            from_batch=head.origin.batch,
-            begun_at=datetime.fromtimestamp(head.origin.at, UTC),
-            code=head.origin.code,
-            batch=head.batch,
-            desired=head.desired.value,
-            cause=head.origin.cause,
-        )
+        if head is not None and head.origin is not None and head.origin.stream == stream:
+            shadows.append(_show(name, head, head.origin))
+    return ShadowsFound(tuple(shadows), tuple(foreign))
+
+
+def _may_be_shadow_of(stream: str, folders: StreamFolders) -> bool:
+    """Whether the newest head in the log of a table with a foreign commit names the stream, or there is none."""
+    for version in reversed(delta_log.list_versions(folders.table)):
+        entry = delta_log.read_entry(folders.table, version)
+        if entry is not None and entry.head is not None:
+            return entry.head.origin is not None and entry.head.origin.stream == stream
+    return True
+
+
+def _show(name: str, head: Head, origin: Origin) -> ShadowShown:
+    return ShadowShown(
+        name=name,
+        stream=origin.stream,
+        from_batch=origin.batch,
+        begun_at=datetime.fromtimestamp(origin.at, UTC),
+        code=origin.code,
+        batch=head.batch,
+        desired=head.desired.value,
+        cause=origin.cause,
+    )
 
 
 class _PreparedShadow(msgspec.Struct, frozen=True):
@@ -346,7 +385,7 @@ def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who:
     _keep_batch(source.folders, prepared, who)  # 2
     landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
     side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
-    return next(each for each in _list_shadows(source.stream.name, source.folders.root) if each.name == name)
+    return next(each for each in list_shadows(source.stream.name, source.folders.root) if each.name == name)
 
 
 def _keep_batch(folders: StreamFolders, prepared: _PreparedShadow, who: str) -> None:

@@ -42,8 +42,18 @@ from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.quality.increment import make_state_path
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, raise_rewind_floor
+from lockstep.table.commit import (
+    BatchCommit,
+    CommitKind,
+    OutputLog,
+    Proposal,
+    Writer,
+    commit_batch,
+    raise_rewind_floor,
+)
+from lockstep.table.delta_log import Origin
 from lockstep.table.erasure import ErasureOvertaken, commit_erasure, compute_session_digest
+from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
 from lockstep.table.parquet import list_named_files
@@ -64,7 +74,7 @@ if TYPE_CHECKING:
 
     from lockstep.compaction.rewrite import RewriteTask
     from lockstep.export.dataset import HourManifest
-    from lockstep.table.commit import Base, Proposal
+    from lockstep.table.commit import Base
     from lockstep.table.erasure import ErasureCommit
 
 HOURS = ("2026-01-01T00", "2026-01-01T00", "2026-01-01T01", "2026-01-01T03")
@@ -479,6 +489,31 @@ def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -
     assert compact_side_tables(folders, later).files_before == 0
     assert erased(folders).messages == 3
     assert count_violations(folders, tmp_path) == []
+
+
+def put_stream_with_foreign_commit(folders: StreamFolders, origin: str) -> None:
+    """A stream in the same root, whose table somebody else has written to."""
+    shutil.copytree(folders.root / folders.stream, folders.root / "other")
+    table = StreamFolders("other", folders.root).table
+    named = Origin(stream=origin, table_id="t", batch=1, digest="", code="", code_digest="", at=0.0, cause="")
+    shadow = Proposal(kind=CommitKind.DESIRE, next_head=lambda base: msgspec.structs.replace(base.head, origin=named))
+    OutputLog(table).commit(shadow)
+    DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+
+
+def test_a_foreign_commit_to_another_stream_is_noted(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    put_stream_with_foreign_commit(folders, origin="readings")
+    notes = plan_erasure(folders, EraseRequest(session="s1"), CONTEXT).notes
+    assert "the table of other has a foreign commit; before it, it was no shadow of sensors" in notes
+    assert erased(folders).plan.rows
+
+
+def test_a_foreign_commit_to_a_shadow_of_the_stream_refuses(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    put_stream_with_foreign_commit(folders, origin="sensors")
+    with pytest.raises(ForeignCommit, match="other/table"):
+        erased(folders)
 
 
 def test_what_a_killed_deletion_of_a_shadow_left_goes_with_the_erasure(tmp_path: Path) -> None:
