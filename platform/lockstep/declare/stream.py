@@ -284,7 +284,7 @@ def _check_export(export: object, types: TransformTypes) -> None:
         if name not in known:
             raise DeclarationError("Stream.export", name, "is no column of the table", f"one of {', '.join(known)}")
     for name in export.partition_by:
-        _check_folder_type(name, schema.field(name).type)
+        _check_folder_type(name, schema.types[known.index(name)])
         if name.lstrip("_") != name and name.lstrip("_") in known:
             problem = f"would be a folder {name.lstrip('_')}=..., which is another column of the table"
             raise DeclarationError("Stream.export", name, problem, "another column")
