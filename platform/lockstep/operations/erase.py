@@ -8,13 +8,15 @@ messages before the positions are not read again, later ones are as those of any
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from lockstep.compaction.erase import (
     ErasedPlaces,
@@ -590,56 +592,92 @@ def _find_erased(
     for file in written:
         for key, found in file.erased:
             places.setdefault(key, []).append(found)
-    ranges = _read_ranges(folders, prepared.head, places.keys())
+    ranges = read_range_ends(folders, prepared.head, places.keys())
     digest, erased = prepared.plan.digest, dict[Key, list[ErasedRows]]()
     for each in prepared.plan.partitions:
         key = (each.topic_id, each.partition)
-        erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, ())))
+        erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, NO_ENDS)))
         if not erased[key]:
             none = ErasedRows(digest=digest, start=each.position, batch=prepared.head.batch + 1, rows=0, messages=0)
             erased[key] = [none]
     return erased
 
 
-class RangeEnd(NamedTuple):
-    """Where the range of a batch ends: its offset, rows that timers emitted there, and the batch."""
+class RangeEnds(msgspec.Struct, frozen=True):
+    """Where the ranges of one partition end, in order of batches: one element a range.
 
-    until: int
-    rows_emitted: int
-    batch: int
+    Attributes:
+        until: The offset after the range.
+        rows_emitted: Rows that timers emitted there.
+        batch: The batch.
+    """
+
+    until: npt.NDArray[np.int64]
+    rows_emitted: npt.NDArray[np.int64]
+    batch: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(rows: npt.NDArray[np.int64]) -> RangeEnds:
+        """Those of some rows: until, rows_emitted and batch of each."""
+        ordered = rows[np.argsort(rows[:, 2], kind="stable")]
+        return RangeEnds(ordered[:, 0], ordered[:, 1], ordered[:, 2])
+
+    def find_batch(self, held: int, emitted: int, row: int) -> int:
+        """The batch that emitted a row which lies in a range: a timer emits where the range before ends."""
+        first = int(np.searchsorted(self.until, emitted, side="left"))
+        for ended in range(first, held):
+            if row < self.rows_emitted[ended]:
+                return int(self.batch[ended])
+        return int(self.batch[min(held, len(self.batch) - 1)]) if len(self.batch) else 0
 
 
-def _read_ranges(folders: StreamFolders, head: Head, keys: Iterable[Key]) -> dict[Key, list[RangeEnd]]:
-    """The ranges of some partitions that count, in order of batches."""
-    wanted, found = set(keys), dict[Key, list[RangeEnd]]()
-    if not wanted:
-        return found
-    columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
-    for row in ledger.read_columns(folders.ledger, columns, last_batch=head.batch).to_pylist():
-        key = (row["topic_id"], row["partition"])
-        if key in wanted and row["batch"] <= head.valid_batches.get(row["generation"], -1):
-            found.setdefault(key, []).append(RangeEnd(row["until"], row["rows_emitted"] or 0, row["batch"]))
-    return found
+NO_ENDS = RangeEnds.of(np.zeros((0, 3), np.int64))
+_RANGE_COLUMNS = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
 
 
-def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: Sequence[RangeEnd]) -> Iterator[ErasedRows]:
+def read_range_ends(folders: StreamFolders, head: Head, keys: Iterable[Key]) -> dict[Key, RangeEnds]:
+    """The ranges of some partitions that count.
+
+    Three numbers of each are in memory: the ledger of a year has a hundred million rows.
+    """
+    found = {key: bytearray() for key in keys}
+    if not found:
+        return {}
+    for rows in ledger.iterate_columns(folders.ledger, _RANGE_COLUMNS, last_batch=head.batch):
+        for key, ends in _split_ends(rows, head.valid_batches, found.keys()):
+            found[key] += ends.tobytes()
+    return {key: RangeEnds.of(np.frombuffer(ends, np.int64).reshape(-1, 3)) for key, ends in found.items()}
+
+
+def _split_ends(
+    rows: pa.Table, valid: Mapping[int, int], wanted: Container[Key]
+) -> Iterator[tuple[Key, npt.NDArray[np.int64]]]:
+    """Until, rows_emitted and batch of the rows that count, by partition."""
+    topic_ids = rows["topic_id"].combine_chunks().dictionary_encode()
+    names, codes = topic_ids.dictionary.to_pylist(), topic_ids.indices.to_numpy(zero_copy_only=False)
+    generation, batch, partition, until, emitted = (
+        np.asarray(rows[name].fill_null(pa.scalar(0, rows[name].type)).to_numpy(), np.int64)
+        for name in ("generation", "batch", "partition", "until", "rows_emitted")
+    )
+    counts = batch <= np.array([valid.get(each, -1) for each in generation.tolist()], np.int64)
+    ends = np.column_stack((until, emitted, batch))
+    for code, number in set(zip(codes[counts].tolist(), partition[counts].tolist(), strict=True)):
+        key = (str(names[code]), int(number))
+        if key in wanted:
+            yield key, ends[counts & (codes == code) & (partition == number)]
+
+
+def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: RangeEnds) -> Iterator[ErasedRows]:
     """Erased rows by the range whose offsets hold them and the batch that emitted them. Pure.
 
     Both are the same but for rows that timers emitted where a range ends: the next range holds their offset.
     """
-    untils = np.array([each.until for each in ranges], np.int64)
-    at_end: dict[int, list[RangeEnd]] = {}
-    for each in ranges:
-        at_end.setdefault(each.until, []).append(each)
     starts, rows, messages = dict[tuple[int, int], int](), Counter[tuple[int, int]](), dict[tuple[int, int], set[int]]()
     for part in places:
-        holding = np.searchsorted(untils, part.emit_offset, side="right")
+        holding = np.searchsorted(ranges.until, part.emit_offset, side="right")
         listed = zip(holding.tolist(), part.emit_offset.tolist(), part.row.tolist(), part.offset.tolist(), strict=True)
         for held, emitted, row, offset in listed:
-            ended = next((each.batch for each in at_end.get(emitted, ()) if row < each.rows_emitted), None)
-            last = ranges[-1].batch if ranges else 0
-            batch = ended if ended is not None else ranges[held].batch if held < len(ranges) else last
-            key = (held, batch)
+            key = (held, ranges.find_batch(held, emitted, row))
             starts[key] = min(starts.get(key, emitted), emitted)
             rows[key] += 1
             messages.setdefault(key, set()).add(offset)

@@ -30,11 +30,12 @@ from lockstep.operations.erase import (
     EraseObstacle,
     EraseRefused,
     EraseRequest,
-    RangeEnd,
+    RangeEnds,
     count_erased,
     erase_session,
     finish_erasing,
     plan_erasure,
+    read_range_ends,
 )
 from lockstep.operations.export import ExportResult, export_stream
 from lockstep.operations.housekeeping import run_housekeeping
@@ -580,8 +581,23 @@ def test_what_a_killed_batch_had_put_in_quarantine_goes_too_and_a_compaction_und
 
 
 def test_rows_that_timers_emitted_where_a_range_ends_count_for_their_batch() -> None:
-    ranges = [RangeEnd(10, 0, 1), RangeEnd(20, 2, 2), RangeEnd(20, 3, 3), RangeEnd(30, 0, 4)]
+    ranges = RangeEnds.of(np.array([[10, 0, 1], [20, 3, 3], [30, 0, 4], [20, 2, 2]], np.int64))
     rows = np.array([[5, 0, 5], [20, 1, 19], [20, 2, 19], [20, 3, 20], [25, 0, 25]], np.int64)
     places = rewriting.ErasedPlaces(*rows.T)
     found = [(each.start, each.batch, each.rows, each.messages) for each in count_erased("d", [places], ranges)]
     assert found == [(5, 1, 1, 1), (20, 2, 1, 1), (20, 3, 1, 1), (20, 4, 2, 2)]
+
+
+def test_the_ranges_of_a_partition_are_held_as_three_numbers_each(tmp_path: Path) -> None:
+    """Of the batches that count, in their order; a dictionary of each row was 600 bytes."""
+    folders = write(tmp_path, clean_batches(3))
+    head, key = OutputLog(folders.table).base().head, (CLEAN[1].topic_id, CLEAN[1].partition)
+    rows = [row for row in ledger.read_ledger(folders.ledger) if (row.topic_id, row.partition) == key]
+    found = read_range_ends(folders, head, [key])
+    assert found.keys() == {key}
+    assert found[key].until.tolist() == [row.until for row in rows]
+    assert found[key].batch.tolist() == [row.batch for row in rows] == [1, 2, 3]
+    assert {found[key].until.itemsize, found[key].rows_emitted.itemsize, found[key].batch.itemsize} == {8}
+    rewound = msgspec.structs.replace(head, batch=2)
+    assert read_range_ends(folders, rewound, [key])[key].batch.tolist() == [1, 2]
+    assert read_range_ends(folders, head, []) == {}
