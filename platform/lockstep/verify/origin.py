@@ -31,7 +31,7 @@ def check_origin(folders: StreamFolders, stored: StoredTables, violations: Viola
     origin = stored.head.taken_over
     if origin is None:
         return
-    first = {(row.topic_id, row.partition): row for row in stored.ledger if row.batch == FIRST_BATCH}
+    first = {key: ranges[0] for key, ranges in stored.ledger.items() if ranges[0].batch == FIRST_BATCH}
     if stored.head.rewind_floor > FIRST_BATCH:  # 1
         stored.notes.append(
             f"the state of batch {origin.batch} of {origin.stream}, with which it began, is not kept any more"
