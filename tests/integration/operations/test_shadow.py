@@ -37,8 +37,9 @@ from lockstep.operations.shadow import (
 )
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
-from lockstep.table.ledger import read_ledger
+from lockstep.table.ledger import read_ledger, read_positions_at
 from lockstep.table.rewind import NotRewindable
+from lockstep.verify import origin
 from lockstep.verify.report import ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from lockstep.operations.promote import Promoted
     from lockstep.operations.shadow import ShadowShown
     from lockstep.table.delta_log import Head
+    from lockstep.table.layout import StreamFolders
     from tests.support.adding_stream import Panel, Reading, Snapshot, Update
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
@@ -319,6 +321,23 @@ def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tm
     assert head_of(runs).erasure == erased.erasure
     assert {row[2] for row in runs.rows(topic)} == {"s"}
     prove(runs)
+
+
+def test_the_proof_of_a_shadow_reads_the_positions_from_the_newest_full_set_on(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the whole ledger of the stream, which may be years old."""
+    read_in_batches(feed, runs, feed.create("values"), session(5))
+    begin(runs, "2")
+    first_read = list[int]()
+
+    def read_noted(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> object:
+        first_read.append(full_batch)
+        return read_positions_at(folders, batch, full_batch=full_batch)
+
+    monkeypatch.setattr(origin, "read_positions_at", read_noted)
+    prove(shadow_of(runs))
+    assert first_read == [2]
 
 
 def test_the_proof_of_a_shadow_finds_another_state_at_its_start(feed: Feed, runs: LocalRuns) -> None:
