@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedWriter
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
@@ -193,9 +194,10 @@ class LocalStorage(Storage):
 
     @override
     def open_pending(self, path: Path) -> LocalPendingFile:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _sync(path.parent.parent)
+        made = list(takewhile(lambda folder: not folder.exists(), path.parents))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in made:  # each has its name in the one above it
+            _sync(folder.parent)
         return LocalPendingFile(path)
 
     @override

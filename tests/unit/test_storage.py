@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lockstep import storage
 from lockstep.storage import FileStatus, LocalStorage, Scratch, find_storage
 
 STORAGE = LocalStorage()
@@ -62,6 +63,16 @@ def test_a_pending_file_is_whole_when_finished_in_a_folder_made_for_it(tmp_path:
     )
     pending.abandon()
     assert STORAGE.exists(path)
+
+
+def test_every_folder_that_is_made_for_a_file_has_its_name_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = set[Path]()
+    monkeypatch.setattr(storage, "_sync", synced.add)
+    STORAGE.open_pending(tmp_path / "a=1" / "b=2" / "c=3" / "d=4" / "one.parquet").finish()
+    folders = [tmp_path / "a=1", tmp_path / "a=1" / "b=2", tmp_path / "a=1" / "b=2" / "c=3"]
+    assert synced == {tmp_path, *folders, folders[-1] / "d=4"}
 
 
 def test_an_abandoned_file_is_gone_and_a_used_name_is_refused(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ BIN_BYTES = 64 * 1024 * 1024
 GROUP_BYTES = 16 * 1024 * 1024
 """Decoded bytes of a row group."""
 COMPRESSION_LEVEL = 3
+SESSION_COLUMNS = ["batch", "topic", "session", "key"]
+"""By which a message is found to be of an erased session."""
 
 
 class SideTableFile(msgspec.Struct, frozen=True):
@@ -169,7 +171,8 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
     """Take the messages of an erased session out of quarantine and late table; gives their number.
 
     What stays of a message is its place, its batch and its cause: so counts still match the ledger, and the proof knows
-    that it was not applied. Replaced files are deleted at once. Safe to call again, and by several processes.
+    that it was not applied. Files with its messages that the table does not name any more, or never did, are deleted at
+    once. Safe to call again, and by several processes.
 
     Args:
         folders: Folders of the stream.
@@ -189,7 +192,36 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
             found = [(file, rows) for file, rows in _find_erased(side, table, head.table_id, erasure) if rows]
             count += sum(rows for file, rows in found if _redact_file(side, table, file, head.table_id, erasure))
             is_done = not found
+        _delete_unnamed(side, table, head.table_id, erasure)
     return count
+
+
+def _delete_unnamed(side: Path, table: DeltaTable, table_id: str, erasure: Erasure) -> None:
+    """Delete the files with messages of an erased session that the table does not name: replaced ones, and orphans.
+
+    None of them can become live: the batches before an erasure are fenced, and of a compaction under way the inputs
+    with such messages are not live any more. Other files may be the output of one, or needed by a reader.
+    """
+    storage = find_storage(side)
+    found = storage.find_files(side, "*.parquet")
+    refresh(table, side)  # after the list, so that what is committed meanwhile counts as named
+    named = {file.path for file in list_side_files(table)}
+    until = msgspec.structs.replace(erasure, batch=erasure.batch + 1)  # a batch that it overtook has its number
+    for path in found:
+        if path.name not in named and _may_hold_erased(path, table_id, until):
+            storage.delete(path)
+
+
+def _may_hold_erased(path: Path, table_id: str, erasure: Erasure) -> bool:
+    """Whether a file has messages of the session, or is torn and was written by a batch before the erasure."""
+    try:
+        rows = pq.ParquetFile(find_storage(path).uri(path)).read(columns=SESSION_COLUMNS)
+    except FileNotFoundError:
+        return False
+    except (pa.ArrowException, OSError):
+        by = read_written_by(path.name)
+        return by is not None and by.batch < erasure.batch
+    return bool(_match_rows(rows, table_id, erasure))
 
 
 def count_messages(folders: StreamFolders, table_id: str, digest: str, topic: str) -> dict[str, list[dict[str, Any]]]:
@@ -199,7 +231,7 @@ def count_messages(folders: StreamFolders, table_id: str, digest: str, topic: st
     for side in list_side_tables(folders):
         places = found[side.name] = []
         for file in list_side_files(delta_log.open_delta_table(side)):
-            rows = _read(side, file, ["batch", "topic", "topic_id", "partition", "session", "key"])
+            rows = _read(side, file, [*SESSION_COLUMNS, "topic_id", "partition"])
             at = pa.array(_match_rows(rows, table_id, wanted), pa.int64())
             places += rows.select(["topic", "topic_id", "partition"]).take(at).to_pylist()
     return found
@@ -236,7 +268,7 @@ def _redact(row: dict[str, Any]) -> dict[str, Any]:
 
 def _match_rows(rows: pa.Table, table_id: str, erasure: Erasure) -> list[int]:
     """The rows of the session, by its digest: where a message has none, its key stands for it."""
-    columns = rows.select(["batch", "topic", "session", "key"]).to_pydict()
+    columns = rows.select(SESSION_COLUMNS).to_pydict()
     digests: dict[str, str] = {}
     found = []
     for number, (batch, topic, session, key) in enumerate(zip(*columns.values(), strict=True)):

@@ -377,8 +377,9 @@ class Export:
 
     Attributes:
         columns: Names of the columns, in order; empty for all.
-        partition_by: Columns with few values by which an hour is divided further, such as `_topic`; integers or texts.
-            Folders have their names without leading underscores (`topic=...`): Arrow passes over others.
+        partition_by: Columns with few values by which an hour is divided further, such as `_topic`; texts, integers,
+            booleans or dates. Folders have their names without leading underscores (`topic=...`): Arrow passes over
+            others.
         codec: Compression.
         row_group_rows: Rows of a row group, which the export holds in memory.
         folder: Absolute path of the dataset; empty for `<table_root>/<stream>/export`.

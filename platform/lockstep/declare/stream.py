@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -32,6 +32,9 @@ from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import Fault, IntegrityClass, Policy, SessionStart
 from lockstep.integrity.verdict import Judgement
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class TransformTypes(msgspec.Struct, frozen=True):
@@ -252,11 +255,19 @@ def _check_freshness(objectives: Objectives, trigger: Trigger) -> None:
         )
 
 
+RETENTION_MAX = timedelta(days=36_525)
+"""A century: what is longer keeps all rows, and dates before the year 1 cannot be computed."""
+
+
 def _check_retention(retention: object) -> None:
-    if retention is not None and (not isinstance(retention, timedelta) or retention < timedelta(hours=1)):
+    if retention is None:
+        return
+    if not isinstance(retention, timedelta) or retention < timedelta(hours=1):
         raise DeclarationError(
             "Stream.retention", retention, "is not at least an hour", "for example timedelta(days=90)"
         )
+    if retention > RETENTION_MAX:
+        raise DeclarationError("Stream.retention", retention, "is more than a century", "None, which keeps all rows")
 
 
 def _check_export(export: object, types: TransformTypes) -> None:
@@ -267,14 +278,26 @@ def _check_export(export: object, types: TransformTypes) -> None:
         raise DeclarationError("Stream.export", export, "is not an export", "for example Export()")
     from lockstep.model.table_schema import make_file_schema
 
-    known = make_file_schema(types.row).names
+    schema = make_file_schema(types.row)
+    known = schema.names
     for name in (*export.columns, *export.partition_by):
         if name not in known:
             raise DeclarationError("Stream.export", name, "is no column of the table", f"one of {', '.join(known)}")
     for name in export.partition_by:
+        _check_folder_type(name, schema.types[known.index(name)])
         if name.lstrip("_") != name and name.lstrip("_") in known:
             problem = f"would be a folder {name.lstrip('_')}=..., which is another column of the table"
             raise DeclarationError("Stream.export", name, problem, "another column")
+
+
+def _check_folder_type(name: str, kind: pa.DataType) -> None:
+    """Refuse to divide by values that are no names of folders: NaN equals nothing, and others have several texts."""
+    import pyarrow as pa
+
+    divides = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
+    if not any(is_kind(kind) for is_kind in divides):
+        problem = f"is a column of type {kind}, whose values are no names of folders"
+        raise DeclarationError("Export.partition_by", name, problem, "a column of texts, integers, booleans or dates")
 
 
 def _check_quarantine(rules: Sequence[Rule], integrity: IntegrityClass) -> None:

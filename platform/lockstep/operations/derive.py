@@ -310,6 +310,28 @@ class _Found(NamedTuple):
         return at.planned > at.done or any(at.offsets.get(each.table_id, 0) <= each.version for each in self.histories)
 
 
+def may_hold_erased(note: CheckpointNote | None, now: Sequence[SourceHistory]) -> bool:
+    """Whether the rows of a derived table, or its replaced files, may be of an erased session. Pure.
+
+    Asked at every rebuild: an erasure hides behind any other cause, such as a rewind of another source.
+
+    Args:
+        note: The note of its checkpoint; None where it is lost.
+        now: The history of each source.
+    """
+    if note is None:
+        return any(each.erasure for each in now)
+    sources = {each.stream: each for each in now}
+    return note.deletes_replaced or any(_may_be_erased_from(each, sources.get(each.stream)) for each in note.sources)
+
+
+def _may_be_erased_from(noted: SourceHistory, now: SourceHistory | None) -> bool:
+    """Whether a session may have been erased since from a source, or from the table that is now in its place."""
+    if now is None:  # it is no source any more: its erasures are not known
+        return True
+    return now.erasure != noted.erasure or (now.table_id != noted.table_id and now.erasure > 0)
+
+
 def choose_derived(name: str | None, known: Mapping[str, Derived]) -> tuple[Derived, ...]:
     """A declared derived table, or all. Raises UnknownDerived."""
     if name is None:
@@ -395,7 +417,7 @@ def run_derived(
             cause = cause or found.cause
             causes += [cause] if cause else []
             try:
-                _Attempt(derived, folders, make_session()).work(found, cause)  # 3
+                _Attempt(derived, folders, make_session()).work(found, is_rebuild=cause is not None)  # 3
             except DeriveFailed as failed:
                 cause = _find_remedy(derived, root, found, cause, failed)
             else:
@@ -432,16 +454,16 @@ class _Attempt:
             session.conf.set(key, value)
         self._derived, self._folders, self._session = derived, folders, session
 
-    def work(self, found: _Found, cause: RebuildCause | None) -> None:
-        """Rebuild the table where there is a cause; else add the rows since the last run. Raises DeriveFailed."""
+    def work(self, found: _Found, *, is_rebuild: bool) -> None:
+        """Rebuild the table, or add the rows since the last run. Raises DeriveFailed."""
         at = found.checkpoint
-        if cause is not None or at is None or at.note is None:
-            self._rebuild(found, cause)
+        if is_rebuild or at is None or at.note is None:
+            self._rebuild(found)
             return
         self._run_query(at, self._folders.table)
         _write_note(at, msgspec.structs.replace(at.note, sources=found.histories))
 
-    def _rebuild(self, found: _Found, cause: RebuildCause | None) -> None:
+    def _rebuild(self, found: _Found) -> None:
         """Compute all rows by a new checkpoint, and let them replace those of the table in one commit.
 
         1. Delete what a rebuild left that was killed.
@@ -452,11 +474,11 @@ class _Attempt:
         """
         _delete_others(self._folders)  # 1
         folder = self._folders.checkpoints / uuid.uuid4().hex
-        has_erased = any(each.erasure for each in found.histories)
+        replaced = None if found.checkpoint is None else found.checkpoint.note
         note = CheckpointNote(
             digest=self._derived.compute_digest(),
             sources=found.histories,
-            deletes_replaced=cause is RebuildCause.ERASED or (cause is RebuildCause.LOST and has_erased),
+            deletes_replaced=may_hold_erased(replaced, found.histories),
         )
         _write_note(_Checkpoint(folder), note)  # 2
         result = self._run_query(_Checkpoint(folder), folder / BUILD_FOLDER)

@@ -8,13 +8,15 @@ messages before the positions are not read again, later ones are as those of any
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from lockstep.compaction.erase import (
     ErasedPlaces,
@@ -36,7 +38,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
-from lockstep.operations.shadow import PIN, list_shadows
+from lockstep.operations.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion
@@ -45,7 +47,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import Base, HourClosed
-from lockstep.table.delta_log import Head
+from lockstep.table.delta_log import Erasure, Head
 from lockstep.table.erasure import (
     ErasureCommit,
     ErasureOvertaken,
@@ -154,7 +156,7 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an erasure.
 
     Attributes:
-        plan: What it did.
+        plan: What it did; of an erasure that had been committed before, what of it was left: no rows.
         batch: The batch that is the erasure.
         version: Version of the output table after it.
         messages: Messages that were taken out of quarantine and late table.
@@ -260,9 +262,9 @@ def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseCo
 def erase_session(
     folders: StreamFolders, request: EraseRequest, context: EraseContext, *, who: str, why: str
 ) -> SessionErased:
-    """Erase a session.
+    """Erase a session; gives the erasure again where the newest one is of the same session and left nothing to do.
 
-    1. Finish an earlier erasure that was interrupted.
+    1. Finish an earlier erasure that was interrupted: where it is this one, that is all.
     2. Plan; refuse what cannot be done.
     3. Write the data files without its rows and the state without its entries, each read back and compared.
     4. Commit both, the positions and the raised rewind floor; from 2 again where a compaction replaced a file.
@@ -283,11 +285,13 @@ def erase_session(
         TableError, StateDamaged: A file is damaged; nothing was committed.
     """
     cause = f"{why} ({who})"
-    finish_erasing(folders)  # 1
+    finished = finish_erasing(folders)  # 1
     for _ in range(PLANS_MAX):
         prepared = _prepare(folders, request, context)  # 2
         refusals = [each for each in prepared.plan.refusals if each.kind not in request.accepted]
         if refusals:
+            if any(each.kind is EraseObstacle.NOTHING for each in refusals) and _is_done(prepared, request):
+                return _make_result(prepared, finished)
             raise EraseRefused(folders.stream, refusals)
         try:
             landed = _commit(folders, prepared, request, context, cause)  # 3, 4
@@ -303,6 +307,19 @@ def erase_session(
     return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
 
 
+def _is_done(prepared: _Prepared, request: EraseRequest) -> bool:
+    """Whether the newest erasure is of this session: the same command again, after a kill behind its commit."""
+    erasure = prepared.head.erasure
+    return erasure is not None and (erasure.digest, erasure.topic) == (prepared.plan.digest, request.topic)
+
+
+def _make_result(prepared: _Prepared, messages: int) -> SessionErased:
+    """The result of the newest erasure, of which no more is known than the head says."""
+    erasure = cast("Erasure", prepared.head.erasure)
+    plan = msgspec.structs.replace(prepared.plan, last_batch=erasure.batch - 1, refusals=())
+    return SessionErased(plan=plan, batch=erasure.batch, version=erasure.version, messages=messages)
+
+
 def finish_erasing(folders: StreamFolders) -> int:
     """Finish an erasure that is committed; gives the messages taken out of the side tables.
 
@@ -310,8 +327,9 @@ def finish_erasing(folders: StreamFolders) -> int:
 
     1. Rewrite quarantine and late table.
     2. Forget what the last check has stored for the next one: it names the newest sessions.
-    3. Write log checkpoints, so that housekeeping can delete the log entries before it.
-    4. Record that it is finished.
+    3. Delete what killed deletions of shadows left: their state and their rows.
+    4. Write log checkpoints, so that housekeeping can delete the log entries before it.
+    5. Record that it is finished.
     """
     output = open_table(folders)
     head = output.base().head
@@ -321,8 +339,9 @@ def finish_erasing(folders: StreamFolders) -> int:
     messages = redact_side_tables(folders, head, erasure)  # 1
     path = make_state_path(folders)  # 2
     find_storage(path).delete(path)
-    _write_checkpoints(folders, erasure.version)  # 3
-    output.commit(finish_erasure(erasure.digest, erasure.batch))  # 4
+    delete_dropped(folders.root)  # 3
+    _write_checkpoints(folders, erasure.version)  # 4
+    output.commit(finish_erasure(erasure.digest, erasure.batch))  # 5
     return messages
 
 
@@ -362,7 +381,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
         savepoints=tuple(each.name for each in head.savepoints),
         exported_hours=context.find_exported(hours),
         derived=list_derived_from(folders.stream, folders.root),
-        notes=tuple(_list_notes(context, head, partitions)),
+        notes=tuple(_list_notes(folders, context, head, partitions)),
         refusals=(),
     )
     refusals = tuple(_find_refusals(folders, head, plan, request))
@@ -410,7 +429,9 @@ def _count_unread(context: EraseContext, key: Key, row: LedgerRow) -> int | None
     return None if ends is None or row.retired else max(0, ends.high_watermark - row.until)
 
 
-def _list_notes(context: EraseContext, head: Head, partitions: Sequence[ErasedPartition]) -> Iterator[str]:
+def _list_notes(
+    folders: StreamFolders, context: EraseContext, head: Head, partitions: Sequence[ErasedPartition]
+) -> Iterator[str]:
     if any(each.unread != 0 for each in partitions):
         yield (
             "messages of the session that are not read yet will be read, as those of a session without state: "
@@ -418,6 +439,8 @@ def _list_notes(context: EraseContext, head: Head, partitions: Sequence[ErasedPa
         )
     if head.retention is not None and context.has_exported():
         yield f"exported hours before {head.retention.hour}, whose rows the table has dropped, are not looked at"
+    for other in look_for_shadows(head.stream, folders.root).foreign:
+        yield f"the table of {other} has a foreign commit; before it, it was no shadow of {head.stream}"
     yield f"Kafka keeps its messages for its own retention; a reset of {head.stream} would read them again"
 
 
@@ -442,7 +465,7 @@ def _find_refusals(
     if shadows := _find_shadows(folders, plan):
         problem = f"shadows keep its state, or let its messages be read again: {', '.join(shadows)}"
         step = f"lockstep shadow {name} --name {shadows[0]} --drop; or, where only its savepoint is left: "
-        delete = f"lockstep savepoint {name} {PIN}{shadows[0]} --delete"
+        delete = f"lockstep savepoint {name} {make_pin(shadows[0])} --delete"
         yield EraseRefusal(EraseObstacle.SHADOWS, problem, step + delete)
     if plan.exported_hours:
         some = ", ".join(plan.exported_hours[:3])
@@ -457,8 +480,9 @@ def _find_refusals(
 
 def _find_shadows(folders: StreamFolders, plan: ErasePlan) -> list[str]:
     """Shadows by their tables, and by their savepoints: one that begins just now has no table yet."""
-    pinned = {name.removeprefix(PIN) for name in plan.savepoints if name.startswith(PIN)}
-    return sorted(pinned | {each.name for each in list_shadows(plan.stream, folders.root)})
+    found = {each.name for each in list_shadows(plan.stream, folders.root)}
+    pins = {name for name in plan.savepoints if name.startswith(PIN)} - set(map(make_pin, found))
+    return sorted(found | {name.removeprefix(PIN) for name in pins})
 
 
 def _commit(
@@ -568,56 +592,92 @@ def _find_erased(
     for file in written:
         for key, found in file.erased:
             places.setdefault(key, []).append(found)
-    ranges = _read_ranges(folders, prepared.head, places.keys())
+    ranges = read_range_ends(folders, prepared.head, places.keys())
     digest, erased = prepared.plan.digest, dict[Key, list[ErasedRows]]()
     for each in prepared.plan.partitions:
         key = (each.topic_id, each.partition)
-        erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, ())))
+        erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, NO_ENDS)))
         if not erased[key]:
             none = ErasedRows(digest=digest, start=each.position, batch=prepared.head.batch + 1, rows=0, messages=0)
             erased[key] = [none]
     return erased
 
 
-class RangeEnd(NamedTuple):
-    """Where the range of a batch ends: its offset, rows that timers emitted there, and the batch."""
+class RangeEnds(msgspec.Struct, frozen=True):
+    """Where the ranges of one partition end, in order of batches: one element a range.
 
-    until: int
-    rows_emitted: int
-    batch: int
+    Attributes:
+        until: The offset after the range.
+        rows_emitted: Rows that timers emitted there.
+        batch: The batch.
+    """
+
+    until: npt.NDArray[np.int64]
+    rows_emitted: npt.NDArray[np.int64]
+    batch: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(rows: npt.NDArray[np.int64]) -> RangeEnds:
+        """Those of some rows: until, rows_emitted and batch of each."""
+        ordered = rows[np.argsort(rows[:, 2], kind="stable")]
+        return RangeEnds(ordered[:, 0], ordered[:, 1], ordered[:, 2])
+
+    def find_batch(self, held: int, emitted: int, row: int) -> int:
+        """The batch that emitted a row which lies in a range: a timer emits where the range before ends."""
+        first = int(np.searchsorted(self.until, emitted, side="left"))
+        for ended in range(first, held):
+            if row < self.rows_emitted[ended]:
+                return int(self.batch[ended])
+        return int(self.batch[min(held, len(self.batch) - 1)]) if len(self.batch) else 0
 
 
-def _read_ranges(folders: StreamFolders, head: Head, keys: Iterable[Key]) -> dict[Key, list[RangeEnd]]:
-    """The ranges of some partitions that count, in order of batches."""
-    wanted, found = set(keys), dict[Key, list[RangeEnd]]()
-    if not wanted:
-        return found
-    columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
-    for row in ledger.read_columns(folders.ledger, columns, last_batch=head.batch).to_pylist():
-        key = (row["topic_id"], row["partition"])
-        if key in wanted and row["batch"] <= head.valid_batches.get(row["generation"], -1):
-            found.setdefault(key, []).append(RangeEnd(row["until"], row["rows_emitted"] or 0, row["batch"]))
-    return found
+NO_ENDS = RangeEnds.of(np.zeros((0, 3), np.int64))
+_RANGE_COLUMNS = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
 
 
-def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: Sequence[RangeEnd]) -> Iterator[ErasedRows]:
+def read_range_ends(folders: StreamFolders, head: Head, keys: Iterable[Key]) -> dict[Key, RangeEnds]:
+    """The ranges of some partitions that count.
+
+    Three numbers of each are in memory: the ledger of a year has a hundred million rows.
+    """
+    found = {key: bytearray() for key in keys}
+    if not found:
+        return {}
+    for rows in ledger.iterate_columns(folders.ledger, _RANGE_COLUMNS, last_batch=head.batch):
+        for key, ends in _split_ends(rows, head.valid_batches, found.keys()):
+            found[key] += ends.tobytes()
+    return {key: RangeEnds.of(np.frombuffer(ends, np.int64).reshape(-1, 3)) for key, ends in found.items()}
+
+
+def _split_ends(
+    rows: pa.Table, valid: Mapping[int, int], wanted: Container[Key]
+) -> Iterator[tuple[Key, npt.NDArray[np.int64]]]:
+    """Until, rows_emitted and batch of the rows that count, by partition."""
+    topic_ids = rows["topic_id"].combine_chunks().dictionary_encode()
+    names, codes = topic_ids.dictionary.to_pylist(), topic_ids.indices.to_numpy(zero_copy_only=False)
+    generation, batch, partition, until, emitted = (
+        np.asarray(rows[name].fill_null(pa.scalar(0, rows[name].type)).to_numpy(), np.int64)
+        for name in ("generation", "batch", "partition", "until", "rows_emitted")
+    )
+    counts = batch <= np.array([valid.get(each, -1) for each in generation.tolist()], np.int64)
+    ends = np.column_stack((until, emitted, batch))
+    for code, number in set(zip(codes[counts].tolist(), partition[counts].tolist(), strict=True)):
+        key = (str(names[code]), int(number))
+        if key in wanted:
+            yield key, ends[counts & (codes == code) & (partition == number)]
+
+
+def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: RangeEnds) -> Iterator[ErasedRows]:
     """Erased rows by the range whose offsets hold them and the batch that emitted them. Pure.
 
     Both are the same but for rows that timers emitted where a range ends: the next range holds their offset.
     """
-    untils = np.array([each.until for each in ranges], np.int64)
-    at_end: dict[int, list[RangeEnd]] = {}
-    for each in ranges:
-        at_end.setdefault(each.until, []).append(each)
     starts, rows, messages = dict[tuple[int, int], int](), Counter[tuple[int, int]](), dict[tuple[int, int], set[int]]()
     for part in places:
-        holding = np.searchsorted(untils, part.emit_offset, side="right")
+        holding = np.searchsorted(ranges.until, part.emit_offset, side="right")
         listed = zip(holding.tolist(), part.emit_offset.tolist(), part.row.tolist(), part.offset.tolist(), strict=True)
         for held, emitted, row, offset in listed:
-            ended = next((each.batch for each in at_end.get(emitted, ()) if row < each.rows_emitted), None)
-            last = ranges[-1].batch if ranges else 0
-            batch = ended if ended is not None else ranges[held].batch if held < len(ranges) else last
-            key = (held, batch)
+            key = (held, ranges.find_batch(held, emitted, row))
             starts[key] = min(starts.get(key, emitted), emitted)
             rows[key] += 1
             messages.setdefault(key, set()).add(offset)

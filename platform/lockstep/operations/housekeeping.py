@@ -28,6 +28,7 @@ from lockstep.operations.erase import finish_erasing
 from lockstep.operations.export import list_proven_hours
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.retain import drop_old_rows, plan_retention
+from lockstep.operations.shadow import delete_dropped, list_dropped
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.tables import NoTable
 from lockstep.storage import find_storage
@@ -115,7 +116,8 @@ def run_housekeeping(
     3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
     5. Delete heartbeat and request files of old epochs.
-    6. Measure what is left, for `lockstep status` and the asset.
+    6. Delete what killed deletions of shadows left below the table root.
+    7. Measure what is left, for `lockstep status` and the asset.
 
     Args:
         folders: Folders of the stream.
@@ -140,6 +142,7 @@ def run_housekeeping(
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
+        "dropped shadows": partial(_delete_dropped, folders.root, plan_only=plan_only),  # 6
     }
     if not plan_only:
         due = {
@@ -154,7 +157,7 @@ def run_housekeeping(
         rewind_floor=head.rewind_floor,
         steps=(*dropped, *(_attempt(step, files, plan_only=plan_only) for step, files in due.items())),
     )
-    result = _with_growth(folders, result)  # 6
+    result = _with_growth(folders, result)  # 7
     if result.problems:
         raise HousekeepingFailed(result)
     return result
@@ -312,6 +315,14 @@ def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
         epoch = path.stem.rpartition("-")[2]
         if epoch.isdigit() and int(epoch) < head.epoch - EPOCHS_KEPT:
             yield path
+
+
+def _delete_dropped(root: Path, *, plan_only: bool) -> Iterator[Path]:
+    """The files of deleted shadows; after them their folders go."""
+    for folder in list_dropped(root):
+        yield from [folder / name for name, _ in find_storage(folder).walk_files(folder)]
+    if not plan_only:
+        delete_dropped(root)
 
 
 def _attempt(step: str, due: Callable[[], Iterable[Path]], *, plan_only: bool) -> StepResult:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from lockstep.compaction.plan import LiveFile, LiveFiles
 from lockstep.compaction.row_order import PartitionKey, RowPlace, find_segments
 from lockstep.compaction.run import make_removal
+from lockstep.declare.stream import RETENTION_MAX
 from lockstep.engine.driver.planner import find_current_hour
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.model.table_schema import IDENTITY
@@ -81,7 +82,9 @@ def find_oldest_hour(head: Head, clock_hour: str, keep: timedelta) -> str:
     machine, drops nothing that is younger.
     """
     newest = min(head.hour, clock_hour)
-    return (datetime.strptime(newest, _HOUR).replace(tzinfo=UTC) - keep).strftime(_HOUR) if newest else ""
+    if not newest:
+        return ""
+    return (datetime.strptime(newest, _HOUR).replace(tzinfo=UTC) - min(keep, RETENTION_MAX)).strftime(_HOUR)
 
 
 def plan_retention(folders: StreamFolders, keep: timedelta, *, exported: frozenset[str] | None = None) -> RetentionPlan:

@@ -6,6 +6,7 @@ docs/decisions/0028 says what is taken over and why; docs/shadow.md is the way t
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.rewind import (
+    SAVEPOINT_NAME,
     Obstacle,
     RewindObstacle,
     find_state_files,
@@ -38,6 +40,7 @@ from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
 from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_batch
+from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import format_some
@@ -49,6 +52,12 @@ SUFFIX = "_shadow"
 
 PIN = "shadow-"
 """Names of savepoints that keep the batches with which shadows began begin so."""
+PIN_CHARACTERS, PIN_DIGEST_CHARACTERS = 47, 12
+"""Of a name that does not fit: with the dot the 60 characters that the name of a savepoint may have."""
+
+
+DROPPED = ".dropped"
+"""Ends the name of the folder of a shadow that is being deleted; the name of no stream has a dot."""
 
 
 class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,27 +214,65 @@ def find_shadow(name: str, settings: Settings) -> AnyStream | None:
     return declared
 
 
+class ShadowsFound(msgspec.Struct, frozen=True):
+    """What a table root has of shadows of a stream.
+
+    Attributes:
+        shadows: The shadows, by name.
+        foreign: Names of other streams whose tables have a foreign commit; before it they were no shadows of this one.
+    """
+
+    shadows: tuple[ShadowShown, ...]
+    foreign: tuple[str, ...]
+
+
 def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
-    """The shadows of a stream below a table root, by name."""
-    return tuple(_list_shadows(stream, root))
+    """The shadows of a stream below a table root, by name. Raises as `look_for_shadows`."""
+    return look_for_shadows(stream, root).shadows
 
 
-def _list_shadows(stream: str, root: Path) -> Iterable[ShadowShown]:
+def look_for_shadows(stream: str, root: Path) -> ShadowsFound:
+    """The shadows of a stream below a table root; a foreign commit to the table of another stream hides none.
+
+    Raises:
+        ForeignCommit: A shadow of the stream has a foreign commit, or a table has no commit of lockstep to go by.
+        TableError: A table does not match its head.
+    """
+    shadows, foreign = list[ShadowShown](), list[str]()
     for name in filter(NAME.fullmatch, sorted(find_storage(root).list_names(root))):
         folders = StreamFolders(name, root)
-        head = try_read_head(folders) if delta_log.has_log(folders.table) else None
-        if head is None or head.origin is None or head.origin.stream != stream:
+        try:
+            head = try_read_head(folders)
+        except ForeignCommit:
+            if _may_be_shadow_of(stream, folders):
+                raise
+            foreign.append(name)
             continue
-        yield ShadowShown(
-            name=name,
-            stream=stream,
-            from_batch=head.origin.batch,
-            begun_at=datetime.fromtimestamp(head.origin.at, UTC),
-            code=head.origin.code,
-            batch=head.batch,
-            desired=head.desired.value,
-            cause=head.origin.cause,
-        )
+        if head is not None and head.origin is not None and head.origin.stream == stream:
+            shadows.append(_show(name, head, head.origin))
+    return ShadowsFound(tuple(shadows), tuple(foreign))
+
+
+def _may_be_shadow_of(stream: str, folders: StreamFolders) -> bool:
+    """Whether the newest head in the log of a table with a foreign commit names the stream, or there is none."""
+    for version in reversed(delta_log.list_versions(folders.table)):
+        entry = delta_log.read_entry(folders.table, version)
+        if entry is not None and entry.head is not None:
+            return entry.head.origin is not None and entry.head.origin.stream == stream
+    return True
+
+
+def _show(name: str, head: Head, origin: Origin) -> ShadowShown:
+    return ShadowShown(
+        name=name,
+        stream=origin.stream,
+        from_batch=origin.batch,
+        begun_at=datetime.fromtimestamp(origin.at, UTC),
+        code=origin.code,
+        batch=head.batch,
+        desired=head.desired.value,
+        cause=origin.cause,
+    )
 
 
 class _PreparedShadow(msgspec.Struct, frozen=True):
@@ -335,17 +382,30 @@ def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who:
     prepared = _prepare(source, name, start)  # 1
     if prepared.plan.obstacles:
         raise ShadowRefused(source.stream.name, "a shadow", prepared.plan.obstacles)
-    pin = make_pin(name)
-    if all(each.name != pin for each in prepared.head.savepoints):  # 2
-        make_savepoint(source.folders, pin, who=who, why=f"shadow {name}", at=str(prepared.target.batch))
+    _keep_batch(source.folders, prepared, who)  # 2
     landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
     side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
-    return next(each for each in _list_shadows(source.stream.name, source.folders.root) if each.name == name)
+    return next(each for each in list_shadows(source.stream.name, source.folders.root) if each.name == name)
+
+
+def _keep_batch(folders: StreamFolders, prepared: _PreparedShadow, who: str) -> None:
+    """Keep the batch with a savepoint; one of a beginning that was killed may keep another batch."""
+    name, batch = prepared.plan.name, prepared.target.batch
+    kept = [each.batch for each in prepared.head.savepoints if each.name == make_pin(name)]
+    if kept != [batch]:
+        release_pin(folders, name, who)
+        make_savepoint(folders, make_pin(name), who=who, why=f"shadow {name}", at=str(batch))
 
 
 def make_pin(name: str) -> str:
-    """Name of the savepoint that keeps the batch with which a shadow began."""
-    return f"{PIN}{name}"[:60]
+    """Name of the savepoint that keeps the batch with which a shadow began; no two shadows share one.
+
+    A long name is cut and ends with a digest, after a dot, which no name of a shadow has.
+    """
+    pin = f"{PIN}{name}"
+    if SAVEPOINT_NAME.fullmatch(pin):
+        return pin
+    return f"{pin[:PIN_CHARACTERS]}.{hashlib.sha256(name.encode()).hexdigest()[:PIN_DIGEST_CHARACTERS]}"
 
 
 def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: str) -> Head:
@@ -448,7 +508,8 @@ def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFo
 def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> ShadowDropped:
     """Delete a shadow: its tables, its state, its consumer group and the savepoint that kept its beginning.
 
-    The folder is renamed first, so that a kill leaves a whole shadow or none. Safe to repeat.
+    The folder is renamed first, so that a kill leaves a whole shadow or none. Safe to repeat. What a killed deletion
+    leaves is deleted by housekeeping, and by an erasure.
 
     Raises:
         NoTable: There is no such table.
@@ -464,11 +525,25 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
     ConsumerGroup(settings.kafka, name).forget()
     release_pin(StreamFolders(stream, settings.table_root), name, who)
     storage, folder = find_storage(folders.table), folders.table.parent
-    grave = folder.with_name(f".{name}.dropped")
-    storage.delete_folder(grave)
-    storage.move(folder, grave)
-    storage.delete_folder(grave)
+    dropped = folder.with_name(f".{name}{DROPPED}")
+    storage.delete_folder(dropped)
+    storage.move(folder, dropped)
+    storage.delete_folder(dropped)
     return ShadowDropped(name, stream, head.batch)
+
+
+def list_dropped(root: Path) -> list[Path]:
+    """Folders of shadows whose deletion was killed, or is under way: nothing reads them any more."""
+    names = (name for name in find_storage(root).list_names(root) if name.startswith(".") and name.endswith(DROPPED))
+    return sorted(root / name for name in names if NAME.fullmatch(name[1 : -len(DROPPED)]))
+
+
+def delete_dropped(root: Path) -> None:
+    """Delete what killed deletions of shadows left below a table root; safe next to another process that does so."""
+    storage = find_storage(root)
+    for folder in list_dropped(root):
+        while storage.exists(folder):  # of two deletions one may stop at a file that the other has deleted
+            storage.delete_folder(folder)
 
 
 def release_pin(folders: StreamFolders, name: str, who: str) -> None:

@@ -55,11 +55,11 @@ def read_verified_rows(path: Path, stream: str, columns: list[str] | None = None
         return parquet.read(columns=columns, use_threads=False)
 
 
-def iterate_verified_rows(path: Path, stream: str) -> Iterator[pa.Table]:
-    """The rows of such a file, a row group at a time. Raises as `read_verified` does."""
+def iterate_verified_rows(path: Path, stream: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of such a file, by default all columns of it, a row group at a time. Raises as `read_verified` does."""
     with pq.ParquetFile(pa.BufferReader(read_verified(path, stream)), pre_buffer=False) as parquet:
         for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group, use_threads=False)
+            yield parquet.read_row_group(group, columns=columns, use_threads=False)
 
 
 def _damaged(path: Path, problem: str, stream: str) -> TableError:

@@ -274,6 +274,22 @@ def read_columns(
     return _read_files(ledger, paths, columns, first_batch=first_batch, last_batch=last_batch)
 
 
+def iterate_columns(ledger: Path, columns: list[str], *, last_batch: int | None = None) -> Iterator[pa.Table]:
+    """Some columns of the rows of all batches, in tables and in no order of them. Raises as `read_ledger` does.
+
+    A row group of a file is in memory: the ledger of a year has a hundred million rows.
+
+    Args:
+        ledger: Folder of the ledger.
+        columns: Names of columns, those by which rows are sorted among them.
+        last_batch: Last batch; by default the newest.
+    """
+    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    for path in find_live_files(ledger, last_batch=last_batch):
+        for rows in iterate_verified_rows(ledger / path, ledger.parent.name, columns):
+            yield _in_order([rows.filter(_within(0, last_batch))], schema)
+
+
 def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], LedgerRow]:
     """The newest ledger row of every partition as of a head, by (topic id, partition).
 

@@ -29,7 +29,7 @@ class ErasedSessions:
             self._read(chain)
 
     def _read(self, chain: LedgerChain) -> None:
-        for row in chain.ranges:
+        for row in chain.erasing:
             self._ends |= {each.digest: chain.end_of(row.batch) for each in row.erased}
             self._counts += [(each.start, each.batch, each.rows) for each in row.erased]
         self._counts.sort()

@@ -6,17 +6,19 @@ kind of storage needs a second reader here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import cast, overload
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from typing_extensions import override
 
 from lockstep.errors import TableError
 from lockstep.model.position import SegmentRef
@@ -26,6 +28,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import read_verified
 from lockstep.table.layout import StreamFolders
+from lockstep.verify.ledger_rows import LedgerSpool, Numbers, PartitionRows
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 
 Key = tuple[str, int]
@@ -169,6 +172,64 @@ def to_microseconds(at: datetime | None) -> int | None:
     return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
 
 
+BLOCK_ROWS, BLOCKS_KEPT = 128, 3
+"""Ranges that are made together, and how many blocks of them stay: a proof looks at a range and at the one before."""
+
+
+class StoredRanges(Sequence[LedgerRange]):
+    """The ranges of one partition, in order of batches, made from their rows as they are asked for.
+
+    A few of them are in memory: an object of each would be 4 kB, and a month has half a million batches.
+    """
+
+    def __init__(self, rows: PartitionRows) -> None:
+        self.rows = rows
+        self._blocks: list[tuple[int, list[LedgerRange]]] = []
+
+    def __len__(self) -> int:
+        """The number of ranges."""
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> LedgerRange: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[LedgerRange]: ...
+
+    @override
+    def __getitem__(self, at: int | slice) -> LedgerRange | list[LedgerRange]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(at)
+        return self._find(number) or self._decode(number)
+
+    @override
+    def __iter__(self) -> Iterator[LedgerRange]:
+        for first in range(0, len(self), BLOCK_ROWS):
+            yield from map(_range, self.rows.read(first, first + BLOCK_ROWS))
+
+    def select(self, numbers: Iterable[int]) -> tuple[LedgerRange, ...]:
+        """Some ranges."""
+        return tuple(self[int(number)] for number in numbers)
+
+    def _find(self, number: int) -> LedgerRange | None:
+        for first, ranges in self._blocks:
+            if first <= number < first + len(ranges):
+                return ranges[number - first]
+        return None
+
+    def _decode(self, number: int) -> LedgerRange:
+        """A range alone, or with its block where one next to it was asked for before: a walk goes on."""
+        first, until = number, number + 1
+        if number == 0 or self._find(number - 1) or self._find(number + 1):
+            first = number - number % BLOCK_ROWS
+            until = first + BLOCK_ROWS
+        self._blocks = [*self._blocks[-BLOCKS_KEPT + 1 :], (first, [*map(_range, self.rows.read(first, until))])]
+        return cast("LedgerRange", self._find(number))
+
+
 class LedgerChain(msgspec.Struct):
     """All ranges of one partition, in order of batches.
 
@@ -176,11 +237,19 @@ class LedgerChain(msgspec.Struct):
         place: The partition.
         ranges: Its ranges.
         grown_at: Batches at which its topic got another partition.
+        erasing: Those of its ranges that are erasures.
+        lossy: Those that an operator gave up.
+        expired: Those with offsets that had expired before they were read.
+        joined_at: The first offsets read of its log, where that was not its beginning, as its ranges say.
     """
 
     place: ViolationPlace
-    ranges: list[LedgerRange]
+    ranges: StoredRanges
     grown_at: frozenset[int] = frozenset()
+    erasing: tuple[LedgerRange, ...] = ()
+    lossy: tuple[LedgerRange, ...] = ()
+    expired: tuple[LedgerRange, ...] = ()
+    joined_at: frozenset[int] = frozenset()
 
     @property
     def start(self) -> int:
@@ -199,34 +268,50 @@ class LedgerChain(msgspec.Struct):
 
     def end_of(self, batch: int) -> RowPosition:
         """Where the rows of later batches begin; those of a timer lie where the range ends that it ended."""
-        last = max((row for row in self.ranges if row.batch <= batch), key=lambda row: row.batch, default=None)
-        return (self.start, 0) if last is None else (last.until, last.rows_emitted)
+        count = count_up_to(self.ranges, batch)
+        return (self.ranges[count - 1].until, self.ranges[count - 1].rows_emitted) if count else (self.start, 0)
 
 
-def make_chains(rows: Iterable[LedgerRange], violations: Violations) -> dict[Key, LedgerChain]:
+def count_up_to(ranges: Sequence[LedgerRange], batch: int) -> int:
+    """The number of ranges of batches up to one."""
+    return bisect_right(ranges, batch, key=lambda row: row.batch)
+
+
+def make_chains(rows: Mapping[Key, StoredRanges], violations: Violations) -> dict[Key, LedgerChain]:
     """Ranges by partition; checks that each begins where the one before ended."""
-    found: dict[Key, LedgerChain] = {}
-    for row in sorted(rows, key=lambda each: (each.batch, each.start, each.until)):
-        found.setdefault((row.topic_id, row.partition), LedgerChain(row.place, [])).ranges.append(row)
-    for chain in found.values():
-        _check_joints(chain, violations)
+    found = {key: _make_chain(ranges) for key, ranges in rows.items()}
+    for key, chain in found.items():
+        _check_joints(chain.place, rows[key], violations)
     return {key: msgspec.structs.replace(chain, grown_at=_growth(chain, found)) for key, chain in found.items()}
 
 
-def _check_joints(chain: LedgerChain, violations: Violations) -> None:
-    for before, after in pairwise(chain.ranges):
+def _make_chain(ranges: StoredRanges) -> LedgerChain:
+    rows = ranges.rows
+    return LedgerChain(
+        ranges[0].place,
+        ranges,
+        erasing=ranges.select(rows.find_rows_with("erased")),
+        lossy=tuple(each for each in ranges.select(rows.find_rows_with("accepted_loss")) if each.is_loss),
+        expired=ranges.select(rows.find_rows_with_part("holes", "cause", EXPIRED)),
+        joined_at=frozenset(np.unique(rows.read_numbers("joined_at")).tolist()),
+    )
+
+
+def _check_joints(place: ViolationPlace, ranges: StoredRanges, violations: Violations) -> None:
+    batch, start, until = (ranges.rows.read_numbers(name) for name in ("batch", "start", "until"))
+    wrong = np.flatnonzero((batch[1:] == batch[:-1]) | (start[1:] != until[:-1]))
+    for number in wrong.tolist():
+        before, after = ranges[number], ranges[number + 1]
         if before.batch == after.batch:
             found = f"[{before.start}, {before.until}) and [{after.start}, {after.until}) in batch {after.batch}"
-            violations.add(ViolationKind.LEDGER_ROW_DOUBLED, chain.place, after.start, "one row a batch", found)
-        elif after.start != before.until:
+            violations.add(ViolationKind.LEDGER_ROW_DOUBLED, place, after.start, "one row a batch", found)
+        else:
             kind = ViolationKind.RANGE_GAP if after.start > before.until else ViolationKind.RANGE_OVERLAP
             found = f"batch {after.batch} starts at {after.start}"
-            violations.add(kind, chain.place, min(before.until, after.start), f"start {before.until}", found)
-    for row in chain.ranges:
-        if row.until < row.start:
-            violations.add(
-                ViolationKind.RANGE_OVERLAP, chain.place, row.until, f"an end from {row.start} on", row.until
-            )
+            violations.add(kind, place, min(before.until, after.start), f"start {before.until}", found)
+    for number in np.flatnonzero(until < start).tolist():
+        row = ranges[number]
+        violations.add(ViolationKind.RANGE_OVERLAP, place, row.until, f"an end from {row.start} on", row.until)
 
 
 def _growth(chain: LedgerChain, found: Mapping[Key, LedgerChain]) -> frozenset[int]:
@@ -235,15 +320,17 @@ def _growth(chain: LedgerChain, found: Mapping[Key, LedgerChain]) -> frozenset[i
     return frozenset(firsts - {min(firsts)})
 
 
-def find_first_provable(ranges: Sequence[LedgerRange], first_kept: int) -> int:
+def find_first_provable(ranges: StoredRanges, first_kept: int) -> int:
     """Index of the first range from which on Kafka retains everything that was read; len(ranges) for none.
 
     Where a log was truncated and grew again, the records at the earlier offsets are not the ones that were read.
     """
-    index = len(ranges)
-    while index > 0 and _is_kept(ranges[index - 1], first_kept):
-        index -= 1
-    return index
+    start, until, catching_up = (ranges.rows.read_numbers(name) for name in ("start", "until", "catching_up"))
+    is_plain = (catching_up == 0) & ((start == until) | (start >= first_kept))  # the others are few: up to the first
+    for number in np.flatnonzero(~is_plain)[::-1].tolist():
+        if not _is_kept(ranges[number], first_kept):
+            return int(number) + 1
+    return 0
 
 
 def find_first_with_state(
@@ -254,10 +341,10 @@ def find_first_with_state(
     Housekeeping keeps the state in force at the rewind floor and all later ones; the fold of a log from its first
     offset on needs none. Ranges of batches up to `inherited_up_to` are of another fold: of what a shadow took over.
     """
-    taken = sum(1 for row in ranges if row.batch <= inherited_up_to)
+    taken = count_up_to(ranges, inherited_up_to)
     if first == 0 and not taken:
         return 0
-    return max(first, taken, sum(1 for row in ranges if row.batch <= rewind_floor))
+    return max(first, taken, count_up_to(ranges, rewind_floor))
 
 
 def _is_kept(row: LedgerRange, first_kept: int) -> bool:
@@ -325,7 +412,8 @@ class StoredTables(msgspec.Struct):
         head: Its head; the proof ends at the head's batch.
         data_files: Live files of the output table.
         absent: Columns that were added to it, each with the last batch before it.
-        ledger: Ledger rows up to the head, without those of rewound generations.
+        ledger: Ledger rows up to the head, without those of rewound generations, by partition.
+        ledger_rows: How many.
         quarantine: Quarantine rows, likewise.
         late: Rows of the late table, likewise.
         checked: Number of compared side files.
@@ -336,20 +424,26 @@ class StoredTables(msgspec.Struct):
     head: Head
     data_files: list[StoredFile]
     absent: dict[str, int]
-    ledger: list[LedgerRange]
+    ledger: dict[Key, StoredRanges]
+    ledger_rows: int
     quarantine: list[Row]
     late: list[Row]
     checked: int
     notes: list[str]
 
 
-def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
+def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -> StoredTables:
     """Read the tables.
 
     1. The output table's head: the proof covers everything up to its batch.
     2. The side tables, which may hold later batches by now.
     3. All files that the output's commits name, those of later batches included.
-    4. Compare 2 with 3; read the rows.
+    4. Compare 2 with 3; read the rows, those of the ledger into scratch files.
+
+    Args:
+        folders: The folders of the stream.
+        violations: Where differences are noted.
+        scratch: A folder for the rows of the ledger, which stays as long as the result is used.
 
     Raises:
         TableError: A log cannot be read, or contains foreign entries.
@@ -369,20 +463,21 @@ def read_stored(folders: StreamFolders, violations: Violations) -> StoredTables:
     head, notes = base.head, []
     if named.first_version > 0:
         notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
-    ledger = _compared(sides[0], named.ledger, named, head, violations)  # 4
-    kept = _compared(sides[1], named.quarantine, named, head, violations)
-    too_late: list[Row] = []
+    spool, kept, too_late = LedgerSpool(scratch), list[Row](), list[Row]()
+    _compare(sides[0], named.ledger, named, head, violations, spool.add)  # 4
+    _compare(sides[1], named.quarantine, named, head, violations, lambda rows: kept.extend(rows.to_pylist()))
     if late is not None:
-        too_late = _compared(late, named.late, named, head, violations)
+        _compare(late, named.late, named, head, violations, lambda rows: too_late.extend(rows.to_pylist()))
     _check_data_files(folders.table, data_files, violations)
     return StoredTables(
         version=base.version,
         head=head,
         data_files=data_files,
         absent=_absent(table),
-        ledger=[_range(row) for row in _valid(ledger, head)],
-        quarantine=list(_valid(kept, head)),
-        late=list(_valid(too_late, head)),
+        ledger={key: StoredRanges(rows) for key, rows in spool.finish().items()},
+        ledger_rows=spool.rows,
+        quarantine=kept,
+        late=too_late,
         checked=sum(len(side.files) for side in (*sides, late) if side is not None),
         notes=notes,
     )
@@ -438,81 +533,162 @@ def _later(table: Path, version: int) -> Iterator[int]:
         at += 1
 
 
-def _compared(side: SideTable, files: NamedFiles, named: NamedFile, head: Head, violations: Violations) -> list[Row]:
-    """The rows of a side table, after its files were compared with those that the commits name."""
-    rows: list[Row] = []
+class _SidePart(msgspec.Struct, frozen=True):
+    """Rows of a side file that count.
+
+    Attributes:
+        first: Their first batch.
+        path: The file.
+        batches: Their batches; None for all of the file.
+    """
+
+    first: int
+    path: str
+    batches: Numbers | None = None
+
+
+def _compare(
+    side: SideTable,
+    files: NamedFiles,
+    named: NamedFile,
+    head: Head,
+    violations: Violations,
+    take: Callable[[pa.Table], None],
+) -> None:
+    """Give the rows of a side table that count, after its files were compared with those that the commits name.
+
+    They come a row group at a time, in order of batches as far as the files are.
+    """
     wanted = {file.path: (batch, file) for batch, those in files.items() for file in those}
-    compacted = _CompactedRows(side, violations)
+    parts = _find_parts(side, wanted, named, head, violations)
+    for part in sorted(parts, key=lambda each: (each.first, each.path)):
+        for rows in _read_groups(side.folder / part.path):
+            if part.path in wanted:
+                _check_batches(part.path, rows, range(part.first, wanted[part.path][0] + 1), violations)
+            take(_select(rows, part.batches, head))
+
+
+def _find_parts(
+    side: SideTable,
+    wanted: Mapping[str, tuple[int, SideFile]],
+    named: NamedFile,
+    head: Head,
+    violations: Violations,
+) -> list[_SidePart]:
+    """The files whose rows count.
+
+    1. Those that commits name, each with its batch; the others of these are in compacted files.
+    2. Those that no commit names any more, and what is left of the compacted ones.
+    """
+    parts, compacted = list[_SidePart](), _CompactedRows(side, violations)
     replaced: dict[int, list[SideFile]] = {}
     # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
     newest = max((batch for batch, _ in wanted.values() if batch <= head.batch), default=0)
-    for path, (batch, file) in sorted(wanted.items(), key=lambda item: item[1][0]):
-        if path not in side.files and compacted.has_rows(batch, named.find_begin(batch, [file])):
+    for path, (batch, file) in sorted(wanted.items(), key=lambda item: item[1][0]):  # 1
+        begins = named.find_begin(batch, [file])
+        if path not in side.files and compacted.has_rows(batch, begins):
             replaced.setdefault(batch, []).append(file)
             continue
         if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
             found = "no live file of that name"
             violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
-        if batch <= head.batch:
-            rows += _rows(side, file, range(named.begins.get(path, batch), batch + 1), violations)
+        if batch <= head.batch and _is_whole(side, batch, file, violations):
+            parts.append(_SidePart(begins, path))
     for batch, gone in replaced.items():
-        rows += compacted.take(batch, gone, begins=named.find_begin(batch, gone))
-    first_known = 0
+        compacted.take(batch, gone, begins=named.find_begin(batch, gone))
+    first_known = 0  # 2
     if named.first_version > 0:
         first_known = min((named.begins.get(path, batch) for path, (batch, _) in wanted.items()), default=0)
     for path in sorted(side.files.keys() - wanted.keys() - compacted.paths):
-        rows += _foreign_rows(side, path, first_known, violations)
-    return rows + compacted.rest(first_known)
+        parts += _foreign_parts(side, path, first_known, violations)
+    return parts + compacted.rest(first_known)
+
+
+def _read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, a row group at a time."""
+    with pq.ParquetFile(path, pre_buffer=False) as parquet:
+        for group in range(parquet.num_row_groups):
+            yield parquet.read_row_group(group, columns=columns, use_threads=False)
+
+
+def _read_batches(path: Path) -> Numbers | None:
+    """The batch of each row of a file, of which every value can be read; None when it is missing or no Parquet."""
+    try:
+        found = [_to_numbers(rows, "batch") for rows in _read_groups(path)]
+    except (pa.ArrowException, OSError):
+        return None
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
+def _to_numbers(rows: pa.Table, name: str) -> Numbers:
+    column = rows[name]
+    return np.asarray(column.fill_null(pa.scalar(-1, column.type)).to_numpy(), np.int64)
+
+
+def _select(rows: pa.Table, batches: Numbers | None, head: Head) -> pa.Table:
+    """The rows of some batches, as far as they were not rewound."""
+    last_batch = {ended.generation: ended.last_batch for ended in head.lineage} | {head.generation: head.batch}
+    batch, generations = _to_numbers(rows, "batch"), _to_numbers(rows, "generation")
+    counts = np.zeros(len(batch), bool)
+    for generation in np.unique(generations).tolist():
+        counts |= (generations == generation) & (batch <= last_batch.get(generation, -1))
+    if batches is not None:
+        counts &= np.isin(batch, batches)
+    return rows if counts.all() else rows.filter(pa.array(counts))
 
 
 class _CompactedRows:
-    """Rows of compacted files of a side table, which replaced the files that commits name.
+    """Rows of compacted files of a side table, which replaced the files that commits name; counted by batch.
 
     Attributes:
         paths: Those files.
-        rows: Their rows by batch.
     """
 
     def __init__(self, side: SideTable, violations: Violations) -> None:
         self._side, self._violations = side, violations
         self.paths = {path for path in side.files if path.startswith(COMPACTED)}
-        self.rows: dict[int, list[Row]] = {}
-        for path in sorted(self.paths):
-            for row in self._read(path):
-                self.rows.setdefault(cast("int", row["batch"]), []).append(row)
+        self._held = {path: np.unique(self._read(path), return_counts=True) for path in sorted(self.paths)}
+        empty = np.zeros(0, np.int64)
+        batches = np.concatenate([empty, *(batches for batches, _ in self._held.values())])
+        self._batches, places = np.unique(batches, return_inverse=True)
+        self._rows = np.zeros(len(self._batches), np.int64)
+        np.add.at(self._rows, places, np.concatenate([empty, *(rows for _, rows in self._held.values())]))
+        self._is_left = np.ones(len(self._batches), bool)
 
     def has_rows(self, last: int, begins: int) -> bool:
         """Whether it has rows of a commit: of one batch, or of several from `begins` on."""
-        return any(batch in self.rows for batch in range(begins, last + 1))
+        return bool(self._is_left[self._find(begins, last)].any())
 
-    def take(self, last: int, files: Sequence[SideFile], *, begins: int) -> list[Row]:
-        """The rows of one commit, whose number must match; of its files that are not live any more."""
-        found = [row for batch in range(begins, last + 1) for row in self.rows.pop(batch, ())]
-        rows = sum(file.rows for file in files)
-        if len(found) != rows:
+    def take(self, last: int, files: Sequence[SideFile], *, begins: int) -> None:
+        """Take the rows of one commit, whose number must match; of its files that are not live any more."""
+        here = self._find(begins, last)
+        found, rows = int(self._rows[here][self._is_left[here]].sum()), sum(file.rows for file in files)
+        self._is_left[here] = False
+        if found != rows:
             expected = f"{self._side.name}/{files[0].path}: {rows} rows"
-            self._changed(expected, f"{len(found)} rows of batch {last} in a compacted file")
-        return found
+            self._changed(expected, f"{found} rows of batch {last} in a compacted file")
 
-    def rest(self, first_known: int) -> list[Row]:
-        """Rows that no commit names: expected only of batches whose commits were cleaned up."""
-        rows: list[Row] = []
-        for batch, found in sorted(self.rows.items()):
-            if batch < first_known:
-                rows += found
-            else:
-                expected = "only rows of files that commits name"
-                self._violations.add(
-                    ViolationKind.SIDE_FILE_FOREIGN, None, None, expected, f"{len(found)} rows of batch {batch}"
-                )
-        return rows
+    def rest(self, first_known: int) -> list[_SidePart]:
+        """What counts of the files: the rows that were taken, and those of batches whose commits were cleaned up."""
+        foreign = self._is_left & (self._batches >= first_known)
+        for batch, rows in zip(self._batches[foreign].tolist(), self._rows[foreign].tolist(), strict=True):
+            expected = "only rows of files that commits name"
+            self._violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, expected, f"{rows} rows of batch {batch}")
+        held = ((path, np.setdiff1d(batches, self._batches[foreign])) for path, (batches, _) in self._held.items())
+        return [_SidePart(int(batches[0]), path, batches) for path, batches in held if len(batches)]
 
-    def _read(self, path: str) -> list[Row]:
+    def _find(self, first: int, last: int) -> slice:
+        """Where the batches from one to another are."""
+        return slice(*np.searchsorted(self._batches, [first, last + 1]).tolist())
+
+    def _read(self, path: str) -> Numbers:
+        """The batch of each row."""
         try:
             read_verified(self._side.folder / path, self._side.folder.parent.name)
         except TableError as error:
             self._changed(f"{self._side.name}/{path} as it was written", error.problem)
-        rows, live = _read(self._side.folder / path) or [], self._side.files[path]
+        found, live = _read_batches(self._side.folder / path), self._side.files[path]
+        rows = np.zeros(0, np.int64) if found is None else found
         if len(rows) != live.rows:
             self._changed(f"{self._side.name}/{path}: {live.rows} rows", f"{len(rows)} rows")
         return rows
@@ -521,51 +697,42 @@ class _CompactedRows:
         self._violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
 
 
-def _foreign_rows(side: SideTable, path: str, first_known: int, violations: Violations) -> list[Row]:
-    """Rows of a file that no commit names: expected only of batches whose commits were cleaned up."""
-    rows = _read(side.folder / path) or []
-    if rows and all(cast("int", row["batch"]) < first_known for row in rows):
-        return rows
-    found = f"{len(rows)} rows in {side.name}/{path}"
-    violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, "only files that commits name", found)
+def _foreign_parts(side: SideTable, path: str, first_known: int, violations: Violations) -> list[_SidePart]:
+    """A file that no commit names: expected only of batches whose commits were cleaned up."""
+    found = _read_batches(side.folder / path)
+    batches = np.zeros(0, np.int64) if found is None else found
+    if len(batches) and int(batches.max()) < first_known:
+        return [_SidePart(int(batches.min()), path)]
+    said = f"{len(batches)} rows in {side.name}/{path}"
+    violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, "only files that commits name", said)
     return []
 
 
-def _rows(side: SideTable, file: SideFile, batches: range, violations: Violations) -> list[Row]:
-    """The rows of a file that a commit names, whether the side table has it or not."""
-    path, batch = side.folder / file.path, batches[-1]
-    rows, live = _read(path), side.files.get(file.path)
-    if rows is None:
+def _is_whole(side: SideTable, batch: int, file: SideFile, violations: Violations) -> bool:
+    """Whether a file that a commit names can be read, whether the side table has it or not; compares its size."""
+    path = side.folder / file.path
+    batches, live = _read_batches(path), side.files.get(file.path)
+    if batches is None:
         found = "unreadable" if path.exists() else "no such file"
         violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
-        return []
+        return False
     sizes = {path.stat().st_size} | ({live.size} if live is not None else set())
-    counts = {len(rows)} | ({live.rows} if live is not None else set())
+    counts = {len(batches)} | ({live.rows} if live is not None else set())
     if sizes != {file.size} or counts != {file.rows}:
         found = f"{sorted(sizes)} bytes, {sorted(counts)} rows"
         expected = f"{side.name}/{file.path}: {file.size} bytes, {file.rows} rows"
         violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
-    for row in rows:
-        if row["batch"] not in batches:
-            found = f"a row of batch {row['batch']}, {row['topic']}/{row['partition']}"
-            violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, f"rows of batch {batch} in {file.path}", found)
-    return rows
+    return True
 
 
-def _read(path: Path) -> list[Row] | None:
-    """The rows of a file; None when it is missing or no Parquet."""
-    try:
-        return pq.ParquetFile(path).read().to_pylist()
-    except (pa.ArrowException, OSError):
-        return None
-
-
-def _valid(rows: Iterable[Row], head: Head) -> Iterator[Row]:
-    """Rows of batches that were not rewound."""
-    last_batch = {ended.generation: ended.last_batch for ended in head.lineage} | {head.generation: head.batch}
-    for row in rows:
-        if cast("int", row["batch"]) <= last_batch.get(cast("int", row["generation"]), -1):
-            yield row
+def _check_batches(path: str, rows: pa.Table, batches: range, violations: Violations) -> None:
+    """Each row of a file is of the batches of the commit that names it."""
+    found = _to_numbers(rows, "batch")
+    outside = np.flatnonzero((found < batches.start) | (found >= batches.stop))
+    for row in rows.select(["batch", "topic", "partition"]).take(outside).to_pylist():
+        said = f"a row of batch {row['batch']}, {row['topic']}/{row['partition']}"
+        expected = f"rows of batch {batches[-1]} in {path}"
+        violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, expected, said)
 
 
 def _range(row: Row) -> LedgerRange:

@@ -15,7 +15,7 @@ from lockstep.errors import StateError, TableError
 from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import StateVersion, read_header, read_segment
 from lockstep.table import delta_log
-from lockstep.table.delta_log import FIRST_BATCH, Imported, Origin
+from lockstep.table.delta_log import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions_at
 from lockstep.verify.ledger import Key, LedgerRange, Skipped, StoredTables, to_microseconds
@@ -31,7 +31,7 @@ def check_origin(folders: StreamFolders, stored: StoredTables, violations: Viola
     origin = stored.head.taken_over
     if origin is None:
         return
-    first = {(row.topic_id, row.partition): row for row in stored.ledger if row.batch == FIRST_BATCH}
+    first = {key: ranges[0] for key, ranges in stored.ledger.items() if ranges[0].batch == FIRST_BATCH}
     if stored.head.rewind_floor > FIRST_BATCH:  # 1
         stored.notes.append(
             f"the state of batch {origin.batch} of {origin.stream}, with which it began, is not kept any more"
@@ -68,9 +68,17 @@ def _read_source(source: StreamFolders, origin: Origin) -> Mapping[Key, LedgerRo
         head = entry.head if entry is not None else None
         if head is None or head.table_id != origin.table_id or not head.may_rewind_to(origin.batch):
             return None
-        return read_positions_at(source, origin.batch)
+        return _read_positions(source, head, origin.batch)
     except TableError:
         return None
+
+
+def _read_positions(source: StreamFolders, now: Head, batch: int) -> Mapping[Key, LedgerRow]:
+    """The positions of a batch, from the newest full set at it on; from the first batch, where its entry is gone."""
+    version = next((each.version for each in now.savepoints if each.batch == batch), None)
+    entry = None if version is None else delta_log.read_entry(source.table, version)
+    head = entry.head if entry is not None else delta_log.find_head_of_batch(source.table, batch)
+    return read_positions_at(source, batch, full_batch=0 if head is None else head.full_ledger_batch)
 
 
 def _section(row: LedgerRow) -> SegmentRef | None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -106,7 +107,11 @@ def make_summary(
 ) -> VerifyReport:
     """The report."""
     blocked = list(dict.fromkeys(work.blocked))
-    if not blocked and not work.messages and any(row.messages for row in stored.ledger):
+    if (
+        not blocked
+        and not work.messages
+        and any(ranges.rows.read_numbers("messages").any() for ranges in stored.ledger.values())
+    ):
         blocked.append("no message could be read again")
     invariants = tuple(
         _proven(each, _checked(each, stored, work), violations, blocked=bool(blocked)) for each in Invariant
@@ -169,7 +174,7 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
         return f"{work.table_rows} rows in {len(stored.data_files)} files"
     if invariant is Invariant.FOLD:
         return f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.kept} quarantined"
-    return f"{stored.checked} side files: {len(stored.ledger)} ledger rows, {len(stored.quarantine)} quarantine rows"
+    return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {len(stored.quarantine)} quarantine rows"
 
 
 _WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
@@ -265,10 +270,10 @@ def verify_stream(
     began, violations = time.process_time(), Violations()
     if not delta_log.has_log(folders.table):
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
-    stored = read_stored(folders, violations)  # 1
-    check_origin(folders, stored, violations)
-    found = make_chains(stored.ledger, violations)  # 2
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
+        stored = read_stored(folders, violations, Path(scratch))  # 1
+        check_origin(folders, stored, violations)
+        found = make_chains(stored.ledger, violations)  # 2
         rows.load(folders.table, stored.data_files)
         rows.check_order(violations)  # 3
         proving = _Proving(stream, folders, stored, rows, violations, find_declaration(stream, registry))
@@ -443,14 +448,14 @@ class _Proving:
         if chain.ranges[0].batch <= self._dropped and self._origin is None:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
-        if count := len({each.digest for row in chain.ranges for each in row.erased}):
+        if count := len({each.digest for row in chain.erasing for each in row.erased}):
             erased = f"{count} erased sessions are left out, by their digests"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (scope.note, erased))))
         self.work.scopes.append(scope)
 
     def _check_counts(self, chain: LedgerChain, ranges: int, cursor: RowCursor, aside: SideTableCheck) -> None:
         """Compare the first ranges of a partition with what is stored."""
-        first, erased = chain.ranges[:ranges], self._erased(chain)
+        first, erased = islice(chain.ranges, ranges), self._erased(chain)
         check_without_kafka(first, cursor, aside, self._violations, dropped_up_to=self._dropped, erased=erased)
 
     def _erased(self, chain: LedgerChain) -> ErasedSessions:
@@ -458,13 +463,13 @@ class _Proving:
 
     def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""
-        joined_here = chain.is_joined and {row.joined_at for row in chain.ranges} == {chain.start}
+        joined_here = chain.is_joined and chain.joined_at == {chain.start}
         if self._origin is not None and chain.ranges[0].batch == FIRST_BATCH:
             joined_here = True  # the position that it took over, which is proven by its digest
         if kept.first < chain.start and not joined_here and chain.ranges[0].accepted_loss is None:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
-        for row in chain.ranges:
+        for row in chain.expired:
             if kept.first < row.read_from and row.read_from > row.start:  # the start of a log never moves back
                 found = f"expired before offset {row.read_from}, says batch {row.batch}"
                 expected = f"messages from {max(kept.first, row.start)} on, which Kafka still has"
@@ -512,8 +517,8 @@ def _scope(
         notes.append(f"reading began at offset {chain.ranges[0].joined_at}, as declared (Topics.start)")
     if kept.end < chain.until:
         notes.append(f"Kafka's log ends at {kept.end}: offsets from there on are not proven")
-    if losses := [each for each in chain.ranges if each.is_loss]:
-        notes.append("; ".join(f"accepted loss: {each.accepted_loss}" for each in losses))
+    if chain.lossy:
+        notes.append("; ".join(f"accepted loss: {each.accepted_loss}" for each in chain.lossy))
     return _scope_of(chain, row.read_from, "; ".join(notes))
 
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
@@ -24,7 +25,8 @@ from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.ledger import LedgerChain, LedgerRange
+from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredRanges
+from lockstep.verify.ledger_rows import LedgerSpool
 from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.forging import Forged
@@ -196,7 +198,7 @@ def test_null_in_an_added_column_is_a_changed_row_only_where_the_row_was_written
 
 @pytest.mark.parametrize(("batch", "ends"), [(1, (4, 0)), (2, (4, 0)), (3, (7, 0)), (4, (9, 2)), (5, (9, 2))])
 def test_the_rows_of_a_batch_end_behind_those_of_the_timers_that_its_end_set_going(
-    batch: int, ends: tuple[int, int]
+    tmp_path: Path, batch: int, ends: tuple[int, int]
 ) -> None:
     """Of a partition that begins with batch 3 nothing was written before."""
     counts = ("messages", "rows", "accepted_without_row", "skipped", "repeats", "gaps", "dropped", "quarantined")
@@ -204,7 +206,10 @@ def test_the_rows_of_a_batch_end_behind_those_of_the_timers_that_its_end_set_goi
     read = {"generation": 1, "batch": 3, "start": 4, "until": 7}
     row = msgspec.convert(place | read | dict.fromkeys(counts, 0), LedgerRange)
     later = msgspec.structs.replace(row, batch=4, start=7, until=9, rows_emitted=2)
-    assert LedgerChain(row.place, [row, later]).end_of(batch) == ends
+    spool = LedgerSpool(tmp_path)
+    spool.add(pa.Table.from_pylist([msgspec.structs.asdict(each) for each in (later, row)]))
+    (rows,) = spool.finish().values()
+    assert LedgerChain(row.place, StoredRanges(rows)).end_of(batch) == ends
 
 
 def resumed_without_its_session(feed: Feed, runs: LocalRuns, *values: bytes) -> str:

@@ -50,6 +50,6 @@ def test_quarantine_of_before_a_rewind_is_proven_after_compaction_and_clean_up_o
         os.utime(path, (time.time() - 3 * HOUR,) * 2)
     run_housekeeping(run.folders, retention_seconds=HOUR)
     violations = Violations()
-    stored = read_stored(run.folders, violations)
+    stored = read_stored(run.folders, violations, tmp_path)
     assert list(violations.kept) == []
     assert {row["offset"] for row in stored.quarantine} == {3, 103, 4, 104}

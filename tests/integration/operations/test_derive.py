@@ -31,7 +31,7 @@ from lockstep.operations.derive import (
     plan_derived,
     run_derived,
 )
-from lockstep.operations.erase import EraseRequest, erase_session, read_context
+from lockstep.operations.erase import EraseContext, EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.derived import read_derived
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.rewind import plan_rewind, rewind_stream
@@ -203,6 +203,17 @@ def test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced(bui
     built.assert_equal()
     kept = {path.name for path in built.table.glob("*.parquet")}
     assert kept == {path.rpartition("/")[2] for path in live_files(built.table)}, "files with erased rows are left"
+
+
+def test_a_rebuild_that_is_asked_for_deletes_the_files_with_erased_rows_too(built: Site, copy: Path) -> None:
+    """What is asked for hides that a session was erased since."""
+    table = DerivedFolders("activity", copy).table
+    assert "ann" in read_table(table)["_session"].to_pylist()
+    erased = EraseRequest(session="ann", drop_state=True)
+    erase_session(StreamFolders("adding", copy), erased, EraseContext(), who="ann", why="a test")
+    done = run_derived(built.derived, copy, lambda: built.spark, rebuild=True)
+    assert done.rebuilt == (RebuildCause.ASKED,)
+    assert {path.name for path in table.glob("*.parquet")} == {Path(path).name for path in live_files(table)}
 
 
 def live_files(table: Path) -> list[str]:

@@ -22,20 +22,24 @@ from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused,
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.rewind import Obstacle, rewind_stream
+from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, rewind_stream
+from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadow import (
+    PIN,
     NotAShadow,
     ShadowRefused,
     begin_shadow,
     drop_shadow,
     list_shadows,
+    make_pin,
     plan_shadow,
     release_pin,
 )
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
-from lockstep.table.ledger import read_ledger
+from lockstep.table.ledger import read_ledger, read_positions_at
 from lockstep.table.rewind import NotRewindable
+from lockstep.verify import origin
 from lockstep.verify.report import ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from lockstep.operations.promote import Promoted
     from lockstep.operations.shadow import ShadowShown
     from lockstep.table.delta_log import Head
+    from lockstep.table.layout import StreamFolders
     from tests.support.adding_stream import Panel, Reading, Snapshot, Update
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
@@ -318,6 +323,23 @@ def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tm
     prove(runs)
 
 
+def test_the_proof_of_a_shadow_reads_the_positions_from_the_newest_full_set_on(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the whole ledger of the stream, which may be years old."""
+    read_in_batches(feed, runs, feed.create("values"), session(5))
+    begin(runs, "2")
+    first_read = list[int]()
+
+    def read_noted(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> object:
+        first_read.append(full_batch)
+        return read_positions_at(folders, batch, full_batch=full_batch)
+
+    monkeypatch.setattr(origin, "read_positions_at", read_noted)
+    prove(shadow_of(runs))
+    assert first_read == [2]
+
+
 def test_the_proof_of_a_shadow_finds_another_state_at_its_start(feed: Feed, runs: LocalRuns) -> None:
     topic, values = feed.create("values"), session(5)
     read_in_batches(feed, runs, topic, values)
@@ -404,6 +426,22 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
     assert runs.rows(topic) == [*kept, *expected(values, since=2)]
     prove(runs)
     assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
+
+
+def test_a_shadow_that_is_begun_again_from_another_batch_keeps_that_one(feed: Feed, runs: LocalRuns) -> None:
+    read_in_batches(feed, runs, feed.create("values"), session(7))
+    make_savepoint(runs.folders, make_pin(NAME), who="ann", why="a beginning that was killed", at="1")
+    begin(runs, "3")
+    assert [(each.name, each.batch) for each in head_of(runs).savepoints] == [(make_pin(NAME), 3)]
+
+
+def test_shadows_with_long_names_have_savepoints_of_their_own() -> None:
+    names = [f"{'s' * 60}{digit}" for digit in "ab"]
+    pins = {make_pin(name) for name in names}
+    assert len(pins) == len(names)
+    assert all(SAVEPOINT_NAME.fullmatch(pin) and pin.startswith("shadow-sss") for pin in pins)
+    assert {make_pin(pin.removeprefix(PIN)) for pin in pins} == pins
+    assert make_pin(NAME) == f"shadow-{NAME}"
 
 
 @pytest.mark.slow

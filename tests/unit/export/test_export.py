@@ -19,6 +19,7 @@ import pytest
 
 from lockstep import Codec, Export
 from lockstep.compaction.run import compact_stream
+from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import DeclarationError, LockstepError, TableError
 from lockstep.export.dataset import HOUR_PREFIX, SOURCE_FILE, STAGING, STALE_SECONDS, ExportMismatch, read_manifest
 from lockstep.model.table_schema import IDENTITY
@@ -307,6 +308,19 @@ def test_a_stream_without_a_declared_export_says_how_to_declare_one(filled: Stre
         export_stream(make_stream(), filled.folders)
 
 
+def test_a_dataset_is_divided_by_texts_integers_booleans_and_dates() -> None:
+    assert make_stream(Export(partition_by=("text", "number", "flag", "day"))).export is not None
+    with pytest.raises(DeclarationError, match=r"(?s)'value': is a column of type double.*texts, integers, booleans"):
+        make_stream(Export(partition_by=("value",)))
+
+
+@pytest.mark.parametrize("retention", [timedelta(minutes=59), timedelta.max, 90])
+def test_a_retention_that_no_hour_can_be_computed_from_is_refused(retention: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"Stream\.retention"):
+        make_stream(retention=retention)
+    assert make_stream(retention=RETENTION_MAX).retention == RETENTION_MAX
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -315,6 +329,7 @@ def test_a_stream_without_a_declared_export_says_how_to_declare_one(filled: Stre
         {"partition_by": ("number", "number")},
         {"row_group_rows": 0},
         {"folder": "relative"},
+        *({"partition_by": (name,)} for name in ("value", "at", "raw", "price", "place", "tags", "_event_time")),
     ],
     ids=lambda wrong: next(iter(wrong)),
 )

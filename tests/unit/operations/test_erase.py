@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -28,11 +30,12 @@ from lockstep.operations.erase import (
     EraseObstacle,
     EraseRefused,
     EraseRequest,
-    RangeEnd,
+    RangeEnds,
     count_erased,
     erase_session,
     finish_erasing,
     plan_erasure,
+    read_range_ends,
 )
 from lockstep.operations.export import ExportResult, export_stream
 from lockstep.operations.housekeeping import run_housekeeping
@@ -40,8 +43,18 @@ from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.quality.increment import make_state_path
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, raise_rewind_floor
+from lockstep.table.commit import (
+    BatchCommit,
+    CommitKind,
+    OutputLog,
+    Proposal,
+    Writer,
+    commit_batch,
+    raise_rewind_floor,
+)
+from lockstep.table.delta_log import Origin
 from lockstep.table.erasure import ErasureOvertaken, commit_erasure, compute_session_digest
+from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
 from lockstep.table.parquet import list_named_files
@@ -62,7 +75,7 @@ if TYPE_CHECKING:
 
     from lockstep.compaction.rewrite import RewriteTask
     from lockstep.export.dataset import HourManifest
-    from lockstep.table.commit import Base, Proposal
+    from lockstep.table.commit import Base
     from lockstep.table.erasure import ErasureCommit
 
 HOURS = ("2026-01-01T00", "2026-01-01T00", "2026-01-01T01", "2026-01-01T03")
@@ -97,7 +110,7 @@ def list_live(folders: StreamFolders) -> set[str]:
 def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
     """What the proof finds without Kafka: order, counts, and side files."""
     violations = Violations()
-    stored = read_stored(folders, violations)
+    stored = read_stored(folders, violations, scratch)
     with TableRows(scratch) as rows:
         rows.load(folders.table, stored.data_files)
         rows.check_order(violations)
@@ -404,6 +417,26 @@ def test_what_a_killed_erasure_left_is_finished_by_housekeeping(
     assert count_violations(folders, tmp_path) == []
 
 
+@pytest.mark.fault("F77")
+def test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    with monkeypatch.context() as patched:
+        patched.setattr(erase, "redact_side_tables", _die)
+        with pytest.raises(KeyboardInterrupt):
+            erased(folders)
+    done, erasure = erased(folders), OutputLog(folders.table).base().head.erasure
+    assert erasure is not None
+    assert (done.batch, done.version, done.messages) == (erasure.batch, erasure.version, 1)
+    assert (done.plan.last_batch, done.plan.refusals, erasure.is_finished) == (erasure.batch - 1, (), True)
+    assert erased(folders).batch == erasure.batch
+    for other in (EraseRequest(session="s1", topic="sensors.a"), EraseRequest(session="s9")):
+        with pytest.raises(EraseRefused, match="no row, state or message"):
+            erase_session(folders, other, CONTEXT, who="ann", why="test")
+
+
 def put_last_check(folders: StreamFolders) -> Path:
     """What a check stores for the next one: it names the newest sessions."""
     path = make_state_path(folders)
@@ -459,9 +492,113 @@ def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -
     assert count_violations(folders, tmp_path) == []
 
 
+def put_stream_with_foreign_commit(folders: StreamFolders, origin: str) -> None:
+    """A stream in the same root, whose table somebody else has written to."""
+    shutil.copytree(folders.root / folders.stream, folders.root / "other")
+    table = StreamFolders("other", folders.root).table
+    named = Origin(stream=origin, table_id="t", batch=1, digest="", code="", code_digest="", at=0.0, cause="")
+    shadow = Proposal(kind=CommitKind.DESIRE, next_head=lambda base: msgspec.structs.replace(base.head, origin=named))
+    OutputLog(table).commit(shadow)
+    DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+
+
+def test_a_foreign_commit_to_another_stream_is_noted(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    put_stream_with_foreign_commit(folders, origin="readings")
+    notes = plan_erasure(folders, EraseRequest(session="s1"), CONTEXT).notes
+    assert "the table of other has a foreign commit; before it, it was no shadow of sensors" in notes
+    assert erased(folders).plan.rows
+
+
+def test_a_foreign_commit_to_a_shadow_of_the_stream_refuses(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    put_stream_with_foreign_commit(folders, origin="sensors")
+    with pytest.raises(ForeignCommit, match="other/table"):
+        erased(folders)
+
+
+def test_what_a_killed_deletion_of_a_shadow_left_goes_with_the_erasure(tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(1))
+    dropped = folders.root / ".sensors_shadow.dropped"
+    (dropped / "state").mkdir(parents=True)
+    (dropped / "state" / "one.state").write_bytes(b"s1")
+    erased(folders)
+    assert not dropped.exists()
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> StreamFolders:
+    """Quarantine files that a compaction has just replaced: one with s1, two with s2."""
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    add_quarantine(folders, "s2")
+    compact_side_tables(folders, msgspec.structs.replace(OutputLog(folders.table).base().head, hour="2099-01-01T00"))
+    assert len(list_quarantine(folders)) == 4
+    return folders
+
+
+def list_quarantine(folders: StreamFolders) -> list[list[object]]:
+    """The sessions of each file in the folder, both in some order."""
+    found = (pq.read_table(path)["session"].to_pylist() for path in folders.quarantine.glob("*.parquet"))
+    return sorted((sorted(sessions, key=repr) for sessions in found), key=repr)
+
+
+def test_files_that_a_compaction_had_replaced_go_with_the_erasure(replaced: StreamFolders) -> None:
+    assert erased(replaced).messages == 1
+    assert list_quarantine(replaced) == [["s2", "s2", None], ["s2"], ["s2"]]
+
+
+def test_housekeeping_deletes_them_where_it_finishes_an_erasure(
+    replaced: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(erase, "redact_side_tables", _die)
+        with pytest.raises(KeyboardInterrupt):
+            erased(replaced)
+    run_housekeeping(replaced, retention_seconds=3600.0)
+    assert not any("s1" in sessions for sessions in list_quarantine(replaced))
+
+
+def test_what_a_killed_batch_had_put_in_quarantine_goes_too_and_a_compaction_under_way_keeps_its_file(
+    tmp_path: Path,
+) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", "s2")
+    head = OutputLog(folders.table).base().head
+    one = next(
+        path for path in folders.quarantine.glob("*.parquet") if "s1" in pq.read_table(path)["session"].to_pylist()
+    )
+    other = next(path for path in folders.quarantine.glob("*.parquet") if path != one)
+    label, number = f"g{head.generation}-e{head.epoch}-b{head.batch + 1}", pa.array([head.batch + 1], pa.int64())
+    whole, torn = (folders.quarantine / f"quarantine-{label}-{digit * 32}.parquet" for digit in "ab")
+    rows = pq.read_table(one)
+    pq.write_table(rows.set_column(rows.schema.get_field_index("batch"), "batch", number), whole)
+    torn.write_bytes(one.read_bytes()[:100])
+    under_way = folders.quarantine / f"compacted-2026-01-01T00-g1-b2-2-{'c' * 32}.parquet"
+    shutil.copy(other, under_way)
+    erased(folders)
+    assert (one.exists(), whole.exists(), torn.exists()) == (False, False, False)
+    assert (other.exists(), under_way.exists()) == (True, True)
+
+
 def test_rows_that_timers_emitted_where_a_range_ends_count_for_their_batch() -> None:
-    ranges = [RangeEnd(10, 0, 1), RangeEnd(20, 2, 2), RangeEnd(20, 3, 3), RangeEnd(30, 0, 4)]
+    ranges = RangeEnds.of(np.array([[10, 0, 1], [20, 3, 3], [30, 0, 4], [20, 2, 2]], np.int64))
     rows = np.array([[5, 0, 5], [20, 1, 19], [20, 2, 19], [20, 3, 20], [25, 0, 25]], np.int64)
     places = rewriting.ErasedPlaces(*rows.T)
     found = [(each.start, each.batch, each.rows, each.messages) for each in count_erased("d", [places], ranges)]
     assert found == [(5, 1, 1, 1), (20, 2, 1, 1), (20, 3, 1, 1), (20, 4, 2, 2)]
+
+
+def test_the_ranges_of_a_partition_are_held_as_three_numbers_each(tmp_path: Path) -> None:
+    """Of the batches that count, in their order; a dictionary of each row was 600 bytes."""
+    folders = write(tmp_path, clean_batches(3))
+    head, key = OutputLog(folders.table).base().head, (CLEAN[1].topic_id, CLEAN[1].partition)
+    rows = [row for row in ledger.read_ledger(folders.ledger) if (row.topic_id, row.partition) == key]
+    found = read_range_ends(folders, head, [key])
+    assert found.keys() == {key}
+    assert found[key].until.tolist() == [row.until for row in rows]
+    assert found[key].batch.tolist() == [row.batch for row in rows] == [1, 2, 3]
+    assert {found[key].until.itemsize, found[key].rows_emitted.itemsize, found[key].batch.itemsize} == {8}
+    rewound = msgspec.structs.replace(head, batch=2)
+    assert read_range_ends(folders, rewound, [key])[key].batch.tolist() == [1, 2]
+    assert read_range_ends(folders, head, []) == {}

@@ -273,3 +273,20 @@ def test_signs_of_life_of_old_epochs_go(run: ProtocolRun) -> None:
     keep(run)
     left = sorted(int(path.stem.partition("-")[2]) for path in run.folders.control.glob("liveness-*.json"))
     assert left == list(range(run.head.epoch - housekeeping.EPOCHS_KEPT, run.head.epoch + 1))
+
+
+def put_dropped(run: ProtocolRun) -> Path:
+    """The folder of a shadow whose deletion was killed."""
+    folder = run.folders.root / ".old_shadow.dropped"
+    (folder / "state").mkdir(parents=True)
+    (folder / "state" / "one.state").write_bytes(b"s1")
+    return folder
+
+
+def test_what_a_killed_deletion_of_a_shadow_left_goes_and_no_other_folder(run: ProtocolRun) -> None:
+    dropped, other = put_dropped(run), run.folders.root / ".Backup.dropped"
+    other.mkdir()
+    planned = keep(run, plan_only=True)
+    assert (files_of(planned)["dropped shadows"], dropped.exists()) == (1, True)
+    assert files_of(keep(run))["dropped shadows"] == 1
+    assert (dropped.exists(), other.exists()) == (False, True)

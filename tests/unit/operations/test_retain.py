@@ -95,6 +95,7 @@ def test_the_open_hour_stays_whatever_the_clock_says(run: ProtocolRun) -> None:
     assert find_oldest_hour(head, "2031-01-01T00", KEEP) == "2026-01-01T04"
     assert find_oldest_hour(head, "2026-01-01T05", KEEP) == "2026-01-01T02"
     assert find_oldest_hour(Head(stream="s", cluster_id="c"), "2026-01-01T05", KEEP) == ""
+    assert find_oldest_hour(head, "2026-01-01T05", timedelta.max) == "1926-01-01T05"
 
 
 def test_a_compaction_between_plan_and_commit_makes_a_new_plan(

@@ -1,0 +1,113 @@
+"""Ledger rows in scratch files: each partition has its own, in order, however many there are and as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from lockstep.verify import ledger_rows
+from lockstep.verify.ledger import (
+    LedgerRange,
+    OffsetGap,
+    StoredRanges,
+    find_first_provable,
+    find_first_with_state,
+    make_chains,
+)
+from lockstep.verify.ledger_rows import LedgerSpool
+from lockstep.verify.report import ViolationKind, Violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+COUNTS = ("messages", "rows", "accepted_without_row", "skipped", "repeats", "gaps", "dropped", "quarantined")
+BATCHES = 1_000
+
+
+def row(batch: int, partition: int = 0, *, start: int = -1, until: int = -1, **changes: object) -> LedgerRange:
+    begin = (batch - 1) * 10 if start < 0 else start
+    place = {"topic_id": "id", "topic": "t", "partition": partition, "suspended_from": 0, "holes": []}
+    read = {"generation": 1, "batch": batch, "start": begin, "until": begin + 10 if until < 0 else until}
+    made = msgspec.convert(place | read | dict.fromkeys(COUNTS, 0), LedgerRange)
+    return msgspec.structs.replace(made, **changes)
+
+
+def spool(scratch: Path, tables: Iterable[Iterable[LedgerRange]]) -> dict[tuple[str, int], StoredRanges]:
+    spooled = LedgerSpool(scratch)
+    for rows in tables:
+        spooled.add(pa.Table.from_pylist([msgspec.to_builtins(each) for each in rows]))
+    return {key: StoredRanges(rows) for key, rows in spooled.finish().items()}
+
+
+@pytest.mark.parametrize("is_in_order", [True, False])
+@pytest.mark.parametrize("flush", [50, 10**6])
+def test_rows_of_many_files_come_back_by_partition_in_order_of_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flush: int, is_in_order: bool
+) -> None:
+    monkeypatch.setattr(ledger_rows, "FLUSH_ROWS", flush)
+    monkeypatch.setattr(ledger_rows, "SMALL_TABLES", 7)
+    numbers = range(1, BATCHES + 1) if is_in_order else range(BATCHES, 0, -1)
+    found = spool(tmp_path, ([row(number, partition) for partition in (2, 0, 1)] for number in numbers))
+    assert sorted(found) == [("id", 0), ("id", 1), ("id", 2)]
+    for (_, partition), ranges in found.items():
+        expected = [row(number, partition) for number in range(1, BATCHES + 1)]
+        assert list(ranges) == expected
+        assert [ranges[at] for at in range(BATCHES)] == expected
+        assert [ranges[at] for at in reversed(range(BATCHES))] == expected[::-1]
+        assert (ranges[-1], ranges[3:5], len(ranges)) == (expected[-1], expected[3:5], BATCHES)
+    assert list(make_chains(found, violations := Violations())) == sorted(found)
+    assert list(violations.kept) == []
+
+
+def test_a_walk_makes_a_few_ranges_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (ranges,) = spool(tmp_path, [[row(number) for number in range(1, BATCHES + 1)]]).values()
+    read, made = ranges.rows.read, list[int]()
+
+    def count(first: int, until: int) -> list[dict[str, object]]:
+        found = read(first, until)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(ranges.rows, "read", count)
+    for at in range(1, BATCHES):
+        assert ranges[at].start == ranges[at - 1].until
+    assert max(made) <= 128
+    assert sum(made) <= BATCHES + 2 * 128
+
+
+def test_rows_of_an_older_release_lack_columns(tmp_path: Path) -> None:
+    old = {name: value for name, value in msgspec.to_builtins(row(1)).items() if name not in {"erased", "joined_at"}}
+    spooled = LedgerSpool(tmp_path)
+    for each in (old, msgspec.to_builtins(row(2))):
+        spooled.add(pa.Table.from_pylist([each]))
+    (rows,) = spooled.finish().values()
+    assert list(StoredRanges(rows)) == [row(1), row(2)]
+    assert rows.read_numbers("joined_at").tolist() == [0, 0]
+    assert rows.find_rows_with("erased").tolist() == []
+
+
+def test_ranges_that_do_not_join_are_named(tmp_path: Path) -> None:
+    rows = [row(1), row(2, start=12), row(3, start=15), row(3, start=25), row(4, start=35, until=30)]
+    violations = Violations()
+    make_chains(spool(tmp_path, [rows]), violations)
+    assert [each.kind for each in violations.kept] == [
+        ViolationKind.RANGE_GAP,
+        ViolationKind.RANGE_OVERLAP,
+        ViolationKind.LEDGER_ROW_DOUBLED,
+        ViolationKind.RANGE_OVERLAP,
+    ]
+
+
+def test_where_a_proof_may_begin(tmp_path: Path) -> None:
+    expired = [OffsetGap(20, 25, "expired"), OffsetGap(27, 28, "marker")]
+    rows = [row(1), row(2, holes=[OffsetGap(12, 13, "marker")]), row(3, holes=expired), row(4, start=30, until=30)]
+    rows.append(row(5, start=30))
+    (chain,) = make_chains(spool(tmp_path, [rows]), Violations()).values()
+    assert chain.expired == (rows[2],)
+    assert [find_first_provable(chain.ranges, first) for first in (0, 10, 25, 26, 40)] == [0, 1, 2, 3, 5]
+    assert find_first_with_state(chain.ranges, 1, 3) == 3
+    assert (chain.end_of(0), chain.end_of(2), chain.end_of(9)) == ((0, 0), (20, 0), (40, 0))
