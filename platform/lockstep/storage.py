@@ -211,7 +211,7 @@ class LocalStorage(Storage):
     def list_names(self, folder: Path) -> list[str]:
         try:
             return os.listdir(folder)  # noqa: PTH208  # tens of thousands of names: no Path for each
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     @override

@@ -197,7 +197,8 @@ def find_stream_or_exit(name: str) -> AnyStream:
         return known[name]
     from lockstep.operations.shadow import find_shadow
 
-    return find_shadow(name, load_settings_or_exit()) or find_stream(name, known)
+    settings = load_settings_or_exit()
+    return find_shadow(name, settings) or find_stream(name, known, settings.table_root)
 
 
 def load_settings_or_exit() -> Settings:

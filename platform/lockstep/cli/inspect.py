@@ -80,10 +80,13 @@ ALARM_STYLES = {"error": "red", "warning": "yellow"}
 def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """List the declared streams: topics, integrity class, trigger, table and desired state."""
     from lockstep.operations.inspect.streams import list_declared_streams
+    from lockstep.operations.inspect.undeclared import find_undeclared_tables
 
-    print_answer(
-        list_declared_streams(list_all_streams(), load_settings_or_exit().table_root), _streams, as_json=as_json
-    )
+    declared, root = list_all_streams(), load_settings_or_exit().table_root
+    print_answer(list_declared_streams(declared, root), _streams, as_json=as_json)
+    for each in find_undeclared_tables(declared, root):
+        print_note(f"{each.name}: {each.problem}", style="yellow")
+        print_note(f"next: {each.next_step}")
 
 
 @register_command("status order_books --watch", Panel.INSPECT)
@@ -359,7 +362,13 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
     table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
     alarms = (part for each in found for part in _alarms(each.alarms, each.unknown, each.stream))
     derived = {table.name: table for each in found for table in each.derived}
-    return make_lines(table, *_derived(derived.values()), *alarms)
+    undeclared = (part for each in found if not each.is_declared for part in _undeclared(each))
+    return make_lines(table, *_derived(derived.values()), *alarms, *undeclared)
+
+
+def _undeclared(found: StreamOverview) -> Iterator[RenderableType]:
+    yield style_text(f"{found.stream}: {found.reason}", "yellow")
+    yield style_text(f"next: {found.next_step}")
 
 
 def _trial(found: Trial) -> RenderableType:

@@ -188,6 +188,23 @@ def test_a_broken_file_of_another_stream_is_named_and_hinders_nobody(fresh: Plat
     assert said.stderr == f"{named}\nnext: correct assets/{broken}.py; other streams run on\n"
 
 
+def test_a_stream_whose_file_is_gone_is_named_and_can_be_stopped(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    (fresh.folder / "assets" / f"{fresh.feed.family}.py").unlink()
+    problem = "a table of no declared stream; it has no living writer"
+    assert f"adding: {problem}" in fresh.call("streams").stderr
+    said = fresh.call("status")
+    assert said.exit_code == 0
+    assert said.stdout.splitlines()[1].split()[:3] == ["adding", "bounded", "ended"]
+    assert f"adding: {problem}\nnext: declare adding in assets/ again" in said.stdout
+    assert "table of adding" in fresh.call("doctor").stdout
+    assert f"no stream 'adding' in assets/, but {problem}" in fresh.call("topics", "adding").stderr
+    assert "adding: stopped after batch 1" in fresh.call("stop", "adding").stdout
+    assert "adding: held after batch 1" in fresh.call("hold", "adding").stdout
+    assert fresh.call("stop", "nope").exit_code == 1
+
+
 def test_a_path_that_is_no_folder_is_named_with_what_to_do(platform: Platform) -> None:
     path = platform.folder / "a-file"
     path.write_text("")

@@ -10,7 +10,7 @@ import msgspec
 
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
+from lockstep.engine.driver.handover import find_writer
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
@@ -20,6 +20,7 @@ from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
 from lockstep.operations.inspect.history import describe_retention
+from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -124,6 +125,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
         alarms: As in `Status`.
         unknown: As in `Status`.
         derived: As in `Status`.
+        is_declared: Whether assets/ declares it: a table whose declaration is gone is listed, too.
     """
 
     stream: str
@@ -138,6 +140,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
     alarms: tuple[Alarm, ...] = ()
     unknown: tuple[AlarmKind, ...] = ()
     derived: tuple[DerivedStatus, ...] = ()
+    is_declared: bool = True
 
     @property
     def needs_operator(self) -> bool:
@@ -151,14 +154,28 @@ UNREADABLE = "unreadable"
 def read_overview(
     streams: Iterable[AnyStream], settings: Settings, derived: Iterable[Derived] = ()
 ) -> tuple[StreamOverview, ...]:
-    """Status of all these streams, by name, and of the derived tables that read them; read in parallel."""
+    """Status of all these streams, by name, and of the derived tables that read them; read in parallel.
+
+    Tables of no declared stream follow, as far as their heads tell.
+    """
     handles = [StreamHandle(stream, settings) for stream in sorted(streams, key=lambda stream: stream.name)]
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
         tables = pool.submit(read_derived, derived, settings.table_root)
+        undeclared = pool.submit(find_undeclared_tables, {each.stream.name for each in handles}, settings.table_root)
         found = list(pool.map(_overview, handles))
-        return tuple(
-            msgspec.structs.replace(each, derived=_choose_from(tables.result(), each.stream)) for each in found
-        )
+        declared = (msgspec.structs.replace(each, derived=_choose_from(tables.result(), each.stream)) for each in found)
+        return (*declared, *map(_show_undeclared, undeclared.result()))
+
+
+def _show_undeclared(found: UndeclaredTable) -> StreamOverview:
+    return StreamOverview(
+        stream=found.name,
+        desired=found.desired,
+        writer=found.writer,
+        reason=found.problem,
+        next_step=found.next_step,
+        is_declared=False,
+    )
 
 
 def _choose_from(tables: Iterable[DerivedStatus], stream: str) -> tuple[DerivedStatus, ...]:
@@ -210,7 +227,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         desired=head.desired.value,
         reason=head.reason,
         findings=head.findings,
-        writer=find_writer(folders, head.epoch),
+        writer=find_writer(folders.control, head.epoch),
         generation=head.generation,
         epoch=head.epoch,
         batch=head.batch,
@@ -237,19 +254,6 @@ def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
     """Time of the halt. The halt is the last batch: only a resume is committed as a batch after it."""
     entry = delta_log.read_entry(folders.table, head.batch_version) if head.desired is Desired.HALTED else None
     return None if entry is None else entry.written_at
-
-
-def find_writer(folders: StreamFolders, epoch: int) -> str:
-    """State of an epoch's writer, after observing its counter."""
-    last = read_heartbeat(folders.control, epoch)
-    if last is None:
-        return "none"
-    if last.phase is Phase.ENDED:
-        return Phase.ENDED.value
-    if is_writer_alive(folders.control, epoch):
-        return str(last.phase.value)
-    after = read_heartbeat(folders.control, epoch)
-    return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
 
 
 def _partition(row: LedgerRow, known: Mapping[Key, PartitionFigures]) -> PartitionStatus:
