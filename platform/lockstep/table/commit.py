@@ -155,6 +155,7 @@ class OutputLog:
             Fenced: A newer writer has claimed the table.
             TableError: The base does not meet the requirements of the kind.
             CommitUnknown: It is unknown whether the commit landed.
+            NotCommitted: The storage did not take it.
         """
         attempts: list[Committed] = []
 

@@ -9,6 +9,7 @@ thousands cost as little as a few.
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 import uuid
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -25,9 +27,9 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from lockstep.errors import CommitUnknown, TableError
+from lockstep.errors import CommitUnknown, NotCommitted, TableError
 from lockstep.model.finding import Finding
-from lockstep.storage import find_storage
+from lockstep.storage import NotWritten, find_storage
 
 FIRST_GENERATION = FIRST_BATCH = 1
 
@@ -615,6 +617,7 @@ def append_entry(
 
     Raises:
         CommitUnknown: It is unknown whether the entry was written.
+        NotCommitted: The storage did not take it.
         TableError: The race was lost `ATTEMPTS_MAX` times.
     """
     token = uuid.uuid4().hex
@@ -628,7 +631,7 @@ def append_entry(
         except (DeltaError, OSError) as error:
             written = read_entry(table, entry.version)  # 3
             if written is None and not (finds_late and attempt < UNANSWERED_MAX):
-                raise _unanswered(table, entry.version, error) from error
+                raise _make_failure(table, entry.version, error) from error
             if written is None or written.token != token:
                 continue  # 4
         find_storage(table).sync(path)  # 5
@@ -686,7 +689,17 @@ def _to_line(action: AddAction | RemoveAction) -> dict[str, object]:
     return {"remove": removed}
 
 
-def _unanswered(table: Path, version: int, error: Exception) -> CommitUnknown:
+REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the table root") | dict.fromkeys(
+    (errno.EROFS, errno.EACCES, errno.EPERM), "make the table root writable"
+)
+"""What lets the next attempt succeed, by the number of the error."""
+
+
+def _make_failure(table: Path, version: int, error: Exception) -> TableError:
+    if isinstance(error, NotWritten):
+        step = REMEDIES.get(error.errno or 0, "lockstep doctor checks the table root: correct what it reports")
+        problem = f"{table}: version {version} was not written: {error.strerror}"
+        return NotCommitted(problem, next_step=f"{step}, then repeat the command")
     return CommitUnknown(
         f"{table}: no answer whether version {version} was written: {error}",
         next_step="start the stream again: the next claim finds out",

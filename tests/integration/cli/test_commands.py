@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -24,7 +25,7 @@ import typer
 from lockstep import __version__
 from lockstep.cli import control, inspect, maintain, recover
 from lockstep.cli.__main__ import app
-from lockstep.cli.app import EXIT_CODES
+from lockstep.cli.app import EXIT_CODES, find_problem
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations import lifecycle, quarantine, query, repair, show_settings
 from lockstep.operations.doctor import doctor
@@ -212,6 +213,15 @@ def test_a_path_that_is_no_folder_is_named_with_what_to_do(platform: Platform) -
     assert said.exit_code == 1
     assert said.stderr.startswith(f"error: Not a directory: {path}")
     assert "next: name another path" in said.stderr
+
+
+def test_a_full_disk_is_named_or_how_to_find_it(tmp_path: Path) -> None:
+    named = find_problem(OSError(errno.ENOSPC, "No space left on device", str(tmp_path)))
+    nameless = find_problem(OSError(errno.ENOSPC, "No space left on device"))
+    assert named is not None
+    assert nameless is not None
+    assert (named.problem, "free space there" in named.next_step) == (f"No space left on device: {tmp_path}", True)
+    assert nameless.next_step.startswith("free space in table_root, local_root or TMPDIR (lockstep doctor names")
 
 
 def test_a_reason_that_says_nothing_is_refused(platform: Platform) -> None:

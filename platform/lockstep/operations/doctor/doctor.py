@@ -47,6 +47,7 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
         "ports": machine.check_ports,
         "table root": lambda: machine.check_table_root(settings.table_root),
         "local root": lambda: machine.check_local_root(settings.local_root),
+        "temporary folder": machine.check_temporary_folder,
         "tables": lambda: _find_undeclared(settings.table_root, streams),
         "Kafka": lambda: _kafka(settings.kafka, streams),
     }
