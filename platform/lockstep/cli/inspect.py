@@ -48,6 +48,7 @@ from lockstep.cli.output import (
     print_result,
     style_text,
 )
+from lockstep.integrity.resume_options import UNDECODABLE
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
@@ -657,8 +658,9 @@ def list_quarantine(
     from lockstep.operations.quarantine import list_quarantine
 
     most = limit if limit is not None or as_json else GROUPS_SHOWN
-    found = list_quarantine(find_folders(stream), _wanted(cause, topic, session, since), limit=most)
-    print_answer(found, _listed, as_json=as_json)
+    wanted = _wanted(cause, topic, session, since)
+    found = list_quarantine(find_folders(stream), wanted, limit=most)
+    print_answer(found, lambda shown: _listed(shown, wanted), as_json=as_json)
     if found.more:
         print_note(f"the largest {len(found.groups)} groups; {found.more} more with --limit")
 
@@ -709,13 +711,13 @@ def _wanted(cause: str | None, topic: str | None, session: str | None, since: in
     return QuarantineFilter(cause=cause, topic=topic, session=session, since=since)
 
 
-def _listed(found: QuarantineList) -> RenderableType:
+def _listed(found: QuarantineList, wanted: QuarantineFilter) -> RenderableType:
     rows = (
         (
             g.topic,
             g.partition,
             g.cause,
-            _escaped_or_none(g.session),
+            _format_session(g.cause, g.session),
             g.messages,
             g.first_offset,
             g.last_offset,
@@ -724,7 +726,18 @@ def _listed(found: QuarantineList) -> RenderableType:
         for g in found.groups
     )
     columns = ("topic", "partition", "cause", "session", "messages", "first offset", "last offset", "last batch")
-    return make_lines(style_text(f"{found.stream}: {found.messages} messages in quarantine"), make_grid(columns, rows))
+    return make_lines(style_text(f"{found.stream}: {_count_selected(found, wanted)}"), make_grid(columns, rows))
+
+
+def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:
+    """How many are listed; and, where a selection leaves none, what there is to select."""
+    given = asdict(wanted)
+    parts = [f"of {name} {value!r}" for name, value in given.items() if value is not None and name != "since"]
+    parts += [f"since batch {wanted.since}"] if wanted.since is not None else []
+    if not parts:
+        return f"{found.messages} messages in quarantine"
+    selected = f"{found.messages} of {found.messages_total} messages in quarantine are {', '.join(parts)}"
+    return selected if found.messages else f"{selected}; causes: {', '.join(found.causes) or 'none'}"
 
 
 def _messages(found: tuple[QuarantineRow, ...]) -> RenderableType:
@@ -740,9 +753,15 @@ def _reason(row: QuarantineRow) -> RenderableType:
             ("cause", _escaped_or_none(row.cause)),
             ("expected", _escaped_or_none(row.expected)),
             ("found", _escaped_or_none(row.found)),
-            ("session", _escaped_or_none(row.session)),
+            ("session", _format_session(row.cause, row.session)),
         )
     )
+
+
+def _format_session(cause: str, session: str | None) -> str | None:
+    """The session; of a message that was not decoded only its key is known, which need not be one."""
+    known = _escaped_or_none(session)
+    return f"unknown, of key {known}" if known is not None and cause == UNDECODABLE else known
 
 
 def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:
