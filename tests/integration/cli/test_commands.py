@@ -378,8 +378,28 @@ def test_any_message_can_be_shown_and_what_is_not_there_is_said(platform: Platfo
     for place in (f"{topic}/1@99", f"{platform.feed.family}.none/0@1"):
         missing = platform.call("message", "adding", place)
         assert (missing.exit_code, "neither Kafka nor the quarantine" in missing.stderr) == (1, True)
+    nowhere = platform.call("message", "adding", f"{topic}/9@1").stderr
+    assert f"at {topic}/9@1: topic {topic} has the partitions 0 to 1\nnext: lockstep topics adding" in nowhere
     assert "is not halted by a message" in platform.call("message", "adding").stderr
     assert platform.call("message", "adding", "nowhere").exit_code == 2
+
+
+def test_a_halt_by_messages_that_are_gone_says_so_with_the_command_that_resumes_it(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, session(1))
+    fresh.runs.run()
+    fresh.feed.send(topic, [update(3, a=1), update(4, a=1)])
+    fresh.feed.expire(topic, 3)
+    with pytest.raises(IntegrityLost, match="expired unread"):
+        fresh.runs.run()
+    said = fresh.call("message", "adding")
+    assert f"adding is halted by messages that are gone: expired unread at {topic}/0 offset 2" in said.stderr
+    assert said.stderr.splitlines()[-1] == fresh.call("status", "adding").stdout.splitlines()[-1]
+
+
+def test_a_promotion_of_what_is_no_shadow_lists_the_shadows(platform: Platform) -> None:
+    said = platform.call("promote", "adding", "nope", "--plan")
+    assert said.stderr == "error: nope is no shadow of adding\nnext: lockstep shadow adding lists its shadows\n"
 
 
 def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Platform) -> None:
