@@ -371,7 +371,7 @@ def _read_status(entry: os.DirEntry[str]) -> FileStatus | None:
 
 @contextmanager
 def _name_in_errors(path: Path) -> Iterator[None]:
-    """Let errors name a file: those of writes and syncs name none, and those of drafts a file that nobody knows."""
+    """Let errors name a file: those of writes and syncs name none, and those of drafts a temporary one."""
     try:
         yield
     except OSError as error:

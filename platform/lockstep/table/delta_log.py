@@ -248,6 +248,18 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
 
 
+class FoldCode(msgspec.Struct, frozen=True):
+    """The code of the fold that writes, as of its claim.
+
+    Attributes:
+        digest: `digest_code` of the stream.
+        first_batch: First batch that may be its own: the batches before it are of other code, or of code not known.
+    """
+
+    digest: str
+    first_batch: int
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
@@ -282,6 +294,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         origin: Of a shadow: where it began.
         imported: Of a stream that began with a savepoint from another table root: which one.
         promotion: The newest promotion of a shadow; None before the first.
+        code: The code that writes; None before the first claim of a run, or where it is in no files.
         version: Version of this layout.
     """
 
@@ -315,6 +328,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     origin: Origin | None = None
     imported: Imported | None = None
     promotion: Promotion | None = None
+    code: FoldCode | None = None
     version: int = 1
 
     @property
