@@ -42,6 +42,7 @@ from lockstep.cli.output import (
     make_facts,
     make_grid,
     make_lines,
+    make_more,
     make_records,
     print_answer,
     print_note,
@@ -279,8 +280,19 @@ def _status(found: Status) -> RenderableType:
         ),
     )
     others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
-    shown = (head, table, *_derived(found.derived), *_growth(found), *_halt(found))
+    shown = (head, table, *_suspensions(found), *_derived(found.derived), *_growth(found), *_halt(found))
     return make_lines(*_alarms(others, found.unknown), *shown)
+
+
+SUSPENSIONS_SHOWN = 20
+"""Suspended partitions that `status` lists; `--json` has all."""
+
+
+def _suspensions(found: Status) -> Iterator[RenderableType]:
+    for each in found.suspensions[:SUSPENSIONS_SHOWN]:
+        yield style_text(str(each), "yellow")
+    if (more := make_more(len(found.suspensions) - SUSPENSIONS_SHOWN)) is not None:
+        yield more
 
 
 def _derived(found: Iterable[DerivedStatus]) -> Iterator[RenderableType]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Topics
+from lockstep import Ordered, Topics
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect import plan
@@ -24,6 +24,7 @@ from lockstep.operations.query import AsOf, WrongQuery, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable, StreamHandle
 from tests.support import bad_inputs
+from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
@@ -98,6 +99,24 @@ def test_the_history_names_why_runs_began_what_halted_them_and_who_resumed(feed:
         ("halted", str(lost.value.findings[0])),
     ]
     assert events[5:] == [("new writer", "resume"), ("resumed", "a producer was restarted (ann)")]
+
+
+def test_a_partition_whose_sessions_are_all_suspended_is_shown_with_the_batch_that_did_it(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    """A message of an unknown session was lost: rows alone would not tell why its partition has gaps."""
+    topic, runs = feed.create("values", partitions=2), runs.of(adding(feed.pattern, Ordered()))
+    feed.send(topic, session(2), partition=1)
+    runs.run()
+    assert read_status(runs.handle).suspensions == ()
+    feed.send(topic, [b"garbage", update(4, a=1)], partition=1)
+    runs.run()
+    feed.send(topic, [update(5, a=1)], partition=1)
+    runs.run()
+    (found,) = read_status(runs.handle).suspensions
+    assert str(found) == f"{topic}/1: sessions that began before offset 4 are suspended until their next snapshot"
+    details = [each.detail for each in read_history(runs.folders, 50).events if each.event == "batches"]
+    assert details == ["", str(found), ""]
 
 
 def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> None:

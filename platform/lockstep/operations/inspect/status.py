@@ -20,6 +20,7 @@ from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
 from lockstep.operations.inspect.history import describe_retention
+from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
@@ -81,6 +82,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         debt: Closed hours that wait for compaction.
         growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
         derived: The derived tables that read it.
+        suspensions: Partitions all of whose sessions were suspended, each until its next snapshot.
     """
 
     stream: str
@@ -107,6 +109,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     debt: CompactionDebt = NO_DEBT
     growth: DiskGrowth | None = None
     derived: tuple[DerivedStatus, ...] = ()
+    suspensions: tuple[PartitionSuspension, ...] = ()
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +250,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         debt=facts.debt,
         growth=read_growth(folders),
         derived=_choose_from(read_derived(derived, folders.root), stream),
+        suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
     )
 
 
