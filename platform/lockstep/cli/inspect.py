@@ -266,7 +266,7 @@ def _status(found: Status) -> RenderableType:
             ("writer", found.writer),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
-            ("freshness", format_duration(found.freshness_seconds)),
+            ("freshness", _format_freshness(found)),
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
             *((("dropped", found.dropped),) if found.dropped else ()),
@@ -340,6 +340,12 @@ def _alarms(alarms: Iterable[Alarm], unknown: Iterable[AlarmKind], stream: str =
         yield style_text(f"next: {alarm.next_step}")
     if kinds := [kind.value for kind in unknown]:
         yield style_text(f"{prefix}unknown: {', '.join(kinds)}", "yellow")
+
+
+def _format_freshness(found: Status) -> str | None:
+    if not found.ahead_seconds:
+        return format_duration(found.freshness_seconds)
+    return f"unknown: the newest timestamp is {format_duration(found.ahead_seconds)} in the future"
 
 
 def _headroom(found: Status) -> str:

@@ -83,6 +83,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
         derived: The derived tables that read it.
         suspensions: Partitions all of whose sessions were suspended, each until its next snapshot.
+        ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness says nothing
+            until then. 0 where it is not.
     """
 
     stream: str
@@ -110,6 +112,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     growth: DiskGrowth | None = None
     derived: tuple[DerivedStatus, ...] = ()
     suspensions: tuple[PartitionSuspension, ...] = ()
+    ahead_seconds: float = 0.0
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,6 +254,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         growth=read_growth(folders),
         derived=_choose_from(read_derived(derived, folders.root), stream),
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
+        ahead_seconds=_find_ahead_seconds(handle.subscribed),
     )
 
 
@@ -258,6 +262,16 @@ def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
     """Time of the halt. The halt is the last batch: only a resume is committed as a batch after it."""
     entry = delta_log.read_entry(folders.table, head.batch_version) if head.desired is Desired.HALTED else None
     return None if entry is None else entry.written_at
+
+
+CLOCK_SECONDS_MAX = 60.0
+"""Clocks of producers, brokers and this machine may differ by less."""
+
+
+def _find_ahead_seconds(rows: Iterable[LedgerRow]) -> float:
+    newest = max((row.newest_timestamp for row in rows if row.newest_timestamp is not None), default=None)
+    ahead = 0.0 if newest is None else (newest - datetime.now(UTC)).total_seconds()
+    return ahead if ahead > CLOCK_SECONDS_MAX else 0.0
 
 
 def _partition(row: LedgerRow, known: Mapping[Key, PartitionFigures]) -> PartitionStatus:
