@@ -10,6 +10,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table does not match the head
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
+|  |- NotCommitted            the storage did not take a commit: it is full, or not writable
 |  |- ForeignCommit           another program committed to a table of a stream (table/foreign_commits.py)
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
 |  |- HourClosed              the hour of a planned batch was closed: it is planned again (table/commit.py)
@@ -138,6 +139,10 @@ class TableError(LockstepError):
 
 class CommitUnknown(TableError):
     """The store did not answer whether a commit landed. The run ends; the next claim decides."""
+
+
+class NotCommitted(TableError):
+    """The storage did not take a commit: nothing of it is in the table."""
 
 
 class StateError(LockstepError):

@@ -19,13 +19,13 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from io import BufferedWriter
+from io import BufferedWriter, FileIO
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 import msgspec
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 
 class FileStatus(msgspec.Struct, frozen=True):
@@ -38,6 +38,10 @@ class FileStatus(msgspec.Struct, frozen=True):
 
     size: int
     modified_at: float
+
+
+class NotWritten(OSError):
+    """A file was not created, for certain: the error arose before it could have its name."""
 
 
 class PendingFile(Protocol):
@@ -79,6 +83,7 @@ class Storage(Protocol):
 
         Raises:
             FileExistsError: There is one.
+            NotWritten: The storage did not take the content; after any other error the file may be there.
         """
 
     def replace(self, path: Path, content: bytes) -> None:
@@ -172,25 +177,27 @@ class LocalStorage(Storage):
 
     @override
     def create(self, path: Path, content: bytes = b"") -> None:
-        with path.open("xb") as file:
+        with _name_in_errors(path), path.open("xb") as file:
             file.write(content)
 
     @override
     def create_whole(self, path: Path, content: bytes) -> None:
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
-            draft.write_bytes(content)
-            _sync(draft)
-            os.link(draft, path)
+            _write_draft(draft, path, content)
+            with _name_in_errors(path):
+                os.link(draft, path)
         finally:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):  # the outcome is decided; housekeeping deletes what stays
+                draft.unlink()
 
     @override
     def replace(self, path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        draft.write_bytes(content)
-        draft.replace(path)
+        with _name_in_errors(path):
+            draft.write_bytes(content)
+            draft.replace(path)
 
     @override
     def open_pending(self, path: Path) -> LocalPendingFile:
@@ -213,7 +220,7 @@ class LocalStorage(Storage):
     def list_names(self, folder: Path) -> list[str]:
         try:
             return os.listdir(folder)  # noqa: PTH208  # tens of thousands of names: no Path for each
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     @override
@@ -311,12 +318,21 @@ class LocalStorage(Storage):
         return str(path)
 
 
+class _NamedFile(FileIO):
+    """A file whose failed writes name it, unlike those of Python's own."""
+
+    @override
+    def write(self, content: Buffer, /) -> int:
+        with _name_in_errors(Path(str(self.name))):
+            return super().write(content)
+
+
 class LocalPendingFile(PendingFile):
     """A file under its final name, which is unique: nothing refers to it, and what a crash leaves is cleaned up."""
 
     def __init__(self, path: Path) -> None:
         """Create the file."""
-        self._path, self._sink = path, path.open("xb")
+        self._path, self._sink = path, BufferedWriter(_NamedFile(path, "xb"))
 
     @property
     @override
@@ -331,7 +347,8 @@ class LocalPendingFile(PendingFile):
     @override
     def finish(self) -> int:
         self._sink.flush()
-        os.fsync(self._sink.fileno())
+        with _name_in_errors(self._path):
+            os.fsync(self._sink.fileno())
         size = self._sink.tell()
         _sync(self._path.parent)
         self._sink.close()
@@ -354,11 +371,32 @@ def _read_status(entry: os.DirEntry[str]) -> FileStatus | None:
     return FileStatus(found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
 
 
+@contextmanager
+def _name_in_errors(path: Path) -> Iterator[None]:
+    """Let errors name a file: those of writes and syncs name none, and those of drafts a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write_draft(draft: Path, path: Path, content: bytes) -> None:
+    """Write the content of a file that will have another name, and sync it."""
+    try:
+        draft.write_bytes(content)
+        _sync(draft)
+    except OSError as error:
+        raise NotWritten(error.errno, error.strerror, str(path)) from error
+
+
 def _sync(path: Path) -> None:
     """Sync a file, or a folder's list of names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with _name_in_errors(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

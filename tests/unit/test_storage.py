@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lockstep import storage
-from lockstep.storage import FileStatus, LocalStorage, Scratch, find_storage
+from lockstep.storage import FileStatus, LocalStorage, NotWritten, PendingFile, Scratch, find_storage
+from tests.support.small_disk import SmallDisk
 
 STORAGE = LocalStorage()
 
@@ -31,6 +34,44 @@ def test_a_file_is_created_once_whoever_asks(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert [STORAGE.read(path)] == [b"%d" % number for number in won]
+
+
+def test_a_full_disk_is_named_by_the_file_that_was_wanted_and_leaves_nothing(tmp_path: Path) -> None:
+    with SmallDisk(tmp_path / "disk", tmp_path / "disk.log", megabytes=1) as disk:
+        STORAGE.create(disk.seen / "small.json")
+        disk.fill()
+        with pytest.raises(NotWritten) as refused:
+            STORAGE.create_whole(disk.seen / "7.json", b"x" * 10_000)
+        assert (refused.value.errno, refused.value.filename) == (errno.ENOSPC, str(disk.seen / "7.json"))
+        with pytest.raises(OSError, match="No space left") as full:
+            STORAGE.replace(disk.seen / "small.json", b"x" * 10_000)
+        assert full.value.filename == str(disk.seen / "small.json")
+        pending = STORAGE.open_pending(disk.seen / "rows.parquet")
+        with pytest.raises(OSError, match="No space left") as full:
+            write_and_finish(pending)
+        assert full.value.filename == str(disk.seen / "rows.parquet")
+        pending.abandon()
+        disk.empty()
+        assert not {"7.json", "rows.parquet"} & set(STORAGE.list_names(disk.seen))
+
+
+def write_and_finish(pending: PendingFile) -> None:
+    pending.sink.write(b"x" * 5_000)
+    pending.finish()
+
+
+def test_a_sync_that_fails_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pending = STORAGE.open_pending(tmp_path / "rows.parquet")
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="Input/output error") as broken:
+        pending.finish()
+    assert broken.value.filename == str(tmp_path / "rows.parquet")
+    pending.abandon()
+
+
+def refuse(descriptor: int) -> None:
+    del descriptor
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def test_readers_see_the_old_or_the_new_content_and_no_draft_stays(tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ class Panel(Enum):
 
 
 _NO_SPACE: Final = "free space there, then repeat the command; nothing that is committed is lost"
+_NO_SPACE_SOMEWHERE: Final = (
+    "free space in table_root, local_root or TMPDIR (lockstep doctor names the full one), then repeat the command; "
+    "nothing that is committed is lost"
+)
 _OTHER_PATH: Final = "name another path, or see to it that this user can write there; then repeat the command"
 _OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
     (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS), _OTHER_PATH
@@ -74,8 +78,9 @@ def find_problem(error: OSError | EOFError) -> EnvironmentProblem | None:
     step = _OF_FILES.get(error.errno or 0)
     if step is None or (error.filename is None and step != _NO_SPACE):
         return None
-    at = "" if error.filename is None else f": {error.filename}"
-    return EnvironmentProblem(f"{error.strerror}{at}", next_step=step)
+    if error.filename is None:
+        return EnvironmentProblem(str(error.strerror), next_step=_NO_SPACE_SOMEWHERE)
+    return EnvironmentProblem(f"{error.strerror}: {error.filename}", next_step=step)
 
 
 class _Lockstep(TyperGroup):
@@ -197,7 +202,8 @@ def find_stream_or_exit(name: str) -> AnyStream:
         return known[name]
     from lockstep.operations.shadow import find_shadow
 
-    return find_shadow(name, load_settings_or_exit()) or find_stream(name, known)
+    settings = load_settings_or_exit()
+    return find_shadow(name, settings) or find_stream(name, known, settings.table_root)
 
 
 def load_settings_or_exit() -> Settings:

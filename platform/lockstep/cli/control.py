@@ -18,6 +18,7 @@ from lockstep.cli.app import (
     StreamName,
     find_folders,
     find_stream_or_exit,
+    list_all_streams,
     load_settings_or_exit,
     open_handle,
     register_command,
@@ -142,15 +143,20 @@ def _retired(found: RetiredTopic) -> RenderableType:
 
 
 def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
+    """Stop or hold; that needs the table only, so it works on after the declaration is gone, too."""
+    from lockstep.declare.options import Limits
     from lockstep.engine.driver.handover import StopRequest
+    from lockstep.operations.inspect.undeclared import find_undeclared_table
     from lockstep.operations.lifecycle import stop_stream as do_stop
     from lockstep.table.delta_log import Desired
     from lockstep.table.layout import StreamFolders
 
-    declared = find_stream_or_exit(stream)
+    root, declared = load_settings_or_exit().table_root, list_all_streams().get(stream)
+    if declared is None and find_undeclared_table(stream, root) is None:
+        declared = find_stream_or_exit(stream)
+    limits = Limits() if declared is None else declared.limits
     request = StopRequest(why, getpass.getuser(), Desired.HELD if hold else Desired.STOPPED)
-    folders = StreamFolders(declared.name, load_settings_or_exit().table_root)
-    return do_stop(folders, request, patience_seconds=declared.limits.stop_timeout_seconds)
+    return do_stop(StreamFolders(stream, root), request, patience_seconds=limits.stop_timeout_seconds)
 
 
 def _launched(found: Launched) -> RenderableType:

@@ -42,12 +42,14 @@ from lockstep.cli.output import (
     make_facts,
     make_grid,
     make_lines,
+    make_more,
     make_records,
     print_answer,
     print_note,
     print_result,
     style_text,
 )
+from lockstep.integrity.resume_options import UNDECODABLE
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
@@ -80,10 +82,13 @@ ALARM_STYLES = {"error": "red", "warning": "yellow"}
 def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """List the declared streams: topics, integrity class, trigger, table and desired state."""
     from lockstep.operations.inspect.streams import list_declared_streams
+    from lockstep.operations.inspect.undeclared import find_undeclared_tables
 
-    print_answer(
-        list_declared_streams(list_all_streams(), load_settings_or_exit().table_root), _streams, as_json=as_json
-    )
+    declared, root = list_all_streams(), load_settings_or_exit().table_root
+    print_answer(list_declared_streams(declared, root), _streams, as_json=as_json)
+    for each in find_undeclared_tables(declared, root):
+        print_note(f"{each.name}: {each.problem}", style="yellow")
+        print_note(f"next: {each.next_step}")
 
 
 @register_command("status order_books --watch", Panel.INSPECT)
@@ -261,7 +266,7 @@ def _status(found: Status) -> RenderableType:
             ("writer", found.writer),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
-            ("freshness", format_duration(found.freshness_seconds)),
+            ("freshness", _format_freshness(found)),
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
             *((("dropped", found.dropped),) if found.dropped else ()),
@@ -275,8 +280,19 @@ def _status(found: Status) -> RenderableType:
         ),
     )
     others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
-    shown = (head, table, *_derived(found.derived), *_growth(found), *_halt(found))
+    shown = (head, table, *_suspensions(found), *_derived(found.derived), *_growth(found), *_halt(found))
     return make_lines(*_alarms(others, found.unknown), *shown)
+
+
+SUSPENSIONS_SHOWN = 20
+"""Suspended partitions that `status` lists; `--json` has all."""
+
+
+def _suspensions(found: Status) -> Iterator[RenderableType]:
+    for each in found.suspensions[:SUSPENSIONS_SHOWN]:
+        yield style_text(str(each), "yellow")
+    if (more := make_more(len(found.suspensions) - SUSPENSIONS_SHOWN)) is not None:
+        yield more
 
 
 def _derived(found: Iterable[DerivedStatus]) -> Iterator[RenderableType]:
@@ -326,6 +342,12 @@ def _alarms(alarms: Iterable[Alarm], unknown: Iterable[AlarmKind], stream: str =
         yield style_text(f"{prefix}unknown: {', '.join(kinds)}", "yellow")
 
 
+def _format_freshness(found: Status) -> str | None:
+    if not found.ahead_seconds:
+        return format_duration(found.freshness_seconds)
+    return f"unknown: the newest timestamp is {format_duration(found.ahead_seconds)} in the future"
+
+
 def _headroom(found: Status) -> str:
     if found.kafka:
         return "unknown: Kafka did not answer"
@@ -359,7 +381,13 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
     table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
     alarms = (part for each in found for part in _alarms(each.alarms, each.unknown, each.stream))
     derived = {table.name: table for each in found for table in each.derived}
-    return make_lines(table, *_derived(derived.values()), *alarms)
+    undeclared = (part for each in found if not each.is_declared for part in _undeclared(each))
+    return make_lines(table, *_derived(derived.values()), *alarms, *undeclared)
+
+
+def _undeclared(found: StreamOverview) -> Iterator[RenderableType]:
+    yield style_text(f"{found.stream}: {found.reason}", "yellow")
+    yield style_text(f"next: {found.next_step}")
 
 
 def _trial(found: Trial) -> RenderableType:
@@ -648,8 +676,9 @@ def list_quarantine(
     from lockstep.operations.quarantine import list_quarantine
 
     most = limit if limit is not None or as_json else GROUPS_SHOWN
-    found = list_quarantine(find_folders(stream), _wanted(cause, topic, session, since), limit=most)
-    print_answer(found, _listed, as_json=as_json)
+    wanted = _wanted(cause, topic, session, since)
+    found = list_quarantine(find_folders(stream), wanted, limit=most)
+    print_answer(found, lambda shown: _listed(shown, wanted), as_json=as_json)
     if found.more:
         print_note(f"the largest {len(found.groups)} groups; {found.more} more with --limit")
 
@@ -700,13 +729,13 @@ def _wanted(cause: str | None, topic: str | None, session: str | None, since: in
     return QuarantineFilter(cause=cause, topic=topic, session=session, since=since)
 
 
-def _listed(found: QuarantineList) -> RenderableType:
+def _listed(found: QuarantineList, wanted: QuarantineFilter) -> RenderableType:
     rows = (
         (
             g.topic,
             g.partition,
             g.cause,
-            _escaped_or_none(g.session),
+            _format_session(g.cause, g.session),
             g.messages,
             g.first_offset,
             g.last_offset,
@@ -715,7 +744,18 @@ def _listed(found: QuarantineList) -> RenderableType:
         for g in found.groups
     )
     columns = ("topic", "partition", "cause", "session", "messages", "first offset", "last offset", "last batch")
-    return make_lines(style_text(f"{found.stream}: {found.messages} messages in quarantine"), make_grid(columns, rows))
+    return make_lines(style_text(f"{found.stream}: {_count_selected(found, wanted)}"), make_grid(columns, rows))
+
+
+def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:
+    """How many are listed; and, where a selection leaves none, what there is to select."""
+    given = asdict(wanted)
+    parts = [f"of {name} {value!r}" for name, value in given.items() if value is not None and name != "since"]
+    parts += [f"since batch {wanted.since}"] if wanted.since is not None else []
+    if not parts:
+        return f"{found.messages} messages in quarantine"
+    selected = f"{found.messages} of {found.messages_total} messages in quarantine are {', '.join(parts)}"
+    return selected if found.messages else f"{selected}; causes: {', '.join(found.causes) or 'none'}"
 
 
 def _messages(found: tuple[QuarantineRow, ...]) -> RenderableType:
@@ -731,9 +771,15 @@ def _reason(row: QuarantineRow) -> RenderableType:
             ("cause", _escaped_or_none(row.cause)),
             ("expected", _escaped_or_none(row.expected)),
             ("found", _escaped_or_none(row.found)),
-            ("session", _escaped_or_none(row.session)),
+            ("session", _format_session(row.cause, row.session)),
         )
     )
+
+
+def _format_session(cause: str, session: str | None) -> str | None:
+    """The session; of a message that was not decoded only its key is known, which need not be one."""
+    known = _escaped_or_none(session)
+    return f"unknown, of key {known}" if known is not None and cause == UNDECODABLE else known
 
 
 def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:

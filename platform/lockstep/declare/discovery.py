@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -188,8 +189,12 @@ def digest_code(stream: AnyStream) -> str:
     for content in sorted(Path(file).read_bytes() for file in files.values() if file is not None):
         digest.update(hashlib.sha256(content).digest())
     for option in (stream.decoder, stream.integrity, stream.event_time):
-        digest.update(format_source(option, with_defaults=True).encode())
+        digest.update(_ADDRESS.sub("", format_source(option, with_defaults=True)).encode())
     return digest.hexdigest()
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address of an object without a text of its own; it differs between processes."""
 
 
 def _is_of_users(module: str) -> bool:

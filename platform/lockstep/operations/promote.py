@@ -151,7 +151,7 @@ def plan_promotion(handle: StreamHandle, name: str) -> PromotionPlan:
         name: Name of the shadow.
 
     Raises:
-        NoTable: The stream or the shadow has never run.
+        NoTable: The stream has never run.
         NotAShadow: It is no shadow of the stream.
         ShadowRefused: A session was erased since it began.
         NotRewindable: The batch from which it began may be deleted.
@@ -203,8 +203,8 @@ def promote_shadow(
 
 
 def _prepare(handle: StreamHandle, name: str) -> _Prepared:
+    own, shadow, origin = require_shadow(handle.stream.name, name, handle.settings)
     folders, head = handle.folders, handle.require_head()
-    own, shadow, origin = require_shadow(head.stream, name, handle.settings)
     check_erasure(head, shadow, origin)
     target = read_head_of_batch(folders, head, origin.batch)
     side_tables.catch_up_alongside_writer(own, shadow)

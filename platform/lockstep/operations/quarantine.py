@@ -76,12 +76,16 @@ class QuarantineList(msgspec.Struct, frozen=True):
         messages: Number of selected messages, including groups left out by the limit.
         groups: The largest groups first.
         more: Number of groups left out by the limit.
+        messages_total: Number of all messages in quarantine, selected or not.
+        causes: The causes of all of them.
     """
 
     stream: str
     messages: int
     groups: tuple[QuarantineGroup, ...]
     more: int
+    messages_total: int = 0
+    causes: tuple[str, ...] = ()
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -150,7 +154,9 @@ def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: 
         NoTable: The stream has never run.
     """
     columns = [*GROUPED, "offset", "batch"]
-    held = _table(folders).to_table(columns=columns, filter=_filter(folders, wanted))
+    table = _table(folders)
+    held = table.to_table(columns=columns, filter=_filter(folders, wanted))
+    every = table.to_table(columns=["cause"], filter=_make_lineage_filter(folders))
     sums = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("batch", "max")]
     grouped = held.group_by(list(GROUPED)).aggregate(sums).to_pylist()  # type: ignore[arg-type]  # of its literals
     found = [
@@ -168,7 +174,14 @@ def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: 
     ]
     found.sort(key=lambda group: (-group.messages, group.topic, group.partition, group.first_offset, group.cause))
     shown = found if limit is None else found[:limit]
-    return QuarantineList(folders.stream, held.num_rows, tuple(shown), len(found) - len(shown))
+    return QuarantineList(
+        stream=folders.stream,
+        messages=held.num_rows,
+        groups=tuple(shown),
+        more=len(found) - len(shown),
+        messages_total=every.num_rows,
+        causes=tuple(sorted(map(str, pc.unique(every["cause"]).to_pylist()))),
+    )
 
 
 def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRow, ...]:

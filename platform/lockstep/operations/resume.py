@@ -200,13 +200,9 @@ class NotHalted(LockstepError):
     """
 
     def __init__(self, stream: str, desired: str) -> None:
-        is_held = desired == Desired.HELD.value
-        super().__init__(
-            f"stream {stream} is not halted, it is {desired}",
-            next_step=f"lockstep stop {stream} releases it, then: lockstep run {stream}"
-            if is_held
-            else f"lockstep run {stream}",
-        )
+        runs = desired == Desired.RUNNING.value
+        step = f"nothing is to be resumed: lockstep status {stream}" if runs else f"lockstep start {stream}"
+        super().__init__(f"stream {stream} is not halted, it is {desired}", next_step=step)
         self.stream = stream
         self.desired = desired
 

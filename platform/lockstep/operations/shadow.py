@@ -32,7 +32,7 @@ from lockstep.operations.rewind import (
     read_rewound_rows,
 )
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
-from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.settings import Settings
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.storage import find_storage
@@ -495,12 +495,11 @@ def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFo
     """A shadow of a stream.
 
     Raises:
-        NoTable: There is no such table.
         NotAShadow: It is none, or of another stream.
     """
     folders = StreamFolders(name, settings.table_root)
-    head = open_table(folders).base().head
-    if head.origin is None or head.origin.stream != stream:
+    head = try_read_head(folders)
+    if head is None or head.origin is None or head.origin.stream != stream:
         raise NotAShadow(stream, name)
     return folders, head, head.origin
 
@@ -512,7 +511,6 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
     leaves is deleted by housekeeping, and by an erasure.
 
     Raises:
-        NoTable: There is no such table.
         NotAShadow: It is none: a stream is never deleted by this.
         ShadowRefused: It is being written.
         KafkaError: Kafka does not answer; nothing was deleted.

@@ -33,12 +33,19 @@ def end_after_task() -> None:
 
 
 def with_end(work: Work) -> Work:
-    """`work`, after which the process ends where its task has asked for that; the collector is on again after it."""
+    """`work`, after which the process ends where its task has asked for that; the collector is on again after it.
+
+    Spark closes the sockets of its workers when a run ends, as after a halt. PySpark's daemon would print a traceback
+    of that, of which mostly the first line is left: it kills its workers at the same moment. Errors of a task do not
+    come here.
+    """
 
     def serve(*arguments: Any) -> Any:
         _serving.set()
         try:
             code = work(*arguments)
+        except (EOFError, ConnectionError):
+            os._exit(0)
         finally:
             _serving.clear()
             gc.enable()

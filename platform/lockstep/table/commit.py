@@ -21,7 +21,7 @@ from lockstep.errors import Fenced, TableError
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import CreateEntry, Desired, Head, NextEntry, Resumption, SideBatch, SideFile
+from lockstep.table.delta_log import CreateEntry, Desired, FoldCode, Head, NextEntry, Resumption, SideBatch, SideFile
 from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import DataFile
@@ -155,6 +155,7 @@ class OutputLog:
             Fenced: A newer writer has claimed the table.
             TableError: The base does not meet the requirements of the kind.
             CommitUnknown: It is unknown whether the commit landed.
+            NotCommitted: The storage did not take it.
         """
         attempts: list[Committed] = []
 
@@ -271,6 +272,7 @@ def commit_claim(
     desired: Desired | None = None,
     reason: str = "claimed",
     cause: str = "",
+    code_digest: str = "",
 ) -> Proposal:
     """A claim: replaces the epoch it names, and no other.
 
@@ -282,19 +284,27 @@ def commit_claim(
             new state when it is resumed. The first claim makes a new stream `bounded` by default.
         reason: The reason, and the operator.
         cause: Why the run began, for the history of the stream.
+        code_digest: Digest of the code of the fold that will write; empty leaves what is known of it.
     """
 
     def next_head(base: Base) -> Head:
         check(base.head)
         if base.head.epoch != named_epoch:
             raise Fenced(named_epoch + 1, base.head.epoch)
-        claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id)
+        code = _find_code(base.head, code_digest)
+        claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id, code=code)
         if desired is not None:
             return _with_wanted_state(base, claimed, desired, reason)
         return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
 
     metadata = {delta_log.CAUSE: cause} if cause else {}
     return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1, metadata=metadata)
+
+
+def _find_code(head: Head, digest: str) -> FoldCode | None:
+    """The code that writes from now on: the one known, or one that begins with the next batch."""
+    known = not digest or (head.code is not None and head.code.digest == digest)
+    return head.code if known else FoldCode(digest, head.batch + 1)
 
 
 def commit_batch(

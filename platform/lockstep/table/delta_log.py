@@ -9,6 +9,7 @@ thousands cost as little as a few.
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 import uuid
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -25,9 +27,9 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from lockstep.errors import CommitUnknown, TableError
+from lockstep.errors import CommitUnknown, NotCommitted, TableError
 from lockstep.model.finding import Finding
-from lockstep.storage import find_storage
+from lockstep.storage import NotWritten, find_storage
 
 FIRST_GENERATION = FIRST_BATCH = 1
 
@@ -246,6 +248,18 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
 
 
+class FoldCode(msgspec.Struct, frozen=True):
+    """The code of the fold that writes, as of its claim.
+
+    Attributes:
+        digest: `digest_code` of the stream.
+        first_batch: First batch that may be its own: the batches before it are of other code, or of code not known.
+    """
+
+    digest: str
+    first_batch: int
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
@@ -280,6 +294,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         origin: Of a shadow: where it began.
         imported: Of a stream that began with a savepoint from another table root: which one.
         promotion: The newest promotion of a shadow; None before the first.
+        code: The code that writes; None before the first claim of a run, or where it is in no files.
         version: Version of this layout.
     """
 
@@ -313,6 +328,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     origin: Origin | None = None
     imported: Imported | None = None
     promotion: Promotion | None = None
+    code: FoldCode | None = None
     version: int = 1
 
     @property
@@ -615,6 +631,7 @@ def append_entry(
 
     Raises:
         CommitUnknown: It is unknown whether the entry was written.
+        NotCommitted: The storage did not take it.
         TableError: The race was lost `ATTEMPTS_MAX` times.
     """
     token = uuid.uuid4().hex
@@ -628,7 +645,7 @@ def append_entry(
         except (DeltaError, OSError) as error:
             written = read_entry(table, entry.version)  # 3
             if written is None and not (finds_late and attempt < UNANSWERED_MAX):
-                raise _unanswered(table, entry.version, error) from error
+                raise _make_failure(table, entry.version, error) from error
             if written is None or written.token != token:
                 continue  # 4
         find_storage(table).sync(path)  # 5
@@ -686,7 +703,17 @@ def _to_line(action: AddAction | RemoveAction) -> dict[str, object]:
     return {"remove": removed}
 
 
-def _unanswered(table: Path, version: int, error: Exception) -> CommitUnknown:
+REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the table root") | dict.fromkeys(
+    (errno.EROFS, errno.EACCES, errno.EPERM), "make the table root writable"
+)
+"""What lets the next attempt succeed, by the number of the error."""
+
+
+def _make_failure(table: Path, version: int, error: Exception) -> TableError:
+    if isinstance(error, NotWritten):
+        step = REMEDIES.get(error.errno or 0, "lockstep doctor checks the table root: correct what it reports")
+        problem = f"{table}: version {version} was not written: {error.strerror}"
+        return NotCommitted(problem, next_step=f"{step}, then repeat the command")
     return CommitUnknown(
         f"{table}: no answer whether version {version} was written: {error}",
         next_step="start the stream again: the next claim finds out",

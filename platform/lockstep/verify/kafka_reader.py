@@ -10,6 +10,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._topic import TopicDescription
 
 from lockstep.errors import KafkaError
 from lockstep.kafka.secrets import with_secrets
@@ -24,7 +25,7 @@ SILENCE_SECONDS_MAX = 30.0
 RETRY_SECONDS = 0.25
 _UNKNOWN_TOPIC = 3
 _LEADER_MOVES = {ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION}
-_NEXT_STEP = "lockstep doctor looks at Kafka; then verify again"
+_NEXT_STEP = "lockstep doctor looks at Kafka; then repeat the command"
 
 
 class BufferedRange(msgspec.Struct, frozen=True):
@@ -70,19 +71,31 @@ class KafkaTopicLog:
         Raises:
             KafkaError: Kafka does not answer; that never means "no topics".
         """
-        wanted = sorted(topics)
+        return {name: str(found.topic_id) for name, found in self._describe(sorted(topics)).items()}
+
+    def _describe(self, wanted: list[str]) -> dict[str, TopicDescription]:
+        """Those of the topics that exist."""
         if not wanted:
             return {}
         admin, timeout = AdminClient(self._configuration()), self._settings.timeout_seconds
         answers = admin.describe_topics(TopicCollection(wanted), request_timeout=timeout)
-        found: dict[str, str] = {}
+        found: dict[str, TopicDescription] = {}
         for name, future in answers.items():
             try:
-                found[name] = str(future.result().topic_id)
+                found[name] = future.result()
             except KafkaException as error:
                 if _error(error).code() != _UNKNOWN_TOPIC:
                     raise self._unread(f"topic {name}", _error(error)) from error
         return found
+
+    def count_partitions(self, topic: str) -> int:
+        """Number of partitions of a topic; 0 where there is no such topic.
+
+        Raises:
+            KafkaError: Kafka does not answer.
+        """
+        found = self._describe([topic])
+        return len(found[topic].partitions) if topic in found else 0
 
     def kept(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
         """First offset and high watermark of each partition."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.decoders.base import Registry
+from lockstep.declare.discovery import digest_code
 from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
@@ -280,7 +281,24 @@ def verify_stream(
         with _without_collector():
             proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
-    return make_summary(stream.name, stored, work, violations, time.process_time() - began)
+    report = make_summary(stream.name, stored, work, violations, time.process_time() - began)
+    if report.status is not InvariantStatus.VIOLATED:
+        return report
+    return msgspec.structs.replace(report, next_step=describe_code(stream, stored.head) + report.next_step)
+
+
+def describe_code(stream: AnyStream, head: Head) -> str:
+    """Which batches are of other code than that of the proof: a difference there need be no damage."""
+    if head.code is None:
+        return ""
+    if digest_code(stream) != head.code.digest:
+        return (
+            "the code here is not that of the last run, so rows may differ because of it; prove with that code. Else "
+        )
+    if head.code.first_batch == FIRST_BATCH:
+        return ""
+    since = head.code.first_batch
+    return f"today's code wrote from batch {since} on: rows of batches before it may differ because of it. Else "
 
 
 @contextmanager

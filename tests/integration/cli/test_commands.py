@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -24,7 +25,7 @@ import typer
 from lockstep import __version__
 from lockstep.cli import control, inspect, maintain, recover
 from lockstep.cli.__main__ import app
-from lockstep.cli.app import EXIT_CODES
+from lockstep.cli.app import EXIT_CODES, find_problem
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations import lifecycle, quarantine, query, repair, show_settings
 from lockstep.operations.doctor import doctor
@@ -188,6 +189,23 @@ def test_a_broken_file_of_another_stream_is_named_and_hinders_nobody(fresh: Plat
     assert said.stderr == f"{named}\nnext: correct assets/{broken}.py; other streams run on\n"
 
 
+def test_a_stream_whose_file_is_gone_is_named_and_can_be_stopped(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    (fresh.folder / "assets" / f"{fresh.feed.family}.py").unlink()
+    problem = "a table of no declared stream; it has no living writer"
+    assert f"adding: {problem}" in fresh.call("streams").stderr
+    said = fresh.call("status")
+    assert said.exit_code == 0
+    assert said.stdout.splitlines()[1].split()[:3] == ["adding", "bounded", "ended"]
+    assert f"adding: {problem}\nnext: declare adding in assets/ again" in said.stdout
+    assert "table of adding" in fresh.call("doctor").stdout
+    assert f"no stream 'adding' in assets/, but {problem}" in fresh.call("topics", "adding").stderr
+    assert "adding: stopped after batch 1" in fresh.call("stop", "adding").stdout
+    assert "adding: held after batch 1" in fresh.call("hold", "adding").stdout
+    assert fresh.call("stop", "nope").exit_code == 1
+
+
 def test_a_path_that_is_no_folder_is_named_with_what_to_do(platform: Platform) -> None:
     path = platform.folder / "a-file"
     path.write_text("")
@@ -195,6 +213,15 @@ def test_a_path_that_is_no_folder_is_named_with_what_to_do(platform: Platform) -
     assert said.exit_code == 1
     assert said.stderr.startswith(f"error: Not a directory: {path}")
     assert "next: name another path" in said.stderr
+
+
+def test_a_full_disk_is_named_or_how_to_find_it(tmp_path: Path) -> None:
+    named = find_problem(OSError(errno.ENOSPC, "No space left on device", str(tmp_path)))
+    nameless = find_problem(OSError(errno.ENOSPC, "No space left on device"))
+    assert named is not None
+    assert nameless is not None
+    assert (named.problem, "free space there" in named.next_step) == (f"No space left on device: {tmp_path}", True)
+    assert nameless.next_step.startswith("free space in table_root, local_root or TMPDIR (lockstep doctor names")
 
 
 def test_a_reason_that_says_nothing_is_refused(platform: Platform) -> None:
@@ -351,8 +378,28 @@ def test_any_message_can_be_shown_and_what_is_not_there_is_said(platform: Platfo
     for place in (f"{topic}/1@99", f"{platform.feed.family}.none/0@1"):
         missing = platform.call("message", "adding", place)
         assert (missing.exit_code, "neither Kafka nor the quarantine" in missing.stderr) == (1, True)
+    nowhere = platform.call("message", "adding", f"{topic}/9@1").stderr
+    assert f"at {topic}/9@1: topic {topic} has the partitions 0 to 1\nnext: lockstep topics adding" in nowhere
     assert "is not halted by a message" in platform.call("message", "adding").stderr
     assert platform.call("message", "adding", "nowhere").exit_code == 2
+
+
+def test_a_halt_by_messages_that_are_gone_says_so_with_the_command_that_resumes_it(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, session(1))
+    fresh.runs.run()
+    fresh.feed.send(topic, [update(3, a=1), update(4, a=1)])
+    fresh.feed.expire(topic, 3)
+    with pytest.raises(IntegrityLost, match="expired unread"):
+        fresh.runs.run()
+    said = fresh.call("message", "adding")
+    assert f"adding is halted by messages that are gone: expired unread at {topic}/0 offset 2" in said.stderr
+    assert said.stderr.splitlines()[-1] == fresh.call("status", "adding").stdout.splitlines()[-1]
+
+
+def test_a_promotion_of_what_is_no_shadow_lists_the_shadows(platform: Platform) -> None:
+    said = platform.call("promote", "adding", "nope", "--plan")
+    assert said.stderr == "error: nope is no shadow of adding\nnext: lockstep shadow adding lists its shadows\n"
 
 
 def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Platform) -> None:

@@ -22,14 +22,16 @@ from lockstep.engine.driver.handover import (
 )
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, WriterStartup
-from lockstep.errors import Fenced, StreamHeld
+from lockstep.errors import Fenced, KafkaError, StreamHeld
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted, suggest_option
+from lockstep.kafka.admin import ClusterAdmin
 from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable
 from lockstep.table.commit import OutputLog, Writer, commit_claim
 from lockstep.table.delta_log import Desired
 from tests.support.feed import folded, session, update
+from tests.support.installation import wait_until
 from tests.support.kept_stream import keeping, message
 from tests.support.offline_stream import CLUSTER, Offline
 from tests.support.plain_reader import named_files
@@ -90,6 +92,26 @@ def test_a_living_writer_commits_the_stop_and_ends_at_its_batch_boundary(feed: F
     assert (head.desired, head.reason) == (Desired.STOPPED, "the disk is changed (an operator)")
     assert list(runs.folders.control.glob("stop-*")) == []
     assert runs.rows(topic) == folded([(n, "s", value) for n, value in enumerate(session(3))])
+
+
+def test_a_writer_that_waits_for_kafka_ends_when_it_is_asked_to_stop(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.send(feed.create("values"), session(3))
+    worked, refused = threading.Event(), threading.Event()
+
+    def refuse(*_: object) -> None:
+        refused.set()
+        raise KafkaError("Kafka did not answer", next_step="lockstep doctor")
+
+    with living(runs, then(worked)) as run:
+        wait_until(lambda: bool(runs.reports), "the first batch")
+        for question in ("view", "view_offsets", "view_for_commit"):
+            monkeypatch.setattr(ClusterAdmin, question, refuse)
+        assert refused.wait(WAIT_SECONDS_MAX)
+        stopped = stop_stream(runs.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
+        assert run.result(WAIT_SECONDS_MAX) is RunOutcome.STOPPED_FOR_GOOD
+    assert (stopped.desired, stopped.ended_by, stopped.batch) == ("stopped", "the writer", 1)
 
 
 def test_without_a_writer_a_claim_stops_the_stream_and_bounded_runs_leave_it_stopped(

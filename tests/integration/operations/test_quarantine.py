@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -82,6 +83,23 @@ def test_messages_are_listed_by_cause_and_session_with_their_offsets(read: Read)
     assert groups(runs, QuarantineFilter(session=EVIL)) == {garbage, unknown}
     assert groups(runs, QuarantineFilter(since=2)) == {garbage, null, unknown}
     assert groups(runs, QuarantineFilter(since=2, session="s")) == set()
+
+
+def test_a_selection_of_nothing_says_what_there_is(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list_quarantine(read[0].folders, QuarantineFilter(cause="nope"))
+    assert (found.messages, found.groups) == (0, ())
+    assert found.messages_total == list_quarantine(read[0].folders, QuarantineFilter()).messages
+    monkeypatch.setattr("lockstep.cli.inspect.find_folders", lambda _: read[0].folders)
+    shown = CliRunner().invoke(app, ["quarantine", "list", "adding", "--cause", "nope"]).stdout
+    total, causes = found.messages_total, ", ".join(found.causes)
+    assert "undecodable" in found.causes
+    assert shown.splitlines()[0] == (
+        f"adding: 0 of {total} messages in quarantine are of cause 'nope'; causes: {causes}"
+    )
+    some = CliRunner().invoke(app, ["quarantine", "list", "adding", "--topic", read[1], "--since", "1"]).stdout
+    assert (
+        some.splitlines()[0] == f"adding: 3 of {total} messages in quarantine are of topic '{read[1]}', since batch 1"
+    )
 
 
 def test_the_largest_groups_come_first_and_what_is_left_out_is_counted(read: Read) -> None:
@@ -198,3 +216,13 @@ def test_without_a_table_it_is_said_how_to_start(runs: LocalRuns) -> None:
 def test_what_a_terminal_obeys_is_shown_as_an_escape() -> None:
     assert escape_text("plain é 漢 'quoted'") == "plain é 漢 'quoted'"
     assert escape_text("\x1b\n\t\x7f\u202e\udc80\U000e0001") == r"\x1b\n\t\x7f\u202e\udc80\U000e0001"
+
+
+def test_the_key_of_a_message_that_was_not_decoded_is_not_called_its_session(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.cli.inspect.find_folders", lambda _: read[0].folders)
+    shown = CliRunner().invoke(app, ["quarantine", "show", "adding", f"{read[2]}/0@2"]).stdout
+    assert re.search(r"^session +unknown, of key null$", shown, re.MULTILINE)
+    listed = CliRunner().invoke(app, ["quarantine", "list", "adding", "--topic", read[1]]).stdout
+    assert "unknown, of key" not in listed

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
 
-from lockstep import Topics
+from lockstep import Ordered, Topics
+from lockstep.cli import inspect
+from lockstep.cli.__main__ import app
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect import plan
@@ -24,6 +29,7 @@ from lockstep.operations.query import AsOf, WrongQuery, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable, StreamHandle
 from tests.support import bad_inputs
+from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
@@ -98,6 +104,43 @@ def test_the_history_names_why_runs_began_what_halted_them_and_who_resumed(feed:
         ("halted", str(lost.value.findings[0])),
     ]
     assert events[5:] == [("new writer", "resume"), ("resumed", "a producer was restarted (ann)")]
+
+
+def test_a_message_from_the_future_is_named_where_freshness_would_be(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = feed.create("values")
+    feed.send(topic, session(1))
+    runs.run()
+    assert read_status(runs.handle).ahead_seconds == 0
+    producer = Producer({"bootstrap.servers": feed.bootstrap_servers})
+    producer.produce(topic, update(3, a=1), key="s", timestamp=int((time.time() + 3_000) * 1000))
+    assert producer.flush(30) == 0
+    runs.run()
+    found = read_status(runs.handle)
+    assert (found.freshness_seconds, 2_000 < found.ahead_seconds <= 3_000) == (0, True)
+    monkeypatch.setattr(inspect, "open_handle", lambda _: runs.handle)
+    monkeypatch.setattr(inspect, "list_all_derived", dict)
+    said = CliRunner().invoke(app, ["status", "adding"]).stdout
+    assert re.search(r"unknown: the newest timestamp is \d+ min in the future", said)
+
+
+def test_a_partition_whose_sessions_are_all_suspended_is_shown_with_the_batch_that_did_it(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    """A message of an unknown session was lost: rows alone would not tell why its partition has gaps."""
+    topic, runs = feed.create("values", partitions=2), runs.of(adding(feed.pattern, Ordered()))
+    feed.send(topic, session(2), partition=1)
+    runs.run()
+    assert read_status(runs.handle).suspensions == ()
+    feed.send(topic, [b"garbage", update(4, a=1)], partition=1)
+    runs.run()
+    feed.send(topic, [update(5, a=1)], partition=1)
+    runs.run()
+    (found,) = read_status(runs.handle).suspensions
+    assert str(found) == f"{topic}/1: sessions that began before offset 4 are suspended until their next snapshot"
+    details = [each.detail for each in read_history(runs.folders, 50).events if each.event == "batches"]
+    assert details == ["", str(found), ""]
 
 
 def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> None:

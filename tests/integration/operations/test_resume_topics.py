@@ -5,9 +5,16 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from lockstep import Limits, Ordered
+from lockstep import Limits, OnGrowth, Ordered, Sequence, Strict
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.integrity.resume_options import AcceptDeleted, AcceptGrowth, FromSnapshot, Quarantined, suggest_option
+from lockstep.integrity.resume_options import (
+    AcceptDeleted,
+    AcceptGrowth,
+    Fixed,
+    FromSnapshot,
+    Quarantined,
+    suggest_option,
+)
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.table.ledger import read_ledger
@@ -93,6 +100,44 @@ def test_new_partitions_are_read_from_their_start_once_their_growth_is_accepted(
     runs.run()
     assert applied([*TWO, ("s", update(3, a=1))], *range(5)) == runs.rows(topic)
     assert folded([(at, "u", value) for at, value in enumerate(session(2))]) == runs.rows(topic, 2)
+
+
+MOVED = [("a", update(3, a=1)), ("b", update(3, b=1)), ("a", snapshot(9, a=5)), ("a", update(10, a=1))]
+"""Sessions that a new partition takes over, without the snapshots that began them."""
+
+
+def test_all_sessions_that_moved_to_a_new_partition_are_answered_at_the_first_halt_of_one(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    send(feed, topic, *TWO)
+    runs.run()
+    feed.grow(topic, partitions=2)
+    for key, value in MOVED:
+        feed.send(topic, [value], key=key, partition=1)
+    assert {finding.cause for finding in halted(runs)} == {"partitions grew"}
+    resumed(runs, AcceptGrowth(topic))
+    (finding,) = halted(runs)
+    assert (finding.cause, finding.session) == ("unknown session", "a")
+    resumed(runs, FromSnapshot(topic, 1))
+    assert runs.run() is RunOutcome.ENDED
+    assert kept(runs) == {(topic, 1, 0): "suspended", (topic, 1, 1): "unknown session"}
+    assert folded([(at, *MOVED[at]) for at in (2, 3)]) == runs.rows(topic, 1)
+
+
+def test_a_class_that_restarts_sessions_answers_the_halt_by_growth_as_fixed(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    send(feed, topic, *TWO)
+    runs.run()
+    feed.grow(topic, partitions=2)
+    for key, value in MOVED:
+        feed.send(topic, [value], key=key, partition=1)
+    halted(runs)
+    restarting = runs.of(adding(feed.pattern, Strict(evidence=Sequence(), on_growth=OnGrowth.RESTART_SESSIONS)))
+    resumed(restarting, Fixed())
+    assert restarting.run() is RunOutcome.ENDED
+    assert kept(runs) == {(topic, 1, 0): "unknown session", (topic, 1, 1): "unknown session"}
+    assert folded([(at, *MOVED[at]) for at in (2, 3)]) == runs.rows(topic, 1)
 
 
 def test_a_burst_is_accepted_once_until_it_is_over(feed: Feed, runs: LocalRuns) -> None:

@@ -86,6 +86,10 @@ EVERY: tuple[LockstepError, ...] = (
     errors.KafkaError("Kafka did not answer about topics: timed out", next_step="lockstep doctor"),
     errors.TableError("version 7 was written by somebody else", next_step="end that writer, then restore version 6"),
     errors.CommitUnknown("nobody said whether version 7 landed", next_step=STEP),
+    errors.NotCommitted(
+        "tables/books/table: version 7 was not written: No space left on device",
+        next_step="free space on the table root, then repeat the command",
+    ),
     ForeignCommit(Path("tables/books/ledger"), 7, "OPTIMIZE", "delta-rs:py-1.6.6"),
     TableReplaced(Path("tables/books/table"), "there is no log"),
     errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),

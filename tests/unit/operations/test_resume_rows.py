@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from msgspec.structs import replace
 
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row, read_position
@@ -11,7 +12,7 @@ from lockstep.integrity.resume_options import AcceptGrowth
 from lockstep.kafka.audit import GREW
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SegmentRef
-from lockstep.operations.resume import ResumeDecision, make_accepted_rows
+from lockstep.operations.resume import NotHalted, ResumeDecision, make_accepted_rows
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STAMP = LedgerStamp(generation=1, batch=8, epoch=2, committed_at=AT, batch_seconds=0.0, restart_cause=None)
@@ -41,3 +42,16 @@ def test_a_partition_that_was_added_takes_nothing_over_from_the_others() -> None
         Position(topic="a", topic_id="id", partition=1, next_offset=0),
     ]
     assert [row.newest_timestamp for row in rows] == [AT, None]
+
+
+@pytest.mark.parametrize(
+    ("desired", "step"),
+    [
+        ("running", "nothing is to be resumed: lockstep status books"),
+        ("bounded", "lockstep start books"),
+        ("stopped", "lockstep start books"),
+        ("held", "lockstep start books"),
+    ],
+)
+def test_what_is_not_halted_is_started_or_looked_at(desired: str, step: str) -> None:
+    assert NotHalted("books", desired).next_step == step

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.errors import CommitUnknown, Fenced
+from lockstep.errors import CommitUnknown, Fenced, NotCommitted
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog, commit_claim
 from lockstep.table.delta_log import create_entry
@@ -101,6 +103,34 @@ def test_a_commit_that_nobody_answers_for_ends_the_run(folders: StreamFolders) -
     assert unknown.value.next_step == "start the stream again: the next claim finds out"
     assert lossy.late is not None
     assert stored_offsets(folders) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space on the table root"),
+        (errno.EROFS, "make the table root writable"),
+        (errno.EIO, "lockstep doctor checks the table root: correct what it reports"),
+    ],
+)
+def test_a_commit_that_the_storage_does_not_take_is_known_not_to_be_there(
+    folders: StreamFolders, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    run = ProtocolRun(folders)
+    run.claim()
+    prepared = run.prepared()
+
+    def refuse(descriptor: int) -> None:
+        del descriptor
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(NotCommitted) as refused:
+            run.commit(prepared)
+    assert refused.value.problem == f"{folders.table}: version 2 was not written: {os.strerror(number)}"
+    assert refused.value.next_step == f"{remedy}, then repeat the command"
+    assert run.commit(prepared).version == 2
 
 
 def test_the_next_claim_finds_a_commit_that_arrived_late(folders: StreamFolders) -> None:

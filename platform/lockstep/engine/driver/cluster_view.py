@@ -21,11 +21,29 @@ LOG = logging.getLogger("lockstep")
 
 T = TypeVar("T")
 
+STOP_POLL_SECONDS = 0.1
+"""Interval at which a stop is looked for while Kafka does not answer."""
+
 
 class ClusterMonitor:
     """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics or retires drained ones."""
 
-    def __init__(self, context: RunContext, known_topics: frozenset[str], retired: frozenset[str]) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        known_topics: frozenset[str],
+        retired: frozenset[str],
+        gives_up: Callable[[], bool],
+    ) -> None:
+        """Read Kafka.
+
+        Args:
+            context: Dependencies of the run.
+            known_topics: Topics that the ledger knows.
+            retired: Those of them that are not read.
+            gives_up: Whether the run is to end: a Kafka that does not answer is asked no longer.
+        """
+        self._gives_up = gives_up
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._listed_at = known_topics - retired, time.monotonic()
         self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
@@ -166,10 +184,16 @@ class ClusterMonitor:
             try:
                 return question()
             except KafkaError as error:
-                if time.monotonic() > deadline or self._context.stop.is_set():
+                if time.monotonic() > deadline or self._waits_in_vain():
                     raise
                 LOG.warning("%s; trying again", error.problem)
-                self._context.stop.wait(self._tuning.retry_seconds)
+
+    def _waits_in_vain(self) -> bool:
+        """Pause before the next question; gives whether the run is to end instead."""
+        again = time.monotonic() + self._tuning.retry_seconds
+        while not self._gives_up() and time.monotonic() < again:
+            self._context.stop.wait(STOP_POLL_SECONDS)
+        return self._gives_up()
 
 
 def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:

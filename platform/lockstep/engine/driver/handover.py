@@ -294,6 +294,22 @@ def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
         return None
 
 
+def find_writer(control: Path, epoch: int) -> str:
+    """State of an epoch's writer, after observing its counter for one to three seconds where it has not ended.
+
+    "writing" or "draining" for a live one, "gone" for one that stopped counting, "ended", "none" without a heartbeat.
+    """
+    last = read_heartbeat(control, epoch)
+    if last is None:
+        return "none"
+    if last.phase is Phase.ENDED:
+        return Phase.ENDED.value
+    if is_writer_alive(control, epoch):
+        return str(last.phase.value)
+    after = read_heartbeat(control, epoch)
+    return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
+
+
 def find_heartbeat_time(control: Path, epoch: int) -> float | None:
     """Time of the newest heartbeat of an epoch, in seconds since 1970 (UTC), by the storage's clock; None without one.
 

@@ -80,7 +80,9 @@ class MicroBatchLoop:
         """
         selected = context.stream.topics.select(row.topic for row in claimed.known.values())
         self._context, self._writer = context, claimed.writer
-        self._monitor = ClusterMonitor(context, selected, find_retired_topics(claimed.known.values()))
+        self._monitor = ClusterMonitor(
+            context, selected, find_retired_topics(claimed.known.values()), lambda: _is_stop_asked(context, claimed)
+        )
         check_topics_fit(context.stream, self._monitor.view)
         begun, view = {topic_id for topic_id, _ in claimed.known}, self._monitor.view
         new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
@@ -428,9 +430,9 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
             LOG.warning("%s", fenced.problem)
             return RunOutcome.FENCED
         except KafkaError:
-            if not context.stop.is_set():
+            if (stopped := _stop_without_kafka(context, claimed)) is None:
                 raise
-            return RunOutcome.STOPPED  # asked to stop while Kafka did not answer
+            return stopped
         return outcome
 
 
@@ -475,17 +477,39 @@ def _wait_for_next_batch(
     pace = context.trigger.seconds if isinstance(context.trigger, Every) else context.launch.tuning.idle_seconds
     due = began if at_once else began + pace
     while True:
-        if context.stop.is_set():
-            return RunOutcome.STOPPED
-        if (request := read_stop_request(context.folders.control, claimed.writer.epoch)) is not None:
-            write_stop(claimed.output, claimed.writer, request)
-            return RunOutcome.STOPPED_FOR_GOOD
+        if (stopped := _stop_if_asked(context, claimed)) is not None:
+            return stopped
         if heartbeat.asked_to_hand_over():
             return RunOutcome.HANDED_OVER
         left = due - time.monotonic()
         if left <= 0:
             return None
         context.stop.wait(min(left, POLL_SECONDS))
+
+
+def _is_stop_asked(context: RunContext, claimed: WriterClaim) -> bool:
+    """Whether a signal or an operator's request is to end the run."""
+    asked = read_stop_request(context.folders.control, claimed.writer.epoch)
+    return context.stop.is_set() or asked is not None
+
+
+def _stop_if_asked(context: RunContext, claimed: WriterClaim) -> RunOutcome | None:
+    """The outcome if the run must stop; what an operator asked for is committed."""
+    if context.stop.is_set():
+        return RunOutcome.STOPPED
+    if (request := read_stop_request(context.folders.control, claimed.writer.epoch)) is None:
+        return None
+    write_stop(claimed.output, claimed.writer, request)
+    return RunOutcome.STOPPED_FOR_GOOD
+
+
+def _stop_without_kafka(context: RunContext, claimed: WriterClaim) -> RunOutcome | None:
+    """The outcome if the run was asked to stop while Kafka did not answer."""
+    try:
+        return _stop_if_asked(context, claimed)
+    except Fenced as fenced:
+        LOG.warning("%s", fenced.problem)
+        return RunOutcome.FENCED
 
 
 def _thread(name: str) -> ThreadPoolExecutor:

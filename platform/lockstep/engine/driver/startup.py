@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import AnyStream
 from lockstep.declare.transform import find_migration
 from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
@@ -76,6 +77,14 @@ def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple
         except StateDamaged:
             continue
         yield header, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
+
+
+def find_code_digest(stream: AnyStream) -> str:
+    """Digest of the code of the fold; empty where it is in no files, such as in an archive."""
+    try:
+        return digest_code(stream)
+    except OSError:
+        return ""
 
 
 LOG = logging.getLogger("lockstep")
@@ -160,6 +169,7 @@ class WriterStartup:
         self.head = self.output.base().head
         self._refuse(self.head)
         check_state_types(stream, folders, read_positions(folders, self.head).values())
+        self._code_digest = find_code_digest(stream)
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="startup")
         self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
         self._whole = self._pool.submit(refuse_torn, folders)
@@ -178,7 +188,7 @@ class WriterStartup:
             TableError: The ledger does not match the head, or files that the table references are missing.
         """
         self._whole.result()
-        cause = f"{self._take_over(cancelled).value}; {self._launch.cause}"  # 1
+        cause = f"{self._take_over(cancelled).value}; {self._launch.cause}{self._describe_code()}"  # 1
         landed = self._claim(cause)  # 2
         writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
         self._catch_up(landed.head, writer)  # 3
@@ -216,8 +226,22 @@ class WriterStartup:
         desired, epoch = self._launch.desires(never_ending=self._never_ending), self.head.epoch
         reason, table_id = self._launch.cause, self.output.table_id
         return self.output.commit(
-            commit_claim(epoch, table_id, self._refuse, desired=desired, reason=reason, cause=cause)
+            commit_claim(
+                epoch,
+                table_id,
+                self._refuse,
+                desired=desired,
+                reason=reason,
+                cause=cause,
+                code_digest=self._code_digest,
+            )
         )
+
+    def _describe_code(self) -> str:
+        """That the fold's code is not that of the run before, for the history."""
+        before = self.head.code
+        is_new = before is not None and self._code_digest not in {"", before.digest}
+        return "; new code" if is_new else ""
 
     def _refuse(self, head: Head) -> None:
         check_not_halted(head)

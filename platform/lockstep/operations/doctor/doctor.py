@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 from pydantic import ValidationError
@@ -10,8 +11,9 @@ from pydantic import ValidationError
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.operations.doctor import machine
-from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_warning
 from lockstep.operations.doctor.kafka import check_cluster, check_topics
+from lockstep.operations.inspect.undeclared import find_undeclared_tables
 from lockstep.settings import KafkaSettings, Settings
 
 
@@ -45,11 +47,18 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
         "ports": machine.check_ports,
         "table root": lambda: machine.check_table_root(settings.table_root),
         "local root": lambda: machine.check_local_root(settings.local_root),
+        "temporary folder": machine.check_temporary_folder,
+        "tables": lambda: _find_undeclared(settings.table_root, streams),
         "Kafka": lambda: _kafka(settings.kafka, streams),
     }
     return Report(
         settings.kafka.bootstrap_servers, tuple(found for name, look in looks.items() for found in _safely(name, look))
     )
+
+
+def _find_undeclared(root: Path, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
+    for found in find_undeclared_tables(streams(), root):
+        yield make_warning(f"table of {found.name}", found.problem, found.next_step)
 
 
 def _kafka(kafka: KafkaSettings, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:

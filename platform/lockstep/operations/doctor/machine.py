@@ -85,13 +85,13 @@ def check_table_root(root: Path) -> Iterator[Diagnosis]:
     if (problem := _unwritable(name, root, folder)) is not None:
         yield problem
         return
+    yield _room(name, folder)  # first: in a full folder nothing else can be tried
     with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
         yield make_ok(name, f"{root} can be written")
         yield _exclusive(Path(draft))
         yield _syncs(Path(draft))
         yield _clock(Path(draft))
     yield _kind(name, root, must_last=True)
-    yield _room(name, folder)
 
 
 def check_local_root(root: Path) -> Iterator[Diagnosis]:
@@ -100,10 +100,15 @@ def check_local_root(root: Path) -> Iterator[Diagnosis]:
     if (problem := _unwritable(name, root, folder)) is not None:
         yield problem
         return
+    yield _room(name, folder)
     with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
         yield _maps(name, Path(draft))
     yield _kind(name, root, must_last=False)
-    yield _room(name, folder)
+
+
+def check_temporary_folder() -> Iterator[Diagnosis]:
+    """Room for the files of a process: `TMPDIR`, or the system's own."""
+    yield _room("temporary folder", Path(tempfile.gettempdir()))
 
 
 def _nearest(folder: Path) -> Path:

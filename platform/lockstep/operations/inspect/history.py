@@ -12,8 +12,11 @@ from itertools import islice
 from pathlib import Path
 
 import msgspec
+from deltalake.exceptions import DeltaError
 
-from lockstep.operations.tables import NoTable
+from lockstep.errors import TableError
+from lockstep.operations.inspect.suspensions import PartitionSuspension, read_first_batches
+from lockstep.operations.tables import NoTable, try_read_head
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
 from lockstep.table.delta_log import Erasure, Head, LogEntry, Retention
@@ -40,6 +43,7 @@ EVENTS = {
     CommitKind.IMPORT: "savepoint imported",
 }
 FOREIGN = "foreign commit"
+SUSPENSIONS_SHOWN = 5
 
 
 def _no_detail(head: Head) -> str:
@@ -91,7 +95,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.
         count: Number of commits: more than 1 for batches only.
-        detail: Why, and who.
+        detail: Why, and who; of batches, which partitions' sessions they suspended.
     """
 
     at: datetime | None
@@ -122,7 +126,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 def read_history(folders: StreamFolders, last: int) -> History:
     """The newest events of a stream.
 
-    Costs one small read for each commit back to the oldest event that is listed.
+    Costs one small read for each commit back to the oldest event that is listed, and four columns of the ledger where
+    sessions of whole partitions were suspended.
 
     Args:
         folders: Folders of the stream's tables.
@@ -135,12 +140,33 @@ def read_history(folders: StreamFolders, last: int) -> History:
     if not versions:
         raise NoTable(folders.stream, folders.root)
     found = list(islice(_list_newest_first(folders.table, versions), last + 1))
+    begun = _read_suspensions(folders)
     return History(
         stream=folders.stream,
         first_version=versions[0],
         is_complete=len(found) <= last,
-        events=tuple(reversed(found[:last])),
+        events=tuple(_add_suspensions(event, begun) for event in reversed(found[:last])),
     )
+
+
+def _read_suspensions(folders: StreamFolders) -> Mapping[PartitionSuspension, int]:
+    """The first batch of each; none where ledger or head cannot be read: of what damaged them the log tells all."""
+    try:
+        head = try_read_head(folders)
+        return {} if head is None else read_first_batches(folders, head)
+    except (TableError, DeltaError, OSError):
+        return {}
+
+
+def _add_suspensions(event: StreamEvent, begun: Mapping[PartitionSuspension, int]) -> StreamEvent:
+    """An event of batches, with the suspensions of whole partitions that began in them."""
+    if event.event != EVENTS[CommitKind.BATCH] or event.batch is None:
+        return event
+    first = event.batch - event.count + 1
+    texts = [str(each) for each, batch in sorted(begun.items()) if first <= batch <= event.batch]
+    more = [f"and {len(texts) - SUSPENSIONS_SHOWN} more partitions"] if len(texts) > SUSPENSIONS_SHOWN else []
+    detail = "; ".join([*filter(None, [event.detail]), *texts[:SUSPENSIONS_SHOWN], *more])
+    return msgspec.structs.replace(event, detail=detail)
 
 
 def _list_newest_first(table: Path, versions: list[int]) -> Iterator[StreamEvent]:

@@ -11,6 +11,7 @@ import msgspec
 from confluent_kafka import Message as ClientMessage
 
 from lockstep.errors import LockstepError
+from lockstep.integrity.resume_options import NOTHING_THERE, make_resume_command
 from lockstep.model.finding import Finding
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, read_quarantined
 from lockstep.operations.tables import open_table
@@ -59,13 +60,26 @@ class NoMessage(LockstepError):
         place: Topic, partition and offset; None where none was named.
     """
 
-    def __init__(self, stream: str, place: Place | None) -> None:
+    def __init__(self, stream: str, place: Place | None, *, partitions: int = 0, halt: Sequence[Finding] = ()) -> None:
+        """Say why there is none.
+
+        Args:
+            stream: The stream.
+            place: Topic, partition and offset; None where none was named.
+            partitions: Number of partitions of the topic in Kafka; 0 where that is not known.
+            halt: Findings of the halt, whose message was wanted.
+        """
         problem = f"stream {stream} is not halted by a message"
         next_step = f"lockstep message {stream} TOPIC/PARTITION@OFFSET"
-        if place is not None:
+        if halt:
+            problem = f"stream {stream} is halted by messages that are gone: {halt[0]}"
+            next_step = make_resume_command(stream, tuple(halt))
+        elif place is not None:
             where = f"{place.topic}/{place.partition}@{place.offset}"
             problem = f"neither Kafka nor the quarantine has a message at {where}"
             next_step = f"lockstep topics {stream}, or lockstep quarantine list {stream}, for what is there"
+            if place.partition >= partitions > 0:
+                problem += f": topic {place.topic} has the partitions 0 to {partitions - 1}"
         super().__init__(problem, next_step=next_step)
         self.stream, self.place = stream, place
 
@@ -79,14 +93,15 @@ def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | No
         KafkaError: Kafka does not answer.
     """
     findings = open_table(folders).base().head.findings
-    if place is None:
-        place = next((_place_of(each) for each in findings if each.until > each.offset), None)
-        if place is None:
-            raise NoMessage(folders.stream, None)
-    finding = next((each for each in findings if _place_of(each) == place), None)
-    found = _in_kafka(kafka, place) or _in_quarantine(folders, place)
+    halt = () if place is not None else findings
+    place = place or _find_halting(folders.stream, findings)
+    log = KafkaTopicLog(kafka)
+    partitions = log.count_partitions(place.topic)
+    found = _in_kafka(log, place) if place.partition < partitions else None
+    found = found or _in_quarantine(folders, place)
     if found is None:
-        raise NoMessage(folders.stream, place)
+        raise NoMessage(folders.stream, place, partitions=partitions, halt=halt)
+    finding = next((each for each in findings if _place_of(each) == place), None)
     return msgspec.structs.replace(found, finding=finding)
 
 
@@ -109,10 +124,16 @@ def _place_of(finding: Finding) -> Place:
     return Place(finding.topic, finding.partition, finding.offset)
 
 
-def _in_kafka(kafka: KafkaSettings, place: Place) -> StoredMessage | None:
-    log, where = KafkaTopicLog(kafka), (place.topic, place.partition)
-    if place.topic not in log.topic_ids([place.topic]):
-        return None
+def _find_halting(stream: str, findings: Sequence[Finding]) -> Place:
+    """The first message that halts a stream, before offsets that have none."""
+    at_offsets = [each for each in findings if each.until > each.offset]
+    if not at_offsets:
+        raise NoMessage(stream, None)
+    return _place_of(min(at_offsets, key=lambda each: each.cause in NOTHING_THERE))
+
+
+def _in_kafka(log: KafkaTopicLog, place: Place) -> StoredMessage | None:
+    where = (place.topic, place.partition)
     kept = log.kept([where])[where]
     if not kept.first <= place.offset < kept.end:
         return None

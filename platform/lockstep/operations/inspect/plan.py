@@ -9,6 +9,7 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.handover import find_writer
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types
@@ -20,7 +21,6 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.inspect.status import find_writer
 from lockstep.operations.tables import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
 from lockstep.table.commit import Writer
@@ -280,7 +280,7 @@ def _waiting(topic: str, seen: _Seen) -> RestartedPartition:
 def _takes_over(folders: StreamFolders, head: Head) -> str:
     if head.epoch == 0:
         return "no writer: it would be the first run"
-    writer = find_writer(folders, head.epoch)
+    writer = find_writer(folders.control, head.epoch)
     if writer in {"writing", "draining"}:
         return f"epoch {head.epoch}, which is {writer} and would hand over at its batch boundary"
     return f"epoch {head.epoch}, which has ended" if writer == "ended" else f"epoch {head.epoch}, which is gone"

@@ -10,7 +10,7 @@ import msgspec
 
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
+from lockstep.engine.driver.handover import find_writer
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
@@ -20,6 +20,8 @@ from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
 from lockstep.operations.inspect.history import describe_retention
+from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
+from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -80,6 +82,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         debt: Closed hours that wait for compaction.
         growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
         derived: The derived tables that read it.
+        suspensions: Partitions all of whose sessions were suspended, each until its next snapshot.
+        ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness says nothing
+            until then. 0 where it is not.
     """
 
     stream: str
@@ -106,6 +111,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     debt: CompactionDebt = NO_DEBT
     growth: DiskGrowth | None = None
     derived: tuple[DerivedStatus, ...] = ()
+    suspensions: tuple[PartitionSuspension, ...] = ()
+    ahead_seconds: float = 0.0
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +131,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
         alarms: As in `Status`.
         unknown: As in `Status`.
         derived: As in `Status`.
+        is_declared: Whether assets/ declares it: a table whose declaration is gone is listed, too.
     """
 
     stream: str
@@ -138,6 +146,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
     alarms: tuple[Alarm, ...] = ()
     unknown: tuple[AlarmKind, ...] = ()
     derived: tuple[DerivedStatus, ...] = ()
+    is_declared: bool = True
 
     @property
     def needs_operator(self) -> bool:
@@ -151,14 +160,28 @@ UNREADABLE = "unreadable"
 def read_overview(
     streams: Iterable[AnyStream], settings: Settings, derived: Iterable[Derived] = ()
 ) -> tuple[StreamOverview, ...]:
-    """Status of all these streams, by name, and of the derived tables that read them; read in parallel."""
+    """Status of all these streams, by name, and of the derived tables that read them; read in parallel.
+
+    Tables of no declared stream follow, as far as their heads tell.
+    """
     handles = [StreamHandle(stream, settings) for stream in sorted(streams, key=lambda stream: stream.name)]
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
         tables = pool.submit(read_derived, derived, settings.table_root)
+        undeclared = pool.submit(find_undeclared_tables, {each.stream.name for each in handles}, settings.table_root)
         found = list(pool.map(_overview, handles))
-        return tuple(
-            msgspec.structs.replace(each, derived=_choose_from(tables.result(), each.stream)) for each in found
-        )
+        declared = (msgspec.structs.replace(each, derived=_choose_from(tables.result(), each.stream)) for each in found)
+        return (*declared, *map(_show_undeclared, undeclared.result()))
+
+
+def _show_undeclared(found: UndeclaredTable) -> StreamOverview:
+    return StreamOverview(
+        stream=found.name,
+        desired=found.desired,
+        writer=found.writer,
+        reason=found.problem,
+        next_step=found.next_step,
+        is_declared=False,
+    )
 
 
 def _choose_from(tables: Iterable[DerivedStatus], stream: str) -> tuple[DerivedStatus, ...]:
@@ -210,7 +233,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         desired=head.desired.value,
         reason=head.reason,
         findings=head.findings,
-        writer=find_writer(folders, head.epoch),
+        writer=find_writer(folders.control, head.epoch),
         generation=head.generation,
         epoch=head.epoch,
         batch=head.batch,
@@ -230,6 +253,8 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         debt=facts.debt,
         growth=read_growth(folders),
         derived=_choose_from(read_derived(derived, folders.root), stream),
+        suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
+        ahead_seconds=_find_ahead_seconds(handle.subscribed),
     )
 
 
@@ -239,17 +264,14 @@ def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
     return None if entry is None else entry.written_at
 
 
-def find_writer(folders: StreamFolders, epoch: int) -> str:
-    """State of an epoch's writer, after observing its counter."""
-    last = read_heartbeat(folders.control, epoch)
-    if last is None:
-        return "none"
-    if last.phase is Phase.ENDED:
-        return Phase.ENDED.value
-    if is_writer_alive(folders.control, epoch):
-        return str(last.phase.value)
-    after = read_heartbeat(folders.control, epoch)
-    return Phase.ENDED.value if after is not None and after.phase is Phase.ENDED else "gone"
+CLOCK_SECONDS_MAX = 60.0
+"""Clocks of producers, brokers and this machine may differ by less."""
+
+
+def _find_ahead_seconds(rows: Iterable[LedgerRow]) -> float:
+    newest = max((row.newest_timestamp for row in rows if row.newest_timestamp is not None), default=None)
+    ahead = 0.0 if newest is None else (newest - datetime.now(UTC)).total_seconds()
+    return ahead if ahead > CLOCK_SECONDS_MAX else 0.0
 
 
 def _partition(row: LedgerRow, known: Mapping[Key, PartitionFigures]) -> PartitionStatus:

@@ -10,6 +10,7 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.errors import LockstepError, TableError
+from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_table
 from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.table.layout import StreamFolders
 
@@ -49,22 +50,25 @@ class UnknownStream(LockstepError):
 
     Attributes:
         name: The unknown name.
+        table: The table that a stream of this name has written; None without one.
     """
 
-    def __init__(self, name: str, known: Mapping[str, AnyStream]) -> None:
+    def __init__(self, name: str, known: Mapping[str, AnyStream], table: UndeclaredTable | None = None) -> None:
         listed = ", ".join(sorted(known)) or "none is declared"
-        super().__init__(f"no stream {name!r} in assets/", next_step=f"use one of: {listed}")
-        self.name = name
+        wrote = "" if table is None else f", but {table.problem}"
+        step = f"use one of: {listed}" if table is None else f"{table.next_step}; declared are: {listed}"
+        super().__init__(f"no stream {name!r} in assets/{wrote}", next_step=step)
+        self.name, self.table = name, table
 
 
-def find_stream(name: str, known: Mapping[str, AnyStream]) -> AnyStream:
+def find_stream(name: str, known: Mapping[str, AnyStream], root: Path) -> AnyStream:
     """The stream with a name.
 
     Raises:
-        UnknownStream: Lists the declared streams.
+        UnknownStream: Lists the declared streams; says whether a table of that name lies below the table root.
     """
     if name not in known:
-        raise UnknownStream(name, known)
+        raise UnknownStream(name, known, find_undeclared_table(name, root))
     return known[name]
 
 

@@ -1,0 +1,50 @@
+"""Tables whose declaration is gone: they are found by their folders, and what other folders hold is passed over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from lockstep.engine.driver.handover import Heartbeat
+from lockstep.operations.inspect.streams import UnknownStream, find_stream
+from lockstep.operations.inspect.undeclared import find_undeclared_tables
+from tests.support.protocol_run import ProtocolRun, folders_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_table_without_a_declaration_is_named_with_its_writer(tmp_path: Path) -> None:
+    for name in ("meters", "readings"):
+        ProtocolRun(folders_in(tmp_path, name)).claim()
+    with Heartbeat(folders_in(tmp_path, "meters").control, 1):
+        (found,) = find_undeclared_tables({"readings"}, tmp_path)
+        assert (found.name, found.epoch, found.writer, found.is_live) == ("meters", 1, "writing", True)
+        assert found.problem == "a table of no declared stream; its writer of epoch 1 is alive"
+        assert found.next_step == "declare meters in assets/ again, or end it: lockstep stop meters"
+    (ended,) = find_undeclared_tables({"readings"}, tmp_path)
+    assert (ended.writer, ended.problem) == ("ended", "a table of no declared stream; it has no living writer")
+
+
+def test_what_is_no_table_of_a_stream_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "readme").write_text("a file")
+    (tmp_path / "empty").mkdir()
+    write_deltalake(tmp_path / "foreign" / "table", pa.table({"number": [1]}))
+    ProtocolRun(folders_in(tmp_path, "readings")).claim()
+    (tmp_path / "readings").rename(tmp_path / "Not-a-name")
+    assert find_undeclared_tables((), tmp_path) == ()
+    assert find_undeclared_tables((), tmp_path / "none") == ()
+
+
+def test_an_unknown_name_is_told_that_a_table_has_it(tmp_path: Path) -> None:
+    ProtocolRun(folders_in(tmp_path, "meters")).claim()
+    with pytest.raises(UnknownStream) as unknown:
+        find_stream("meters", {}, tmp_path)
+    table = "a table of no declared stream; it has no living writer"
+    assert unknown.value.problem == f"no stream 'meters' in assets/, but {table}"
+    assert unknown.value.next_step.startswith("declare meters in assets/ again, or move its folder out")
+    with pytest.raises(UnknownStream, match=r"no stream '../meters' in assets/\n"):
+        find_stream("../meters", {}, tmp_path / "below")
