@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import pickle
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,6 +19,7 @@ from lockstep.engine.driver import lookup_pins
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.executor import lookup_table
 from lockstep.engine.executor.lookup_table import LookupCache, LookupUnusable, load_lookup, open_lookup
+from lockstep.engine.protocol import BatchIdentity, TaskSpec
 from lockstep.model.column_types import Int32
 from lockstep.model.lookup_version import LookupVersion
 from tests.support.weighing_stream import WEIGHTS, Weight, write_weights
@@ -234,8 +236,13 @@ def test_a_column_that_changes_its_type_under_a_run_is_named(tmp_path: Path) -> 
 
 
 def test_the_error_arrives_whole_from_a_worker(tmp_path: Path) -> None:
-    import pickle
-
     error = LookupUnusable("weights", tmp_path, 3, "is gone")
     back = pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just made
     assert (str(back), back.lookup, back.table, back.version) == (str(error), "weights", tmp_path, 3)
+
+
+def test_the_versions_of_a_batch_arrive_with_its_tasks() -> None:
+    pinned = (LookupVersion(name="weights", version=3, table_id="id"),)
+    batch = BatchIdentity(generation=1, epoch=2, number=3, commit_hour="2026-01-01T00", lookups=pinned)
+    task = TaskSpec(batch, ())
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=TaskSpec) == task
