@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
@@ -138,3 +142,18 @@ def test_a_lookup_without_rows_says_what_the_test_lacks() -> None:
 def test_rows_that_no_table_could_have_are_refused(lookups: dict[str, list[msgspec.Struct]], said: str) -> None:
     with pytest.raises(LockstepError, match=said):
         run(HOOKED, Measured("snapshot", 1), lookups=lookups)
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "lookups.md").read_text()
+
+
+def test_the_stream_of_the_page_does_what_its_test_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared, tested = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    module = ModuleType("trades_of_the_page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(declared, module.__name__, "exec"), vars(module))  # noqa: S102  # our own page
+    test: dict[str, object] = {}
+    exec(compile(tested.replace("assets.trades", module.__name__), "the test", "exec"), test)  # noqa: S102  # as above
+    (run_it,) = (each for name, each in test.items() if name.startswith("test_"))
+    assert callable(run_it)
+    run_it()
