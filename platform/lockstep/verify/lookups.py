@@ -42,7 +42,8 @@ class LookupVersions:
     def find_first_reproducible(self, ranges: Sequence[LedgerRange]) -> tuple[int, str]:
         """The first range from which on every version is there, and why those before are not; no version is loaded."""
         for index in range(len(ranges), 0, -1):
-            if reason := self._find_gone(ranges[index - 1]):
+            row, before = ranges[index - 1], ranges[index - 2] if index > 1 else None
+            if may_fold(row, before) and (reason := self._find_gone(row)):
                 return index, reason
         return 0, ""
 
@@ -61,8 +62,6 @@ class LookupVersions:
 
     def _find_gone(self, row: LedgerRange) -> str:
         """Why a range cannot be folded again; empty where it can, as far as one can tell without reading rows."""
-        if not row.messages and not row.timer_rows:
-            return ""
         for lookup in self._lookups:
             read = _find_read(lookup, row)
             if read is None:
@@ -102,18 +101,31 @@ class RangeLookups:
         self._versions = versions
         self._rows: dict[str, LookupRows] = {}
 
-    def begin(self, row: LedgerRange) -> None:
-        """Let the fold read what a range has read.
+    def begin(self, row: LedgerRange, before: LedgerRange | None) -> None:
+        """Let the fold read what a range has read; nothing where it has called no code of the stream.
 
         Raises:
             NotReproducible: That cannot be read any more.
         """
         self._rows.clear()
-        self._rows.update(self._versions.load(row))
+        if may_fold(row, before):
+            self._rows.update(self._versions.load(row))
 
     def bind(self) -> AbstractContextManager[None]:
         """While the partition is folded; others are folded in between."""
         return bind_lookups(self._rows)
+
+
+def may_fold(row: LedgerRange, before: LedgerRange | None) -> bool:
+    """Whether a range has messages, or advances the watermark by the clock; other rows of a batch only say where it is.
+
+    Args:
+        row: The range.
+        before: The one before it in its partition, if any.
+    """
+    if row.messages or before is None or row.planned_at is None:
+        return row.messages > 0
+    return row.watermark != before.watermark
 
 
 NO_LOOKUPS = RangeLookups(LookupVersions((), Path()))

@@ -183,7 +183,7 @@ class PartitionProof:
     def _begin(self) -> None:
         """Apply the suspensions with which a range begins: the driver's, and those of gaps inside."""
         row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
-        self._parts.lookups.begin(row)
+        self._parts.lookups.begin(row, self._before if self._next else None)
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
         grown = row.batch in self._parts.chain.grown_at and rules.grew is GateAnswer.SUSPEND
         at = row.read_from

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,7 +29,6 @@ from tests.support.weighing_stream import WEIGHTS, Weighing, vacuum, weighed, we
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
@@ -295,6 +295,39 @@ def test_nothing_is_proven_and_nothing_violated_where_every_version_is_gone(made
     found = made.prove()
     assert (found.status, found.violations) == (InvariantStatus.NOT_PROVEN, ())
     assert [scope.proven_from for scope in found.scopes] == [None]
+
+
+def test_a_partition_that_read_nothing_of_a_version_that_is_gone_is_proven(made: Weighed) -> None:
+    busy = made.feed.create("busy")
+    made.feed.send(busy, session(1))
+    write_weights(made.table, HEAVY)
+    (gone,) = DeltaTable(made.table).file_uris()
+    made.runs.run()  # its ledger has a row of the quiet partition, too: a run begins with all positions
+    write_weights(made.table, LIGHT)
+    Path(gone).unlink()
+    made.feed.send(busy, [update(3, a=1)])
+    made.runs.run()
+    quiet = [row for row in made.ledger() if row.topic == made.topic]
+    assert [(row.messages, [each.version for each in row.lookups or ()]) for row in quiet] == [
+        (4, [0]),
+        (0, [1]),
+        (0, [2]),
+    ]
+    found = made.prove()
+    assert (found.status, found.violations) == (InvariantStatus.NOT_PROVEN, ())
+    assert {scope.topic: scope.proven_from for scope in found.scopes} == {made.topic: 0, busy: 2}
+    (note,) = found.notes
+    assert note.startswith(f"{busy}/0: batch 2 is not reproducible: version 1 of lookup weights")
+
+
+def test_a_first_batch_without_messages_names_no_version_and_takes_no_proof_away(feed: Feed, runs: LocalRuns) -> None:
+    made = Weighed(feed, runs.of(weighing(feed.pattern)), feed.create("values"))
+    write_weights(made.table, LIGHT)
+    made.runs.run()
+    made.send(session(2), LIGHT)
+    made.runs.run()
+    assert [(row.messages, row.lookups is None) for row in made.ledger()] == [(0, True), (3, False)]
+    assert made.prove().status is InvariantStatus.PROVEN
 
 
 def test_a_rewound_stream_reads_its_messages_again_with_the_version_of_then(made: Weighed) -> None:

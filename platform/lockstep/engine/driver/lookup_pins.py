@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from lockstep.declare.lookup import Lookup
 from lockstep.declare.stream import AnyStream
@@ -97,7 +98,7 @@ class LookupPins:
 def _read_new_entries(lookup: Lookup[Any], path: Path, table: DeltaTable) -> DeltaTable:
     try:
         table.update_incremental()
-    except Exception:  # noqa: BLE001  # delta-rs raises errors of several kinds: a table that is opened again says why
+    except (DeltaError, OSError):  # where it cannot be opened anew either, that error says why
         return open_lookup(lookup, path)
     check_lookup_columns(lookup, path, table)
     return table
