@@ -16,8 +16,10 @@ from lockstep.declare.lookup import LookupNotBound
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.trial import try_stream
+from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rebuild import rebuild_state
 from lockstep.operations.rewind import rewind_stream
+from lockstep.operations.shadow import begin_shadow
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify import lookups
 from lockstep.verify.ledger import ReadVersion
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
+SHADOW = "weighing_shadow"
 LIGHT, HEAVY = {"a": 1, "b": 1}, {"a": 10}
 
 
@@ -339,6 +342,24 @@ def test_a_rewound_stream_reads_its_messages_again_with_the_version_of_then(made
     made.check_rows()
     assert made.versions()[-1] == [("weights", 2)]
     assert made.prove().status is InvariantStatus.PROVEN
+
+
+def test_a_shadow_reads_the_versions_of_its_own_batches_and_its_promotion_is_proven_with_them(made: Weighed) -> None:
+    change(made)
+    write_weights(made.table, LIGHT)
+    begin_shadow(made.runs.handle, SHADOW, "1", code="", who="test", why="test")
+    shadow = made.runs.of(replace(made.runs.stream, name=SHADOW))
+    shadow.run()
+    own = verify_stream(shadow.stream, shadow.folders, shadow.settings.kafka)
+    assert (own.status, own.violations) == (InvariantStatus.PROVEN, ())
+    assert [each.version for row in read_ledger(shadow.folders.ledger) for each in row.lookups or ()] == [2]
+    promote_shadow(made.runs.handle, SHADOW, who="test", why="test")
+    made.sent = [(value, LIGHT) for value, _ in made.sent]
+    made.send([update(7, a=1)], LIGHT)
+    made.runs.run()
+    made.check_rows()
+    found = made.prove()
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
 
 
 def test_a_stream_that_gets_a_lookup_later_keeps_its_ledger_and_says_which_batches_named_none(

@@ -98,7 +98,7 @@ class LookupPins:
 def _read_new_entries(lookup: Lookup[Any], path: Path, table: DeltaTable) -> DeltaTable:
     try:
         table.update_incremental()
-    except (DeltaError, OSError):  # where it cannot be opened anew either, that error says why
+    except (DeltaError, OSError):  # where it cannot be opened again either, that error says why
         return open_lookup(lookup, path)
     check_lookup_columns(lookup, path, table)
     return table
