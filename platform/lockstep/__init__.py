@@ -8,6 +8,7 @@ from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, 
 from lockstep.declare.decoders.plain import Bytes, Function, Json, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
 from lockstep.declare.derived import Derived, OutputMode, Watermark
+from lockstep.declare.lookup import Lookup
 from lockstep.declare.options import (
     AvailableNow,
     Codec,
@@ -92,6 +93,7 @@ __all__ = [
     "Linked",
     "LockstepError",
     "LogOnly",
+    "Lookup",
     "MapState",
     "Matches",
     "MessagePack",

@@ -6,6 +6,8 @@ LockstepError                 base class; `next_step` names the remedy
 |- EnvironmentProblem         Java, jars, disk or network of this machine
 |  |- LocalStateUnusable      the local disk cannot hold the local store (state/restore.py)
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
+|  |- LookupNotBound          a lookup was read where no version is pinned (declare/lookup.py)
+|  |- LookupUnusable          a lookup table is missing or not as declared (engine/executor/lookup_table.py)
 |  `- PortTaken               another process took a port of the local Kafka (localdev/broker.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table does not match the head

@@ -251,10 +251,11 @@ def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_jso
 
 
 def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
-    return make_grid(
+    grid = make_grid(
         ("stream", "topics", "integrity", "trigger", "desired", "batch", "table"),
         ((s.name, s.topics, s.integrity, s.trigger, s.desired, s.batch, s.table) for s in found),
     )
+    return make_lines(grid, *(style_text(f"{s.name} reads {lookup}") for s in found for lookup in s.lookups))
 
 
 def _status(found: Status) -> RenderableType:
@@ -482,6 +483,7 @@ def _restart(found: RestartPreview) -> RenderableType:
         style_text(f"{found.stream}: a new run takes over from {found.takes_over}"),
         style_text(f"it would be refused: {found.refused}", "red") if found.refused else None,
         *(style_text(change, "yellow") for change in found.changes),
+        *(style_text(f"it reads {lookup}") for lookup in found.lookups),
         style_text(f"topics added: {', '.join(found.added) or 'none'}"),
         style_text(f"topics not read, positions kept: {', '.join(found.kept_aside) or 'none'}"),
         make_grid(("topic", "partition", "action", "start", "why"), rows),

@@ -183,12 +183,13 @@ def digest_code(stream: AnyStream) -> str:
     Modules that these import are not looked at.
     """
     types = (*type(stream.transform).__mro__, stream.types.row, stream.types.state, type(stream.decoder))
+    types = (*types, *(lookup.row for lookup in stream.lookups))
     names = {str(getattr(each, "__module__", "")) for each in types}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names if _is_of_users(name)}
     digest = hashlib.sha256()
     for content in sorted(Path(file).read_bytes() for file in files.values() if file is not None):
         digest.update(hashlib.sha256(content).digest())
-    for option in (stream.decoder, stream.integrity, stream.event_time):
+    for option in (stream.decoder, stream.integrity, stream.event_time, *stream.lookups):
         digest.update(_ADDRESS.sub("", format_source(option, with_defaults=True)).encode())
     return digest.hexdigest()
 

@@ -16,6 +16,7 @@ import msgspec
 
 from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
+from lockstep.declare.lookup import Lookup, check_lookups
 from lockstep.declare.options import (
     EventTime,
     Every,
@@ -140,6 +141,7 @@ class Stream(Generic[M, S, R]):
             Housekeeping drops older ones. Ledger, quarantine and late table keep theirs.
         export: A plain Parquet dataset of the old hours; None for none.
         rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md).
+        lookups: Other Delta tables that the transform reads (docs/lookups.md).
         description: A sentence for people, shown in the asset catalog.
 
     Raises:
@@ -158,6 +160,7 @@ class Stream(Generic[M, S, R]):
     retention: timedelta | None = None
     export: Export | None = None
     rules: Sequence[Rule] = ()
+    lookups: Sequence[Lookup[Any]] = ()
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -169,6 +172,7 @@ class Stream(Generic[M, S, R]):
         _check_timers(self.transform, self.integrity)
         _check_freshness(self.objectives, self.trigger)
         _check_retention(self.retention)
+        check_lookups(self.lookups, self.name)
         _check_importable(self)
         _check_shippable(self)
         _check_types(self.types, self.decoder)
@@ -201,6 +205,7 @@ _PARTS: Mapping[str, tuple[type, str]] = {
     "event_time": (EventTime, "for example EventTime(session_idle=timedelta(minutes=30))"),
     "objectives": (Objectives, "for example Objectives(freshness=timedelta(minutes=5))"),
     "rules": (Sequence, "for example [NotNull('price')]"),
+    "lookups": (Sequence, "for example (INSTRUMENTS,)"),
 }
 
 
@@ -334,6 +339,8 @@ def _imported_by_executors(stream: Stream[M, S, R]) -> Iterator[tuple[str, objec
     registry: object = getattr(stream.decoder, "registry", None)
     if registry is not None:
         yield "Stream.decoder.registry", type(registry)
+    for lookup in stream.lookups:
+        yield "Lookup.row", lookup.row
 
 
 def _check_shippable(stream: Stream[M, S, R]) -> None:

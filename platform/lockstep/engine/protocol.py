@@ -11,6 +11,7 @@ import msgspec
 from lockstep.declare.decoders.base import Registry
 from lockstep.integrity.base import EPOCH
 from lockstep.model.finding import Finding, Hole
+from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.table.delta_log import SideFile
@@ -72,6 +73,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         state: Folder of the durable state files.
         local_root: Folder on the executor for the local stores.
         registry: The installation's schema registry, if any.
+        lookups: Folder of each lookup's table, by name.
         tuning: Intervals, attempts and sizes.
     """
 
@@ -83,6 +85,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     state: Path
     local_root: Path
     registry: Registry | None = None
+    lookups: Mapping[str, Path] = {}
     tuning: Tuning = DEFAULT_TUNING
 
 
@@ -95,6 +98,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
         number: Number of the batch.
         commit_hour: Hour of its rows, "YYYY-MM-DDTHH" UTC.
         planned_at_us: Planning time, microseconds since 1970 (UTC); event times are judged by it.
+        lookups: The pinned version of each lookup table.
     """
 
     generation: int
@@ -102,6 +106,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     commit_hour: str
     planned_at_us: int = 0
+    lookups: tuple[LookupVersion, ...] = ()
 
 
 class TaskSpec(msgspec.Struct, frozen=True):

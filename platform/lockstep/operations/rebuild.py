@@ -16,6 +16,7 @@ import msgspec
 import pyarrow.compute as pc
 import zstandard
 
+from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.positions import read_position
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.executor.rejects import CRASHES_WORKER
@@ -234,7 +235,8 @@ class _BatchReplay:
         self._handle, self._state = handle, handle.folders.state
         settings = handle.settings.model_copy(update={"table_root": scratch / "tables", "local_root": scratch / "hot"})
         self._folders = StreamFolders(handle.stream.name, settings.table_root)
-        self._job: JobSpec = make_job(handle.stream, settings, self._folders)
+        lookups = find_lookup_tables(handle.stream, handle.settings.table_root)
+        self._job: JobSpec = msgspec.structs.replace(make_job(handle.stream, settings, self._folders), lookups=lookups)
         self.files: dict[str, bytearray] = {}
 
     def run(self, damage: _Damage) -> None:
@@ -268,6 +270,7 @@ class _BatchReplay:
             number=row.batch,
             commit_hour="1970-01-01T00",
             planned_at_us=0 if row.planned_at is None else to_microseconds(row.planned_at - EPOCH),
+            lookups=tuple(row.lookups or ()),
         )
         (result,) = run_task(self._job, TaskSpec(batch, (planned,))).ranges
         self._check_counts(row, result)

@@ -12,7 +12,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 
-from lockstep.declare.stream import AnyStream
+from lockstep.declare.stream import AnyStream, format_source
 from lockstep.settings import Settings, find_settings_file, load_settings
 
 HIDDEN = "(set, not shown)"
@@ -123,6 +123,8 @@ def _stream(stream: AnyStream) -> Iterator[Option]:
         elif field.name in IN_FIELDS:
             part = getattr(stream, field.name)
             yield from (_declared(f"{stream.name}.{field.name}", part, inner) for inner in fields(part))
+    for lookup in stream.lookups:
+        yield Option(f"{stream.name}.lookups.{lookup.name}", format_source(lookup), "", "declaration", "assets/")
 
 
 def _declared(path: str, part: object, field: Field[Any]) -> Option:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockstep.model.finding import Hole
+from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
 from lockstep.table import delta_log
@@ -123,6 +124,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted, re-created or
             imported.
         erased: Of an erasure: what it removed of this partition.
+        lookups: The versions of lookup tables that the batch read; null where the stream has none.
     """
 
     generation: int
@@ -175,6 +177,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lifecycle: str | None = None
     erased: list[ErasedRows] = []
     state_checksum: int | None = None
+    lookups: list[LookupVersion] | None = None
 
 
 SCHEMA = make_row_schema(LedgerRow)
@@ -397,5 +400,5 @@ def _make_table(rows: Sequence[LedgerRow]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _to_mappings(items: list[msgspec.Struct]) -> list[dict[str, object]]:
-    return [msgspec.structs.asdict(item) for item in items] if items else []
+def _to_mappings(items: list[msgspec.Struct] | None) -> list[dict[str, object]] | None:
+    return None if items is None else [msgspec.structs.asdict(item) for item in items]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, cast
+from typing import Any, Generic, cast
 
 import msgspec
 import pyarrow as pa
 
+from lockstep.declare.lookup import Lookup, LookupRows, bind_lookups, make_row_index
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import M, R, S
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import RangeFold
 from lockstep.engine.executor.outcome import FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions
+from lockstep.errors import LockstepError
 from lockstep.model.position import Position
 from lockstep.state.changelog import make_empty_state
 from lockstep.state.local_store_pool import LocalStorePool
@@ -22,7 +24,7 @@ from lockstep.state.store import PartitionState
 from lockstep.testing.batches import TOPIC_ID, BatchedRun, find_latest_us
 from lockstep.testing.recorder import Recorder, list_rejected
 from lockstep.testing.result import RowWithOrigin, RunResult
-from lockstep.testing.script import Event, InLog, SentMessage, Split, to_log
+from lockstep.testing.script import ChangedLookup, Event, InLog, SentMessage, Split, to_log
 
 _NOWHERE = Path("/nonexistent/lockstep.testing")
 """Empty initial state is never read from a file, and a test writes none."""
@@ -34,6 +36,7 @@ def run(
     key: str | bytes | None = None,
     topic: str = "testing",
     split: int | Split | None = None,
+    lookups: Mapping[str, Iterable[msgspec.Struct]] | None = None,
 ) -> RunResult[S, R]:
     """Fold messages as one partition of a topic, from offset 0, until the first violation.
 
@@ -42,16 +45,31 @@ def run(
     Args:
         stream: The declaration under test.
         messages: Messages of the stream's type, bytes as sent by a producer, or `SentMessage` for more. Between them
-            events: `CRASH`, `RESTART`, `RENUMBER`, `NewTopic`, `Idle`.
+            events: `CRASH`, `RESTART`, `RENUMBER`, `NewTopic`, `Idle`, `ChangedLookup`.
         key: Key of messages without a key of their own.
         topic: Name of the topic, for transforms that read it.
         split: Batches of this many messages, with state files in a temporary folder, and a crash and a restart
             after each (see `Split`). The result is the same for every split; None folds all at once in memory.
+        lookups: The rows of each lookup table, by the name of the lookup; `ChangedLookup` changes them on the way.
 
     Raises:
-        LockstepError: A typed message cannot be encoded: pass its bytes.
+        LockstepError: A typed message cannot be encoded: pass its bytes. Or the rows of a lookup are not as declared.
+        LookupNotBound: The fold reads a lookup without rows.
         StateNotOfItsType: The fold left a state that cannot be saved or recovered.
     """
+    tables = make_lookup_rows(stream.lookups, lookups or {})
+    with bind_lookups(tables):
+        return _run(stream, messages, key, topic, Split.of(split) if split is not None else None, tables)
+
+
+def _run(
+    stream: Stream[M, S, R],
+    messages: Sequence[M | bytes | SentMessage[M] | Event],
+    key: str | bytes | None,
+    topic: str,
+    split: Split | None,
+    tables: dict[str, LookupRows],
+) -> RunResult[S, R]:
     made = compile_stream(cast("Stream[object, object, msgspec.Struct]", stream))
     if split is None and not any(isinstance(each, Event) for each in messages):
         sent = cast("Sequence[M | bytes | SentMessage[M]]", messages)
@@ -60,11 +78,36 @@ def run(
     batches = BatchedRun[S, R](made, topic, Split.of(split))
     with batches.folder():
         for message in messages:
-            if isinstance(message, Event):
+            if isinstance(message, ChangedLookup):
+                batches.event(message)
+                tables |= make_lookup_rows(stream.lookups, {message.name: message.rows})
+            elif isinstance(message, Event):
                 batches.event(message)
             else:
                 batches.add(to_log(batches.end, message, key, stream.decoder))
         return batches.ran(stream.name)
+
+
+def make_lookup_rows(
+    lookups: Sequence[Lookup[Any]], given: Mapping[str, Iterable[msgspec.Struct]]
+) -> dict[str, LookupRows]:
+    """The rows of a test by lookup and key.
+
+    Raises:
+        LockstepError: The stream declares no such lookup; a row is of another type; a key occurs twice.
+    """
+    declared, found = {each.name: each for each in lookups}, dict[str, LookupRows]()
+    for name, rows in given.items():
+        if name not in declared:
+            known = ", ".join(declared) or "none"
+            raise LockstepError(f"the stream has no lookup {name!r}", next_step=f"use one of its lookups: {known}")
+        lookup, listed = declared[name], list(rows)
+        wrong = [each for each in listed if not isinstance(each, lookup.row)]
+        found[name], twice = make_row_index(listed if not wrong else (), lookup.key)
+        if wrong or twice:
+            problem = f"{wrong[0]!r} is no {lookup.row.__name__}" if wrong else f"two rows have the key {twice[0]!r}"
+            raise LockstepError(f"lookup {name}: {problem}", next_step="give it rows as its table would have them")
+    return found
 
 
 def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R]:

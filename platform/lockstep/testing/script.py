@@ -12,7 +12,7 @@ docs/testing.md describes the language.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -210,6 +210,19 @@ class Idle(Event):
     """
 
     watermark_us: int
+
+
+@dataclass(frozen=True)
+class ChangedLookup(Event):
+    """The table of a lookup has changed: the following batches read these rows.
+
+    Attributes:
+        name: Name of the lookup.
+        rows: All of its rows.
+    """
+
+    name: str
+    rows: Iterable[msgspec.Struct]
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,14 @@ class ErasedRange(msgspec.Struct, frozen=True):
     rows: int
 
 
+class ReadVersion(msgspec.Struct, frozen=True):
+    """A version of a lookup table that a batch read, and Delta's id of that table."""
+
+    name: str
+    version: int
+    table_id: str
+
+
 class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     """One ledger row, as far as the proof needs it; independent of the engine's type.
 
@@ -111,6 +119,7 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     joined_at: int = 0
     before_snapshot: int = 0
     erased: list[ErasedRange] = []
+    lookups: list[ReadVersion] = []
 
     @property
     def place(self) -> ViolationPlace:

@@ -12,6 +12,7 @@ from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, GateAnswer, GateRules
 from lockstep.verify.kafka_reader import find_offset
 from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange
+from lockstep.verify.lookups import NO_LOOKUPS, NotReproducible, RangeLookups
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.rows import RowComparison, RowCursor
@@ -40,6 +41,7 @@ class PartitionInputs(msgspec.Struct, frozen=True):
     rows: RowComparison
     stored: StoredState
     erased: ErasedSessions = NONE_ERASED
+    lookups: RangeLookups = NO_LOOKUPS
 
 
 class PartitionProof:
@@ -64,8 +66,7 @@ class PartitionProof:
         self.gaps: list[tuple[int, int, str]] = []
         self.ended = ""
         if first < len(self._ranges):
-            self._begin()
-            self._close_reached()
+            self._open()
 
     @property
     def start(self) -> int:
@@ -110,12 +111,15 @@ class PartitionProof:
         if self.ended:
             return
         try:
-            for message in messages:
-                self._take(message)
-            self._pass_over(reached)
+            with self._parts.lookups.bind():
+                for message in messages:
+                    self._take(message)
+                self._pass_over(reached)
             self._compare_rows(self._at)
         except ReadPastViolation as past:
             self._end(past.cause)
+        except NotReproducible as gone:
+            self.ended = f"from offset {self._at} on nothing is proven: {gone}"
 
     def finish(self, end: int) -> None:
         """After the last message: leftover rows have no message.
@@ -136,6 +140,15 @@ class PartitionProof:
         for kept in (parts.aside.kept, parts.aside.late):
             for offset in kept.outside(range(chain.start, chain.until)):
                 kept.unread(offset)
+
+    def _open(self) -> None:
+        """Begin the first range; close those without messages."""
+        try:
+            with self._parts.lookups.bind():
+                self._begin()
+                self._close_reached()
+        except NotReproducible as gone:
+            self.ended = f"nothing is proven: {gone}"
 
     def _take(self, message: Message) -> None:
         offset = find_offset(message)
@@ -170,6 +183,7 @@ class PartitionProof:
     def _begin(self) -> None:
         """Apply the suspensions with which a range begins: the driver's, and those of gaps inside."""
         row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
+        self._parts.lookups.begin(row, self._before if self._next else None)
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
         grown = row.batch in self._parts.chain.grown_at and rules.grew is GateAnswer.SUSPEND
         at = row.read_from

@@ -36,6 +36,7 @@ from lockstep.verify.ledger import (
     make_chains,
     read_stored,
 )
+from lockstep.verify.lookups import LookupVersions, RangeLookups
 from lockstep.verify.origin import check_origin
 from lockstep.verify.partition import PartitionInputs, PartitionProof
 from lockstep.verify.replay import Replay
@@ -333,6 +334,7 @@ class _Proving:
         self._integrity, self._absent, self._head = stream.integrity, stored.absent, stored.head
         self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
         self._homes: dict[tuple[str, str], int] = {}
+        self._lookups = LookupVersions(stream.lookups, folders.root)
         self._table_id = stored.head.table_id
         self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
         begun = FIRST_BATCH if self._origin is not None else 0
@@ -386,19 +388,24 @@ class _Proving:
         """Begin the proof of partitions; of those that cannot be folded again, check what is possible."""
         for chain, kept in group:
             provable = find_first_provable(chain.ranges, kept.first)
+            reproducible, gone = self._lookups.find_first_reproducible(chain.ranges)
+            gone = gone if reproducible > provable else ""  # of what Kafka has no more nothing can be proven anyway
+            if gone:
+                self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {gone}")
             first = find_first_with_state(
-                chain.ranges, provable, self._head.rewind_floor, inherited_up_to=self._inherited
+                chain.ranges, max(provable, reproducible), self._head.rewind_floor, inherited_up_to=self._inherited
             )
             self._check_start(chain, kept)
             if self._rules is None:
                 self._not_again(chain, self.work.blocked[0])
             elif first == len(chain.ranges):
                 why = f"Kafka has nothing before offset {kept.first}, or no state from before it is kept"
-                self._not_again(chain, f"{why}: order and counts only")
+                self._not_again(chain, f"{gone or why}: order and counts only")
             else:
                 opened = self._open(chain, first)
                 if opened is not None:
-                    self._add_scope(chain, self._scope(chain, first, kept))
+                    scope = self._scope(chain, first, kept)
+                    self._add_scope(chain, msgspec.structs.replace(scope, note=gone or scope.note))
                     yield chain, kept, opened
 
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
@@ -442,6 +449,7 @@ class _Proving:
                 erased=erased,
             ),
             erased=erased,
+            lookups=RangeLookups(self._lookups),
             stored=StoredState(self._folders.state, self._declared, self._violations, self._head),
         )
 

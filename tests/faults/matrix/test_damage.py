@@ -10,13 +10,15 @@ import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from lockstep import AvailableNow, Limits
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
+from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.localdev.broker import Broker
@@ -32,6 +34,7 @@ from tests.support.feed import Feed, folded, session, update
 from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import heads, named_files, named_ledger_files
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
+from tests.support.weighing_stream import weighed, weighing, write_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -344,3 +347,28 @@ def test_what_spark_commits_stops_the_stream_by_name_and_one_command_sets_it_asi
     batches = after.head.batch
     assert stored_offsets(folders) == list(range(2 * batches))
     assert sorted(row.batch for row in ledger.read_ledger(folders.ledger)) == list(range(1, batches + 1))
+
+
+def test_a_lookup_table_that_is_not_as_declared_ends_a_run_on_spark_and_a_mended_one_is_read(
+    feed: Feed, runs: LocalRuns, shared_spark: SparkSession
+) -> None:
+    """The versions come to the workers with the tasks, and a worker's error to the driver as it was."""
+    runs, topic, context = runs.of(weighing(feed.pattern)), feed.create("values"), shared_spark.sparkContext
+    weights = runs.folders.root / "weights"
+
+    def run() -> None:
+        run_stream(runs.stream, runs.settings, spark=lambda: context, stop=threading.Event(), trigger=AvailableNow())
+
+    write_weights(weights, {"a": 1})
+    feed.send(topic, session(2))
+    run()
+    doubled = pa.table({"name": ["a", "a"], "factor": [1, 2], "note": ["", ""]})
+    write_deltalake(weights, doubled, mode="overwrite")
+    feed.send(topic, [update(4, a=3)])
+    with pytest.raises(LookupUnusable, match="such as name = 'a'") as unusable:
+        run()
+    assert (unusable.value.lookup, unusable.value.version) == ("weights", 1)
+    write_weights(weights, {"a": 10})
+    run()
+    sent = [*((value, {"a": 1}) for value in session(2)), (update(4, a=3), {"a": 10})]
+    assert weighed(sent) == runs.rows(topic)

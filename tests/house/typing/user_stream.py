@@ -21,6 +21,7 @@ from lockstep import (
     Limits,
     Link,
     Linked,
+    Lookup,
     MessagePack,
     NoIntegrity,
     Record,
@@ -136,6 +137,19 @@ def decode_level(value: bytes) -> Level:
     return msgspec.msgpack.decode(value, type=Level)
 
 
+class Plant(msgspec.Struct, frozen=True):
+    id: str
+    offset: float
+
+
+PLANTS = Lookup("plants", "plants", key="id", row=Plant)
+
+
+def correct(row: Row) -> float:
+    plant = PLANTS.get(row.id)
+    return row.value if plant is None else row.value + plant.offset
+
+
 panels = Stream(
     name="panels",
     topics=Topics(pattern=r"sensors\..+", exclude=r".*\.test", inactive_after=timedelta(days=1)),
@@ -143,6 +157,7 @@ panels = Stream(
     integrity=Strict(evidence=Sequence(), on_violation=Halt()),
     trigger=Every(seconds=1),
     limits=Limits(batch_messages=50_000),
+    lookups=(PLANTS,),
     description="Readings of all panels.",
 )
 

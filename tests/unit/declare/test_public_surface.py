@@ -38,6 +38,7 @@ SURFACE = [
     "Linked",
     "LockstepError",
     "LogOnly",
+    "Lookup",
     "MessagePack",
     "NewTopics",
     "NoIntegrity",

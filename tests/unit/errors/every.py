@@ -15,8 +15,10 @@ from lockstep.compaction.rewrite import BinRefused
 from lockstep.compaction.row_order import OutOfOrder
 from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
 from lockstep.declare.discovery import ModuleBroken
+from lockstep.declare.lookup import LookupNotBound
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.driver.spark_job import BatchTimeout
+from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import ExportMismatch
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, StreamHalted
@@ -82,6 +84,8 @@ EVERY: tuple[LockstepError, ...] = (
     errors.DeclarationError("Every.seconds", 0.0, "is not above 0", "Every(seconds=5)"),
     errors.SettingsError("kafka.bootstrap_servers is missing", next_step="set it in lockstep.toml"),
     errors.EnvironmentProblem("no Java of 17 or 21 was found", next_step="install OpenJDK 17 or 21"),
+    LookupNotBound("instruments"),
+    LookupUnusable("instruments", Path("/data/instruments"), 7, "column lot is string, wanted int64"),
     errors.RegistryUnreachable("the schema registry answers HTTP 503", next_step="look after the registry"),
     errors.KafkaError("Kafka did not answer about topics: timed out", next_step="lockstep doctor"),
     errors.TableError("version 7 was written by somebody else", next_step="end that writer, then restore version 6"),

@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.model.finding import Hole
+from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Position
 from lockstep.table.ledger import read_ledger_file, write_ledger
 from lockstep.table.parquet import UNCOMPRESSED_ROWS
@@ -50,3 +51,11 @@ def test_holes_of_one_row_among_rows_without_any_come_back(tmp_path: Path) -> No
     holes = [Hole(start=1, until=3, cause="marker")]
     written = [msgspec.structs.replace(row, holes=holes if row.partition == 2 else []) for row in make_rows(4)]
     assert read_ledger_file(tmp_path, write_ledger(tmp_path, written).path) == written
+
+
+def test_versions_of_lookups_come_back_and_none_is_not_an_empty_list(tmp_path: Path) -> None:
+    read = [LookupVersion(name="weights", version=3, table_id="id")]
+    written = [msgspec.structs.replace(row, lookups=(None, read)[row.partition % 2]) for row in make_rows(4)]
+    file = write_ledger(tmp_path, written)
+    assert read_ledger_file(tmp_path, file.path) == written
+    assert pq.ParquetFile(tmp_path / file.path).read()["lookups"].null_count == 2

@@ -132,6 +132,7 @@ def test_nothing_is_read_before_the_first_message() -> None:
 def test_the_surface_is_fixed_and_loads_neither_spark_nor_dagster() -> None:
     events = [
         "CRASH",
+        "ChangedLookup",
         "RENUMBER",
         "RESTART",
         "Event",

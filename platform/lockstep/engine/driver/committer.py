@@ -20,6 +20,7 @@ from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
 from lockstep.model.finding import Finding
+from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Position
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint_if_due
@@ -103,6 +104,7 @@ class Committer:
         *,
         batch_seconds: float = 0.0,
         planned_at_us: int | None = None,
+        lookups: tuple[LookupVersion, ...] = (),
         full: bool = False,
     ) -> tuple[Committed, float]:
         """Commit a batch; gives the new head and the seconds of the commit.
@@ -116,6 +118,7 @@ class Committer:
             rows_of: Makes its ledger rows.
             batch_seconds: Wall time so far.
             planned_at_us: Planning time, where tasks were planned.
+            lookups: The versions of lookup tables that its tasks read.
             full: The ledger file must hold the positions of all partitions.
 
         Raises:
@@ -132,6 +135,7 @@ class Committer:
             batch_seconds=batch_seconds,
             restart_cause=self._claimed.cause if self.first else None,
             planned_at_us=planned_at_us,
+            lookups=lookups,
         )
         rows = rows_of(stamp, full)
         file = ledger.write_ledger(self._folders.ledger, rows)  # 2

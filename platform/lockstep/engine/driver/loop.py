@@ -20,6 +20,7 @@ from lockstep.engine.driver.committer import Committer, Publisher, make_batch_co
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import Heartbeat, read_stop_request, write_stop
 from lockstep.engine.driver.join_offsets import read_join_offsets
+from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.metrics import make_batch_report
 from lockstep.engine.driver.planner import (
     BacklogClock,
@@ -35,7 +36,8 @@ from lockstep.engine.driver.positions import Subscription, find_retired_topics
 from lockstep.engine.driver.retirement import TopicRetirement
 from lockstep.engine.driver.spark_job import BatchTimeout, PoisonMessageSearch
 from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
-from lockstep.engine.protocol import TaskResult
+from lockstep.engine.executor.lookup_table import LookupUnusable
+from lockstep.engine.protocol import BatchIdentity, TaskResult
 from lockstep.errors import EnvironmentProblem, Fenced, KafkaError, LockstepError
 from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
@@ -98,6 +100,7 @@ class MicroBatchLoop:
         self._failures, self._poison_search, self._backlog = 0, PoisonMessageSearch(), BacklogClock()
         self._idle, self._session_partitions = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
+        self._lookups = LookupPins(context.stream.lookups, context.folders.root)
         self._stable_ends, self._stalls = LastStableOffsets(), tuple[StuckTransaction, ...]()
         self._unavailable = frozenset[Place]()
 
@@ -125,7 +128,19 @@ class MicroBatchLoop:
         # Commit new partitions even while empty, so that they count as subscribed; also commit what was accepted
         # of the log, or the next run would not know of it once the log has grown past it.
         silent = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
-        return plan if plan.bins or silent else None
+        return self._pin_lookups(plan) if plan.bins or silent else None
+
+    def _pin_lookups(self, plan: BatchPlan) -> BatchPlan | None:
+        """The plan with the versions of its lookup tables; None where one cannot be read now."""
+        if not plan.bins:
+            return plan
+        try:
+            lookups = self._lookups.pin(plan.batch.number)
+        except LookupUnusable as error:
+            self._note_failure(plan, error)
+            LOG.warning("batch %s waits: %s", plan.batch.number, error.problem)
+            return None
+        return msgspec.structs.replace(plan, batch=msgspec.structs.replace(plan.batch, lookups=lookups))
 
     def _adopts_topics(self) -> bool:
         context = self._context
@@ -168,7 +183,7 @@ class MicroBatchLoop:
                 batch,
                 bins,
                 batch_seconds=time.monotonic() - began,
-                planned_at_us=plan.batch.planned_at_us,
+                planned=plan.batch,
                 full=self._partitions.is_unsaved,
             )
         except HourClosed as lost:
@@ -207,6 +222,8 @@ class MicroBatchLoop:
         """
         if self._context.stop.is_set():
             raise error
+        if isinstance(error, LookupUnusable):
+            self._lookups.forget()
         if isinstance(error, LockstepError):
             self._failures += 1
             if self._failures >= FAILURES_MAX or not isinstance(error, (EnvironmentProblem, BatchTimeout)):
@@ -244,7 +261,7 @@ class MicroBatchLoop:
         bins: Sequence[TaskResult],
         *,
         batch_seconds: float = 0.0,
-        planned_at_us: int | None = None,
+        planned: BatchIdentity | None = None,
         full: bool = False,
     ) -> float:
         """Commit and advance the positions; gives the seconds of the commit alone."""
@@ -253,7 +270,8 @@ class MicroBatchLoop:
             batch,
             lambda stamp, full: self._partitions.ledger_rows(stamp, results, ends, full=full),
             batch_seconds=batch_seconds,
-            planned_at_us=planned_at_us,
+            planned_at_us=None if planned is None else planned.planned_at_us,
+            lookups=() if planned is None else planned.lookups,
             full=full,
         )
         self._partitions.advance(bins)

@@ -18,6 +18,7 @@ from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
 from lockstep.model.finding import Finding, Hole
+from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position, SegmentRef
 from lockstep.table.ledger import Accepted, LedgerRow
 
@@ -53,6 +54,7 @@ class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
     batch_seconds: float
     restart_cause: str | None
     planned_at_us: int | None = None
+    lookups: tuple[LookupVersion, ...] = ()
 
 
 def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
@@ -134,6 +136,7 @@ def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOf
         watermark=to_event_time(position.watermark_us),
         rows_emitted=position.rows_emitted,
         planned_at=to_event_time(stamp.planned_at_us),
+        lookups=list(stamp.lookups) or None,
         suspended_sessions=list(position.suspended_sessions),
         catching_up=position.catching_up,
         joined_at=position.joined_at,

@@ -15,6 +15,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import run_heartbeat
+from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import SparkRunner, warm_up
@@ -155,6 +156,7 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuni
         state=folders.state,
         local_root=settings.local_root / "state",
         registry=require_registry(stream, settings.registry),
+        lookups=find_lookup_tables(stream, settings.table_root),
         tuning=tuning,
     )
 

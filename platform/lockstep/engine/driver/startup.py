@@ -16,6 +16,7 @@ from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import AnyStream
 from lockstep.declare.transform import find_migration
 from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
+from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.positions import read_position
 from lockstep.errors import Fenced, LockstepError, StreamHeld, TableError
 from lockstep.integrity.base import Fault, IntegrityClass
@@ -160,6 +161,7 @@ class WriterStartup:
             StreamHeld: The stream is held by an operator.
             NotWanted: The run is automatic and the desired state does not allow it, or it was stopped already.
             TableError: The table does not match its head.
+            LookupUnusable: A lookup table is missing, or has other columns than declared.
         """
         self._launch, self._never_ending = launch, never_ending
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
@@ -168,6 +170,7 @@ class WriterStartup:
         self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted, keeps_late=keeps_late)
         self.head = self.output.base().head
         self._refuse(self.head)
+        find_newest_versions(stream, folders)
         check_state_types(stream, folders, read_positions(folders, self.head).values())
         self._code_digest = find_code_digest(stream)
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="startup")

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from lockstep.declare.decoders.base import Registry
+from lockstep.declare.lookup import Lookup, without_lookups
 from lockstep.declare.options import EventTime
 from lockstep.declare.rules import ColumnRule, check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
@@ -64,6 +65,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         row_type: Row type that the transform must emit.
         message_bytes_max: Larger messages are undecodable.
         columns: A `ColumnFold` for chunks; None where messages are folded one by one.
+        lookups: The lookup tables that the transform reads.
     """
 
     decode: Callable[[bytes], object]
@@ -79,6 +81,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     row_type: type[msgspec.Struct]
     message_bytes_max: int
     columns: ColumnProgram | None = None
+    lookups: tuple[Lookup[Any], ...] = ()
 
     @property
     def is_timed(self) -> bool:
@@ -102,14 +105,14 @@ def compile_pickled(stream: bytes, registry: Registry | None = None) -> Compiled
 def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> CompiledStream:
     """The compiled stream of a declaration, in an installation with this schema registry."""
     transform, types, rules = stream.transform, stream.types, find_inline_rules(stream.rules)
-    rows = RowsBuilder(types.row)
+    rows, hooks = RowsBuilder(types.row), find_hooks(transform, rules)
     return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),
-        envelope=transform.envelope,
+        envelope=without_lookups(transform.envelope) if stream.lookups else transform.envelope,
         on_snapshot=check_first_rows(rules, transform.on_snapshot),
         on_update=check_rows(rules, transform.on_update),
         gate_for=stream.integrity.gate_for,
-        hooks=find_hooks(transform, rules),
+        hooks=_refuse_lookups(hooks) if stream.lookups else hooks,
         event_time=stream.event_time,
         integrity=stream.integrity,
         state=StateSchema(types.state, find_migration(transform), stream.integrity.buffer),
@@ -117,4 +120,12 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,
         columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
+        lookups=tuple(stream.lookups),
     )
+
+
+def _refuse_lookups(hooks: Hooks) -> Hooks:
+    """The hooks, of which those that say when something happens read no lookup."""
+    timing = {name: getattr(hooks, name) for name in ("watermark", "deadline")}
+    refused = {name: without_lookups(hook) for name, hook in timing.items() if hook is not None}
+    return msgspec.structs.replace(hooks, **refused)

@@ -24,9 +24,11 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.declare.decoders.base import DecodeCause
+from lockstep.declare.lookup import bind_lookups
 from lockstep.engine.executor.collector import CollectorSchedule
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_pickled
 from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_message
+from lockstep.engine.executor.lookup_table import LookupCache
 from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutcome, FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
 from lockstep.engine.executor.row_buffer import Spill
@@ -508,10 +510,15 @@ def run_task_safely(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log:
 _COLLECTOR: Final = CollectorSchedule()
 _DECODED: Final = SessionCache()
 """Of this worker: what its next task may go on with."""
+_LOOKUPS: Final = LookupCache()
+"""Of this worker: loading a version takes longer than most batches."""
 
 
 def _process_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
     with ExitStack() as stack:
+        if task.batch.lookups:
+            loaded = _LOOKUPS.load(compiled.lookups, job.lookups, task.batch.lookups)
+            stack.enter_context(bind_lookups(loaded))
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
         opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us)

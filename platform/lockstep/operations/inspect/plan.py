@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lockstep.declare.stream import AnyStream
+from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.handover import find_writer
+from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types
+from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import StateError, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import ClusterView
@@ -104,6 +106,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
         findings: Findings of the first audit; a class that promises completeness would halt.
         changes: Changes by declared types: columns added, state migrated when touched.
         next_step: The command that ends the halt; empty unless halted.
+        lookups: The lookup tables, as declared, each with the version that the first batch would read.
     """
 
     stream: str
@@ -115,6 +118,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     changes: tuple[str, ...] = ()
     next_step: str = ""
+    lookups: tuple[str, ...] = ()
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -168,17 +172,29 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
     listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
+    lookups, unusable = _lookups(stream, settings)
     return RestartPreview(
         stream=stream.name,
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
-        refused=_refused(stream, settings, seen.head) or wrong,
+        refused=_refused(stream, settings, seen.head) or unusable or wrong,
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
         kept_aside=tuple(sorted({item.topic for item in aside})),
         partitions=tuple(listed),
         findings=audit_positions(partitions.known, seen.view),
         changes=changes,
         next_step=_next_step(seen.head),
+        lookups=lookups,
     )
+
+
+def _lookups(stream: AnyStream, settings: Settings) -> tuple[tuple[str, ...], str]:
+    """The lookups with their newest versions, and the reason for a refusal."""
+    try:
+        pinned = find_newest_versions(stream, StreamFolders(stream.name, settings.table_root))
+    except LookupUnusable as error:
+        return tuple(map(format_source, stream.lookups)), error.problem
+    shown = zip(stream.lookups, pinned, strict=True)
+    return tuple(f"{format_source(each)}: version {at.version}" for each, at in shown), ""
 
 
 def _halted(head: Head) -> str:

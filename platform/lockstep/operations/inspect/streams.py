@@ -25,6 +25,7 @@ class DeclaredStream(msgspec.Struct, frozen=True):
         integrity: Its class with its evidence, as declared.
         promise: The promise of the class, in a sentence.
         trigger: Trigger of batches, as declared.
+        lookups: The lookup tables, as declared.
         table: Folder of its table.
         desired: "running", "bounded", "stopped", "held" or "halted"; "no table yet" before the first run.
         reason: Reason of the desired state.
@@ -38,6 +39,7 @@ class DeclaredStream(msgspec.Struct, frozen=True):
     integrity: str
     promise: str
     trigger: str
+    lookups: tuple[str, ...]
     table: str
     desired: str
     reason: str
@@ -86,6 +88,7 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
         integrity=format_source(stream.integrity),
         promise=stream.integrity.guarantee(),
         trigger=format_source(stream.trigger, with_defaults=True),
+        lookups=tuple(map(format_source, stream.lookups)),
         table=str(folders.table),
         desired=desired,
         reason=reason,

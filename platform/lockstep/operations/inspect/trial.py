@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from lockstep.declare.options import FirstSnapshot, Latest
 from lockstep.declare.stream import AnyStream, format_source
+from lockstep.engine.driver.lookup_pins import find_lookup_tables, find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.run import make_job
@@ -46,6 +47,7 @@ from lockstep.settings import Settings
 from lockstep.storage import find_storage
 from lockstep.table.commit import Writer
 from lockstep.table.delta_log import Head
+from lockstep.table.layout import StreamFolders
 
 SAMPLE_ROWS = 5
 LATENESS_MAX = timedelta(days=1)
@@ -165,16 +167,20 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         NothingToTry: There is no message.
         KafkaError: Kafka does not answer.
         SettingsError: The decoder needs a schema registry, and none is set.
+        LookupUnusable: A lookup table is missing, or is not as declared.
     """
     if isinstance(stream.topics.start, Latest):
         stream = replace(stream, topics=replace(stream.topics, start=FirstSnapshot()))
+    pinned = find_newest_versions(stream, StreamFolders(stream.name, settings.table_root))
     with TemporaryDirectory(prefix="lockstep-try-") as folder:
         scratch = Path(folder)
         folders = {"table_root": scratch / "tables", "local_root": scratch / "local"}
         handle = StreamHandle(stream, settings.model_copy(update=folders))
         plan = _plan(handle, messages_max, topic)
-        job = make_job(stream, handle.settings, handle.folders)
-        results = [run_task(job, TaskSpec(plan.batch, ranges)) for ranges in plan.bins]
+        lookups = find_lookup_tables(stream, settings.table_root)  # the others of its tables are in the scratch folder
+        job = msgspec.structs.replace(make_job(stream, handle.settings, handle.folders), lookups=lookups)
+        batch = msgspec.structs.replace(plan.batch, lookups=pinned)
+        results = [run_task(job, TaskSpec(batch, ranges)) for ranges in plan.bins]
         sample = tuple(_sample_rows(job, results))
         read = _read(job, [each for ranges in plan.bins for each in ranges], compile_stream(stream, job.registry))
     return _report(stream, results, read, sample)

@@ -1,0 +1,104 @@
+"""Pins the versions of lookup tables: once per batch, whatever is tried again of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lockstep.declare.lookup import Lookup
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.executor.lookup_table import LookupUnusable, check_lookup_columns, open_lookup
+from lockstep.model.lookup_version import LookupVersion
+from lockstep.storage import FileStatus, find_storage
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.layout import StreamFolders
+
+
+def find_lookup_tables(stream: AnyStream, root: Path) -> dict[str, Path]:
+    """The folder of each lookup's table, by name."""
+    return {each.name: each.find_table(root) for each in stream.lookups}
+
+
+def find_newest_versions(stream: AnyStream, folders: StreamFolders) -> tuple[LookupVersion, ...]:
+    """The newest version of each lookup, as the first batch of a new run would read it.
+
+    Raises:
+        LookupUnusable: A table is missing, has other columns than declared, or is one of the stream's own.
+    """
+    for each in stream.lookups:
+        table, own = each.find_table(folders.root), folders.table.parent
+        if table.resolve().is_relative_to(own.resolve()):
+            problem = "is a table of the stream itself, which a batch cannot read before it is committed"
+            raise LookupUnusable(each.name, table, None, problem, "correct Lookup.path")
+    return LookupPins(stream.lookups, folders.root).pin(0)
+
+
+class _OpenedTable(msgspec.Struct):
+    """A handle on a table, and the entry of its version when it was read: of another table in its place it differs."""
+
+    table: DeltaTable
+    entry: FileStatus | None
+
+
+class LookupPins:
+    """The newest versions of a stream's lookup tables.
+
+    A look at a table whose version has not changed costs two questions about files; a new version costs the reading of
+    its entry.
+    """
+
+    def __init__(self, lookups: Sequence[Lookup[Any]], root: Path) -> None:
+        self._lookups, self._root = lookups, root
+        self._opened: dict[str, _OpenedTable] = {}
+        self._number = -1
+        self._pinned: tuple[LookupVersion, ...] = ()
+
+    def pin(self, number: int) -> tuple[LookupVersion, ...]:
+        """The versions for a batch: the newest when it is planned first, and the same whenever it is planned again.
+
+        Args:
+            number: Number of the batch.
+
+        Raises:
+            LookupUnusable: A table cannot be read, or has other columns than declared.
+        """
+        if number != self._number:
+            self._pinned = tuple(self._find_newest(each) for each in self._lookups)
+            self._number = number
+        return self._pinned
+
+    def forget(self) -> None:
+        """Pin the newest versions again, of tables that are opened again: a version could not be read."""
+        self._opened.clear()
+        self._number = -1
+
+    def _find_newest(self, lookup: Lookup[Any]) -> LookupVersion:
+        opened = self._refresh(lookup, lookup.find_table(self._root))
+        return LookupVersion(name=lookup.name, version=opened.version(), table_id=str(opened.metadata().id))
+
+    def _refresh(self, lookup: Lookup[Any], path: Path) -> DeltaTable:
+        """The table at its newest version."""
+        held, storage = self._opened.get(lookup.name), find_storage(path)
+        if held is not None and storage.get_status(make_entry_path(path, held.table.version())) == held.entry:
+            if not storage.exists(make_entry_path(path, held.table.version() + 1)):
+                return held.table
+            table = _read_new_entries(lookup, path, held.table)
+        else:
+            table = open_lookup(lookup, path)
+        entry = storage.get_status(make_entry_path(path, table.version()))
+        self._opened[lookup.name] = _OpenedTable(table, entry)
+        return table
+
+
+def _read_new_entries(lookup: Lookup[Any], path: Path, table: DeltaTable) -> DeltaTable:
+    try:
+        table.update_incremental()
+    except (DeltaError, OSError):  # where it cannot be opened again either, that error says why
+        return open_lookup(lookup, path)
+    check_lookup_columns(lookup, path, table)
+    return table
