@@ -192,7 +192,8 @@ def _is_pace(seconds: object) -> bool:
 class AvailableNow(Trigger):
     """Read up to the ends at the start, in as many batches as needed, then end.
 
-    A partition without a leader is waited for; one that had none at the start is read up to its end when it has one.
+    A partition without a leader is waited for, two minutes at most: then the run fails, and all others are read. One
+    that had none at the start is read up to its end when it has one.
     """
 
 

@@ -21,8 +21,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             largest response.
         lifecycle_seconds: Interval at which a run looks for drained topics, and for messages in retired ones: three
             requests for all of them.
-        patience_seconds: Time without an answer of Kafka after which a run ends. A broker restart takes a minute; a
-            waiting run costs nothing, an ended one must be restarted.
+        patience_seconds: Time without an answer of Kafka after which a run ends, and without a leader of an unread
+            partition after which a bounded run does. A broker restart takes a minute; a waiting run costs nothing, an
+            ended one must be restarted.
         retry_seconds: Pause before the next question to a Kafka that does not answer.
         idle_seconds: Pause of a run that waits for something other than time: files to fill, a leader to come back. A
             bounded run that has just committed does not pause. A look at Kafka costs some 10 ms of CPU.

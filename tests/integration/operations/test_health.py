@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from lockstep import FromTime, Objectives, Ordered, Topics
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.handover import Heartbeat, Phase
+from lockstep.errors import KafkaError
 from lockstep.localdev.broker import Broker
 from lockstep.operations.health import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import Health, read_health
@@ -150,7 +151,8 @@ def test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it(
         assert raised(health) == {AlarmKind.LEADERLESS: AlarmSeverity.ERROR}
         assert problem(health, AlarmKind.LEADERLESS).startswith(f"{topic}/{lost} has no leader that answers: ")
         assert read_status(runs.handle).alarms == health.alarms
-        runs.run()
+        with pytest.raises(KafkaError, match=f"{topic}/{lost} has no leader that answers: its messages are not read"):
+            runs.tuned(patience_seconds=2.0).run()
         assert caplog.text.count(f"{topic}/{lost} has no leader that answers: its messages wait") == 1
 
 

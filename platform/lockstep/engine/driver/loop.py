@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +97,7 @@ class MicroBatchLoop:
         self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)
         self._publisher = Publisher(context.group, background_executor)
         self._publish_start(claimed.head)
-        self._stop_at = find_stop_offsets(self._monitor.view)
+        self._stop_at, self._leaderless_since = find_stop_offsets(self._monitor.view), math.inf
         self._failures, self._poison_search, self._backlog = 0, PoisonMessageSearch(), BacklogClock()
         self._idle, self._session_partitions = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
@@ -152,10 +153,30 @@ class MicroBatchLoop:
         return plan.backlog > 0 or bool(self._poison_search.suspects)
 
     def has_reached_stop_offsets(self) -> bool:
-        """Whether all offsets of the start of the run are committed, those of partitions without a leader too."""
-        view = self._monitor.view
-        unknown = {(view.topics[name].topic_id, number) for name, number in view.unavailable} - self._stop_at.keys()
-        return not unknown and self._partitions.has_reached(self._stop_at)
+        """Whether all offsets of the start of the run are committed, those of partitions without a leader too.
+
+        Raises:
+            KafkaError: A partition that is not read yet has had no leader for too long.
+        """
+        unread = [place for place in self._monitor.view.unavailable if not self._is_read(place)]
+        if not unread:
+            self._leaderless_since = math.inf
+            return self._partitions.has_reached(self._stop_at)
+        now = time.monotonic()
+        self._leaderless_since = min(self._leaderless_since, now)
+        if now - self._leaderless_since > self._context.launch.tuning.patience_seconds:
+            (topic, partition), more = unread[0], f", nor have {len(unread) - 1} more" if len(unread) > 1 else ""
+            raise KafkaError(
+                f"{topic}/{partition} has no leader that answers{more}: its messages are not read; all others are",
+                next_step="kafka-topics.sh --describe --unavailable-partitions, start the brokers that hold the "
+                f"replicas, then: lockstep run {self._context.stream.name} --available-now",
+            )
+        return False
+
+    def _is_read(self, place: Place) -> bool:
+        """Whether a partition was read up to its offset of the start of the run, which may be unknown."""
+        key = (self._monitor.view.topics[place[0]].topic_id, place[1])
+        return key in self._stop_at and self._partitions.has_reached({key: self._stop_at[key]})
 
     def run_batch(self, plan: BatchPlan) -> bool:
         """Run the bins of a plan and commit their results; gives whether anything was committed.
