@@ -48,9 +48,11 @@ def read_first_batches(folders: StreamFolders, head: Head) -> dict[PartitionSusp
     """
     from lockstep.table.dataset import open_dataset  # loads pandas, which code locations do without
 
+    rows = [row for row in read_positions(folders, head).values() if row.suspended_from]
+    if not rows:  # a suspension stays in the positions: the ledger of all batches need not be read
+        return {}
     found = open_dataset(folders.ledger).to_table(columns=[*NAMES, "batch"], filter=pc.field("suspended_from") != 0)
     grouped = found.group_by(list(NAMES)).aggregate([("batch", "min")]).to_pylist()
     begun = {PartitionSuspension(*(row[name] for name in NAMES)): int(row["batch_min"]) for row in grouped}
-    rows = [row for row in read_positions(folders, head).values() if row.suspended_from]  # the ledger may be behind
     newest = {PartitionSuspension(row.topic, row.partition, row.suspended_from): row.batch for row in rows}
-    return newest | begun
+    return newest | begun  # the ledger may be behind
