@@ -277,6 +277,7 @@ class ReplayTimers:
             self._waiting.release(session, ruling.after, at)
             if session not in self._applying.sessions or held.known.waits:
                 return
+            self._run_hook(lambda: self._run_timer(session, held, due_us, at))
         if self._idle_deadline_us(held) <= due_us:
             self._run_hook(lambda: self._end(session, held, at))
         else:

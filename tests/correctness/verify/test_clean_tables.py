@@ -49,9 +49,14 @@ def test_a_clean_table_of_logs_that_were_joined_raises_no_alarm(broker: Broker, 
     _check_proven(made)
 
 
-@SEEDS
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed in {0, 1, 36} else pytest.mark.slow) for seed in range(CLEAN_TABLES)]
+)
 def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
-    """Windows, reordering, timers, silent sessions, late messages, snapshots in parts."""
+    """Windows, reordering, timers, silent sessions, late messages, snapshots in parts.
+
+    In table 36 messages of two sessions are released at once, each of which sets a timer of before.
+    """
     made = clean_meters(seed, broker.bootstrap_servers, tmp_path)
     _check_proven(made)
 

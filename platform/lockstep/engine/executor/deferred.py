@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import cast
 
 import msgspec
@@ -63,6 +64,11 @@ class EventTimers:
         elif (said := self._watermark(message, record)) is not None:
             self.time.advance(said)
         return self.is_due
+
+    @property
+    def next_us(self) -> int:
+        """The first deadline; `NEVER` without any."""
+        return NEVER if self._agenda is None else self._agenda.next_us
 
     @property
     def is_due(self) -> bool:
@@ -243,22 +249,26 @@ class DeferredEvents:
         Raises:
             StopFold: The fold stops here.
         """
-        timing = cast("EventTimers", self.timing)
-        while due := timing.take():
-            for deadline_us, session in due:
-                entry = self._sessions.find(session)
-                if entry is None:
-                    timing.forget(session)
-                    continue
-                self._fire_session(session, entry, deadline_us, at)
-                if self._emission.is_full:
-                    self._emission.flush()
+        timing, due = cast("EventTimers", self.timing), list[tuple[int, str]]()
+        while due or timing.is_due:
+            if not due or timing.next_us < due[0][0]:  # what has fired may have set an earlier one
+                for each in timing.take():
+                    heappush(due, each)
+                continue
+            deadline_us, session = heappop(due)
+            entry = self._sessions.find(session)
+            if entry is None:
+                timing.forget(session)
+                continue
+            self._fire_session(session, entry, deadline_us, at)
+            if self._emission.is_full:
+                self._emission.flush()
 
     def _fire_session(self, session: str, entry: SessionEntry[object], deadline_us: int, at: int) -> None:
         """Run the timers of a session at one deadline; possibly none: deadlines move on.
 
         Its own timer goes before the messages that are released at the same watermark, as it goes before a message
-        that moves the watermark there.
+        that moves the watermark there; one that they set into the past follows them at once.
         """
         timing, gate = cast("EventTimers", self.timing), self._sessions.gate
         if self._sessions.is_suspended(session, entry):
@@ -266,14 +276,17 @@ class DeferredEvents:
             return
         if timing.timer_us(entry) <= deadline_us:
             self._run_timer(session, entry, timing.timer_us(entry), at)
-        released = gate.due_us(cast("GateState", entry.gate))
-        if released is not None and released <= deadline_us:
+        due_us = gate.due_us(cast("GateState", entry.gate))
+        releases = due_us is not None and due_us <= deadline_us
+        if releases:
             self._release(session, entry, deadline_us, at)
         if self._sessions.find(session) is None:
             return
         if self._sessions.is_suspended(session, entry):  # a released message could not be applied
             timing.cancel(session)
             return
+        if releases and timing.timer_us(entry) <= deadline_us:
+            self._run_timer(session, entry, timing.timer_us(entry), at)
         if timing.idle_deadline_us(session) <= deadline_us:
             self._expire_session(session, entry, timing.idle_deadline_us(session), at)
         else:
