@@ -727,6 +727,10 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             "unit/operations/test_erase.py::test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated",
             "unit/operations/test_erase.py::test_what_a_killed_erasure_left_is_finished_by_housekeeping",
             (
+                "unit/operations/test_erase.py::"
+                "test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeeds"
+            ),
+            (
                 "correctness/verify/test_erased_tables.py::"
                 "test_an_erased_session_leaves_the_others_as_they_would_be_without_it"
             ),
