@@ -156,7 +156,7 @@ def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: 
     columns = [*GROUPED, "offset", "batch"]
     table = _table(folders)
     held = table.to_table(columns=columns, filter=_filter(folders, wanted))
-    every = table.to_table(columns=["cause"], filter=_make_lineage_filter(folders))
+    every = held if wanted == QuarantineFilter() else table.to_table(["cause"], filter=_make_lineage_filter(folders))
     sums = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("batch", "max")]
     grouped = held.group_by(list(GROUPED)).aggregate(sums).to_pylist()  # type: ignore[arg-type]  # of its literals
     found = [

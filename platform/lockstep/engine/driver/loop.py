@@ -43,7 +43,7 @@ from lockstep.errors import EnvironmentProblem, Fenced, KafkaError, LockstepErro
 from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.admin import ClusterView, Place, Topic
+from lockstep.kafka.admin import Place, Topic
 from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
@@ -97,7 +97,8 @@ class MicroBatchLoop:
         self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)
         self._publisher = Publisher(context.group, background_executor)
         self._publish_start(claimed.head)
-        self._stop_at, self._leaderless_since = find_stop_offsets(self._monitor.view), math.inf
+        self._stop_at, self._leaderless_since = dict[Key, int](), math.inf
+        self._note_stop_offsets()
         self._failures, self._poison_search, self._backlog = 0, PoisonMessageSearch(), BacklogClock()
         self._idle, self._session_partitions = IdlePartitions(context.stream.event_time), SessionPartitions()
         self._silent = SilentPartitions(context.launch.tuning)
@@ -176,7 +177,8 @@ class MicroBatchLoop:
     def _is_read(self, place: Place) -> bool:
         """Whether a partition was read up to its offset of the start of the run, which may be unknown."""
         key = (self._monitor.view.topics[place[0]].topic_id, place[1])
-        return key in self._stop_at and self._partitions.has_reached({key: self._stop_at[key]})
+        position = self._partitions.positions.get(key)
+        return position is not None and key in self._stop_at and position.next_offset >= self._stop_at[key]
 
     def run_batch(self, plan: BatchPlan) -> bool:
         """Run the bins of a plan and commit their results; gives whether anything was committed.
@@ -305,7 +307,7 @@ class MicroBatchLoop:
 
     def _audit(self) -> None:
         self._monitor.refresh_for_plan()
-        self._stop_at = find_stop_offsets(self._monitor.view) | self._stop_at  # of partitions that have a leader now
+        self._note_stop_offsets()
         known = self._partitions.known
         self._monitor.check_leader_epochs(known)
         self._note_stalls()
@@ -324,6 +326,12 @@ class MicroBatchLoop:
                 self._monitor.leave(frozenset({finding.topic}))
             if finding.cause == Fault.PARTITIONS_ADDED.value:
                 self._session_partitions.forget(finding.topic_id)
+
+    def _note_stop_offsets(self) -> None:
+        """A bounded run reads each partition up to its end when it was first seen to have a leader."""
+        if isinstance(self._context.trigger, AvailableNow):
+            for key, ends in self._monitor.view.ends.items():
+                self._stop_at.setdefault(key, ends.stable_end)
 
     def _is_news(self, finding: Finding) -> bool:
         """Whether findings of an audit need action: some persist, and were accepted before."""
@@ -391,7 +399,7 @@ class MicroBatchLoop:
             batch=make_batch_identity(self._writer, self._committer.head, now_us),
             positions=tuple(self._partitions.positions.values()),
             ends=self._monitor.view.ends,
-            stop_at=self._stop_at if isinstance(self._context.trigger, AvailableNow) else {},
+            stop_at=self._stop_at,
             messages_max=self._context.stream.limits.batch_messages,
             cores=self._context.cores(),
             learned=self._partitions.learned,
@@ -436,11 +444,6 @@ class RunOutcome(Enum):
     HANDED_OVER = "handed over"
     FENCED = "fenced"
     NOT_WANTED = "not wanted any more"
-
-
-def find_stop_offsets(view: ClusterView) -> dict[Key, int]:
-    """Offsets at which a bounded run ends, of the partitions that have a leader."""
-    return {key: ends.stable_end for key, ends in view.ends.items()}
 
 
 def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:

@@ -48,7 +48,9 @@ class UndeclaredTable(msgspec.Struct, frozen=True):
     @property
     def next_step(self) -> str:
         """What an operator can do."""
-        end = f"end it: lockstep stop {self.name}" if self.is_live else "move its folder out of the table root"
+        end = f"end it: lockstep stop {self.name}"
+        if not self.is_live:
+            end = "move its folder out of the table root, unless a file of assets/ was left out, which may declare it"
         return f"declare {self.name} in assets/ again, or {end}"
 
 

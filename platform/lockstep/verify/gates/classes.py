@@ -404,7 +404,12 @@ def begin_with_any(
     envelope: Envelope,
     record: Record,
 ) -> Ruling:
-    """Without a snapshot requirement: an update begins an unknown session if it is not late; an end ends nothing."""
+    """Without a snapshot requirement: an update begins an unknown session if it is not late; an end ends nothing.
+
+    Memory is {"f": True} of a session that another class has left: its evidence begins with its next message.
+    """
+    if isinstance(memory, dict) and "f" in memory:
+        return rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
     if memory is not None or envelope.kind not in {Kind.UPDATE, Kind.END}:
         return rule(memory, envelope, record)
     as_it_is = rule(None, envelope, record)
