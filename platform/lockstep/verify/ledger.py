@@ -28,8 +28,8 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import read_verified
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.ledger_rows import LedgerSpool, Numbers, PartitionRows
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
+from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, Numbers, PartitionRows, RowSpool
 
 Key = tuple[str, int]
 """(topic id, partition)."""
@@ -423,7 +423,7 @@ class StoredTables(msgspec.Struct):
         absent: Columns that were added to it, each with the last batch before it.
         ledger: Ledger rows up to the head, without those of rewound generations, by partition.
         ledger_rows: How many.
-        quarantine: Quarantine rows, likewise.
+        quarantine: Quarantine rows, likewise, in order of their offsets.
         late: Rows of the late table, likewise.
         checked: Number of compared side files.
         notes: Limits of the comparison.
@@ -435,8 +435,8 @@ class StoredTables(msgspec.Struct):
     absent: dict[str, int]
     ledger: dict[Key, StoredRanges]
     ledger_rows: int
-    quarantine: list[Row]
-    late: list[Row]
+    quarantine: dict[Key, PartitionRows]
+    late: dict[Key, PartitionRows]
     checked: int
     notes: list[str]
 
@@ -447,12 +447,12 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
     1. The output table's head: the proof covers everything up to its batch.
     2. The side tables, which may hold later batches by now.
     3. All files that the output's commits name, those of later batches included.
-    4. Compare 2 with 3; read the rows, those of the ledger into scratch files.
+    4. Compare 2 with 3; copy the rows into scratch files, by partition.
 
     Args:
         folders: The folders of the stream.
         violations: Where differences are noted.
-        scratch: A folder for the rows of the ledger, which stays as long as the result is used.
+        scratch: A folder for the rows, which stays as long as the result is used.
 
     Raises:
         TableError: A log cannot be read, or contains foreign entries.
@@ -472,21 +472,22 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
     head, notes = base.head, []
     if named.first_version > 0:
         notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
-    spool, kept, too_late = LedgerSpool(scratch), list[Row](), list[Row]()
-    _compare(sides[0], named.ledger, named, head, violations, spool.add)  # 4
-    _compare(sides[1], named.quarantine, named, head, violations, lambda rows: kept.extend(rows.to_pylist()))
+    ledger = RowSpool(scratch, "ledger", BY_BATCH)
+    kept, too_late = (RowSpool(scratch, name, BY_OFFSET) for name in ("quarantine", "late"))
+    _compare(sides[0], named.ledger, named, head, violations, ledger.add)  # 4
+    _compare(sides[1], named.quarantine, named, head, violations, kept.add)
     if late is not None:
-        _compare(late, named.late, named, head, violations, lambda rows: too_late.extend(rows.to_pylist()))
+        _compare(late, named.late, named, head, violations, too_late.add)
     _check_data_files(folders.table, data_files, violations)
     return StoredTables(
         version=base.version,
         head=head,
         data_files=data_files,
         absent=_absent(table),
-        ledger={key: StoredRanges(rows) for key, rows in spool.finish().items()},
-        ledger_rows=spool.rows,
-        quarantine=kept,
-        late=too_late,
+        ledger={key: StoredRanges(rows) for key, rows in ledger.finish().items()},
+        ledger_rows=ledger.rows,
+        quarantine=kept.finish(),
+        late=too_late.finish(),
         checked=sum(len(side.files) for side in (*sides, late) if side is not None),
         notes=notes,
     )

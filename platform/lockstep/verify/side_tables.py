@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, cast
+from typing import NamedTuple
+
+import numpy as np
 
 from lockstep.model.record import Record
 from lockstep.verify.erasure import NONE_ERASED, REDACTED, ErasedSessions
 from lockstep.verify.gates.base import GateAnswer
 from lockstep.verify.ledger import Row
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
+from lockstep.verify.row_spool import PartitionRows
 
 VALUE_BYTES_MAX = 1_000_000
 """Longer values are truncated in quarantine, with their true size."""
 CRASHES_WORKER = "each worker that was given it died"
 """The quarantine's cause in that case."""
 SHOWN_CHARACTERS = 120
+BLOCK_ROWS = 32
+"""Rows that are read together: a value takes up to 1 MB."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,7 +48,7 @@ IN_LATE = Kinds(
 
 
 class ExpectedSideRows:
-    """Rows of a side table of one partition, by offset.
+    """Rows of a side table of one partition, by offset: the offsets in memory, the rows in a scratch file.
 
     Attributes:
         compared: Number of rows compared with their messages.
@@ -51,30 +57,28 @@ class ExpectedSideRows:
     def __init__(
         self,
         place: ViolationPlace,
-        rows: Iterable[Row],
+        rows: PartitionRows | None,
         violations: Violations,
         kinds: Kinds = IN_QUARANTINE,
         erased: ErasedSessions = NONE_ERASED,
     ) -> None:
         self._place, self._violations, self._kinds, self._erased = place, violations, kinds, erased
-        self._rows: dict[int, Row] = {}
-        self._by_batch: Counter[int] = Counter()
+        self._rows, self._block = rows, (0, list[Row]())
+        columns = ("offset", "batch")
+        offsets, batches = (np.zeros(0, np.int64) if rows is None else rows.read_numbers(name) for name in columns)
+        self._offsets, self._by_batch = array("q", offsets.tobytes()), Counter[int](batches.tolist())
         self.compared = 0
-        for row in rows:
-            self._by_batch[cast("int", row["batch"])] += 1
-            offset = cast("int", row["offset"])
-            if offset in self._rows:
-                found = f"again in batch {row['batch']}"
-                violations.add(kinds.doubled, place, offset, "one row", found)
-            self._rows[offset] = row
+        for again in (np.flatnonzero(np.diff(offsets) == 0) + 1).tolist():
+            found = f"again in batch {batches[again]}"
+            violations.add(kinds.doubled, place, self._offsets[again], "one row", found)
 
     def holds(self, offset: int) -> bool:
         """Whether a message is in quarantine."""
-        return offset in self._rows
+        return self._find(offset) is not None
 
     def killed(self, offset: int) -> bool:
         """Whether a message killed each worker that processed it: it must not be decoded here either."""
-        row = self._rows.get(offset)
+        row = self._read(offset)
         return row is not None and row["cause"] == "undecodable" and row["found"] == CRASHES_WORKER
 
     def count(self, batch: int) -> int:
@@ -83,11 +87,11 @@ class ExpectedSideRows:
 
     def outside(self, inside: range) -> list[int]:
         """Offsets in quarantine outside of a range."""
-        return sorted(offset for offset in self._rows if offset not in inside)
+        return sorted({offset for offset in self._offsets if offset not in inside})
 
     def expect(self, record: Record, cause: str, session: str | None) -> None:
         """Expect a message here, unchanged."""
-        row = self._rows.get(record.offset)
+        row = self._read(record.offset)
         if row is None:
             self._violations.add(self._kinds.missing, self._place, record.offset, cause, "not there")
             return
@@ -107,16 +111,34 @@ class ExpectedSideRows:
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""
-        if offset in self._rows:
+        row = self._read(offset)
+        if row is not None:
             in_both = with_rows and self._kinds is IN_QUARANTINE
             kind = ViolationKind.QUARANTINE_AND_ROWS if in_both else self._kinds.extra
-            found = f"there as {self._rows[offset]['cause']!r}"
-            self._violations.add(kind, self._place, offset, "not there", found)
+            self._violations.add(kind, self._place, offset, "not there", f"there as {row['cause']!r}")
 
     def unread(self, offset: int) -> None:
         """Report a row of an offset that holds no message, or was never read."""
-        found = f"there as {self._rows[offset]['cause']!r}"
-        self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", found)
+        row = self._read(offset)
+        if row is not None:
+            found = f"there as {row['cause']!r}"
+            self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", found)
+
+    def _find(self, offset: int) -> int | None:
+        """Which row is of an offset: the last one of several."""
+        at = bisect_right(self._offsets, offset) - 1
+        return at if at >= 0 and self._offsets[at] == offset else None
+
+    def _read(self, offset: int) -> Row | None:
+        """The row of an offset; the fold asks in order of offsets, mostly."""
+        at = self._find(offset)
+        if at is None or self._rows is None:
+            return None
+        first, rows = self._block
+        if not first <= at < first + len(rows):
+            first = at - at % BLOCK_ROWS
+            self._block = first, (rows := self._rows.read(first, first + BLOCK_ROWS))
+        return rows[at - first]
 
 
 def _as_kept(record: Record) -> dict[str, object]:

@@ -29,7 +29,6 @@ from lockstep.verify.ledger import (
     Key,
     LedgerChain,
     LedgerRange,
-    Row,
     StoredTables,
     find_first_provable,
     find_first_with_state,
@@ -176,7 +175,8 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
         return f"{work.table_rows} rows in {len(stored.data_files)} files"
     if invariant is Invariant.FOLD:
         return f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.kept} quarantined"
-    return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {len(stored.quarantine)} quarantine rows"
+    kept = sum(map(len, stored.quarantine.values()))
+    return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {kept} quarantine rows"
 
 
 _WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
@@ -332,7 +332,7 @@ class _Proving:
     ) -> None:
         self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
         self._integrity, self._absent, self._head = stream.integrity, stored.absent, stored.head
-        self._quarantine, self._late = _by_partition(stored.quarantine), _by_partition(stored.late)
+        self._quarantine, self._late = stored.quarantine, stored.late
         self._homes: dict[tuple[str, str], int] = {}
         self._lookups = LookupVersions(stream.lookups, folders.root)
         self._table_id = stored.head.table_id
@@ -456,8 +456,8 @@ class _Proving:
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
         key = (chain.place.topic_id, chain.place.partition)
         erased = self._erased(chain)
-        kept = ExpectedSideRows(chain.place, self._quarantine.get(key, ()), self._violations, erased=erased)
-        late = ExpectedSideRows(chain.place, self._late.get(key, ()), self._violations, IN_LATE, erased)
+        kept = ExpectedSideRows(chain.place, self._quarantine.get(key), self._violations, erased=erased)
+        late = ExpectedSideRows(chain.place, self._late.get(key), self._violations, IN_LATE, erased)
         return SideTableCheck(kept, late, self._violations)
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
@@ -513,13 +513,6 @@ class _Proving:
             for key in table.keys() - found.keys():
                 found_rows = f"{len(table[key])} rows of {key[0]}/{key[1]}"
                 self._violations.add(kind, None, None, "partitions of the ledger", found_rows)
-
-
-def _by_partition(rows: Iterable[Row]) -> dict[Key, list[Row]]:
-    found: dict[Key, list[Row]] = {}
-    for row in rows:
-        found.setdefault((str(row["topic_id"]), int(str(row["partition"]))), []).append(row)
-    return found
 
 
 def _end(chain: LedgerChain, kept: BufferedRange) -> int:

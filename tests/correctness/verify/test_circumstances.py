@@ -26,8 +26,8 @@ from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredRanges
-from lockstep.verify.ledger_rows import LedgerSpool
 from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind
+from lockstep.verify.row_spool import BY_BATCH, RowSpool
 from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.forging import Forged
 from tests.correctness.verify.producing import encoded
@@ -206,7 +206,7 @@ def test_the_rows_of_a_batch_end_behind_those_of_the_timers_that_its_end_set_goi
     read = {"generation": 1, "batch": 3, "start": 4, "until": 7}
     row = msgspec.convert(place | read | dict.fromkeys(counts, 0), LedgerRange)
     later = msgspec.structs.replace(row, batch=4, start=7, until=9, rows_emitted=2)
-    spool = LedgerSpool(tmp_path)
+    spool = RowSpool(tmp_path, "ledger", BY_BATCH)
     spool.add(pa.Table.from_pylist([msgspec.structs.asdict(each) for each in (later, row)]))
     (rows,) = spool.finish().values()
     assert LedgerChain(row.place, StoredRanges(rows)).end_of(batch) == ends

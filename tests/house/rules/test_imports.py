@@ -103,7 +103,6 @@ ONE_IMPORTER = {
     "rehearsal.observer": "a program of its own, which the benchmarks start as well",
     "state.restore": "restoring a local store, apart from its use",
     "testing.batches": "batches with crashes, apart from the run as a whole",
-    "verify.ledger_rows": "rows in scratch files, apart from what they mean",
     "verify.origin": "what a first batch took over, apart from the proof of partitions",
     "verify.partition": "the proof of one partition, apart from the walk over all",
 }

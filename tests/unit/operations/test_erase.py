@@ -115,8 +115,9 @@ def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
         rows.load(folders.table, stored.data_files)
         rows.check_order(violations)
         for key, chain in make_chains(stored.ledger, violations).items():
-            here = [row for row in stored.quarantine if (row["topic_id"], row["partition"]) == key]
-            kept, late = (ExpectedSideRows(chain.place, found, violations) for found in (here, ()))
+            kept, late = (
+                ExpectedSideRows(chain.place, table.get(key), violations) for table in (stored.quarantine, {})
+            )
             aside = SideTableCheck(kept, late, violations)
             cursor, known = rows.cursor(key), ErasedSessions(stored.head.table_id, chain)
             check_without_kafka(chain.ranges, cursor, aside, violations, erased=known)

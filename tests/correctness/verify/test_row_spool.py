@@ -1,14 +1,16 @@
-"""Ledger rows in scratch files: each partition has its own, in order, however many there are and as they come."""
+"""Rows of side tables in scratch files: each partition has its own, in order, however many, and however they come."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from lockstep.verify import ledger_rows
+from lockstep.model.record import Record
+from lockstep.verify import row_spool
 from lockstep.verify.ledger import (
     LedgerRange,
     OffsetGap,
@@ -17,8 +19,10 @@ from lockstep.verify.ledger import (
     find_first_with_state,
     make_chains,
 )
-from lockstep.verify.ledger_rows import LedgerSpool
-from lockstep.verify.report import ViolationKind, Violations
+from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
+from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, PartitionRows, RowSpool
+from lockstep.verify.side_tables import BLOCK_ROWS, CRASHES_WORKER, ExpectedSideRows
+from tests.support.gate_feed import Content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,19 +41,19 @@ def row(batch: int, partition: int = 0, *, start: int = -1, until: int = -1, **c
 
 
 def spool(scratch: Path, tables: Iterable[Iterable[LedgerRange]]) -> dict[tuple[str, int], StoredRanges]:
-    spooled = LedgerSpool(scratch)
+    spooled = RowSpool(scratch, "ledger", BY_BATCH)
     for rows in tables:
         spooled.add(pa.Table.from_pylist([msgspec.to_builtins(each) for each in rows]))
     return {key: StoredRanges(rows) for key, rows in spooled.finish().items()}
 
 
 @pytest.mark.parametrize("is_in_order", [True, False])
-@pytest.mark.parametrize("flush", [50, 10**6])
+@pytest.mark.parametrize("flush", [10_000, 10**9])
 def test_rows_of_many_files_come_back_by_partition_in_order_of_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flush: int, is_in_order: bool
 ) -> None:
-    monkeypatch.setattr(ledger_rows, "FLUSH_ROWS", flush)
-    monkeypatch.setattr(ledger_rows, "SMALL_TABLES", 7)
+    monkeypatch.setattr(row_spool, "FLUSH_BYTES", flush)
+    monkeypatch.setattr(row_spool, "SMALL_TABLES", 7)
     numbers = range(1, BATCHES + 1) if is_in_order else range(BATCHES, 0, -1)
     found = spool(tmp_path, ([row(number, partition) for partition in (2, 0, 1)] for number in numbers))
     assert sorted(found) == [("id", 0), ("id", 1), ("id", 2)]
@@ -81,7 +85,7 @@ def test_a_walk_makes_a_few_ranges_at_a_time(tmp_path: Path, monkeypatch: pytest
 
 def test_rows_of_an_older_release_lack_columns(tmp_path: Path) -> None:
     old = {name: value for name, value in msgspec.to_builtins(row(1)).items() if name not in {"erased", "joined_at"}}
-    spooled = LedgerSpool(tmp_path)
+    spooled = RowSpool(tmp_path, "ledger", BY_BATCH)
     for each in (old, msgspec.to_builtins(row(2))):
         spooled.add(pa.Table.from_pylist([each]))
     (rows,) = spooled.finish().values()
@@ -111,3 +115,64 @@ def test_where_a_proof_may_begin(tmp_path: Path) -> None:
     assert [find_first_provable(chain.ranges, first) for first in (0, 10, 25, 26, 40)] == [0, 1, 2, 3, 5]
     assert find_first_with_state(chain.ranges, 1, 3) == 3
     assert (chain.end_of(0), chain.end_of(2), chain.end_of(9)) == ((0, 0), (20, 0), (40, 0))
+
+
+def spool_quarantine(scratch: Path, *offsets: tuple[int, int], partition: int = 0) -> PartitionRows:
+    """Quarantine rows by batch and offset, a file each."""
+    spooled = RowSpool(scratch, "quarantine", BY_OFFSET)
+    for batch, offset in offsets:
+        found = CRASHES_WORKER if offset == 7 else "2"
+        kept = {"topic": "t", "key": b"s", "value": b"%d" % offset, "value_bytes": len(b"%d" % offset), "headers": []}
+        row = {"topic_id": "id", "partition": partition, "batch": batch, "offset": offset, "session": None}
+        at = {"cause": "undecodable", "expected": "1", "found": found, "timestamp": datetime(1970, 1, 1, tzinfo=UTC)}
+        spooled.add(pa.Table.from_pylist([row | kept | at]))
+    (rows,) = spooled.finish().values()
+    return rows
+
+
+def a_message(offset: int, value: bytes) -> Record:
+    return Record(topic="t", topic_id="id", partition=0, offset=offset, source=Content(value))
+
+
+@pytest.mark.parametrize("flush", [1, 10**9])
+def test_rows_of_the_quarantine_are_found_by_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flush: int
+) -> None:
+    """A message that waited is in a later batch than its successors; one is there twice."""
+    monkeypatch.setattr(row_spool, "FLUSH_BYTES", flush)
+    rows = spool_quarantine(tmp_path, (1, 5), (2, 7), (2, 3), (3, 5), (3, 9))
+    violations, place = Violations(), ViolationPlace("t", "id", 0)
+    kept = ExpectedSideRows(place, rows, violations)
+    assert [(each.kind, each.offset, each.found) for each in violations.kept] == [
+        (ViolationKind.QUARANTINE_DOUBLED, 5, "again in batch 3")
+    ]
+    assert [offset for offset in range(12) if kept.holds(offset)] == [3, 5, 7, 9]
+    assert [offset for offset in range(12) if kept.killed(offset)] == [7]
+    assert [kept.count(batch) for batch in range(5)] == [0, 1, 2, 2, 0]
+    assert kept.outside(range(4, 9)) == [3, 9]
+    kept.expect(a_message(9, b"9"), "undecodable", None)
+    kept.expect(a_message(3, b"4"), "undecodable", None)
+    kept.expect(a_message(4, b"4"), "undecodable", None)
+    kept.refuse(7, with_rows=True)
+    assert [(each.kind, each.offset, each.found) for each in [*violations.kept][1:]] == [
+        (ViolationKind.QUARANTINE_CHANGED, 3, "b'3'"),
+        (ViolationKind.QUARANTINE_MISSING, 4, "not there"),
+        (ViolationKind.QUARANTINE_AND_ROWS, 7, "there as 'undecodable'"),
+    ]
+
+
+def test_a_proof_holds_a_few_rows_of_the_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = spool_quarantine(tmp_path, *((1 + number // 10, number) for number in range(BATCHES)))
+    read, made = rows.read, list[int]()
+
+    def count(first: int, until: int) -> list[dict[str, object]]:
+        found = read(first, until)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(rows, "read", count)
+    kept = ExpectedSideRows(ViolationPlace("t", "id", 0), rows, violations := Violations())
+    for offset in range(BATCHES):
+        kept.expect(a_message(offset, b"%d" % offset), "undecodable", None)
+    assert (list(violations.kept), kept.compared) == ([], BATCHES)
+    assert (max(made), sum(made)) == (BLOCK_ROWS, BATCHES)

@@ -1,6 +1,6 @@
-"""Rows of the ledger by partition, in scratch files: those of a month do not fit into memory as objects.
+"""Rows of the side tables by partition, in scratch files: those of a month do not fit into memory as objects.
 
-Ledger files hold the rows of all partitions, batch by batch, and the proof walks one partition at a time. So the rows
+Side files hold the rows of all partitions, batch by batch, and the proof walks one partition at a time. So the rows
 are written once, in order of partitions, as uncompressed Arrow that is mapped into memory: a run of rows of one
 partition is one record batch, from which any rows can be read again.
 """
@@ -20,22 +20,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Numbers = npt.NDArray[np.int64]
-PLACE_COLUMNS, ORDER_COLUMNS = ("topic_id", "partition"), ("batch", "start", "until")
+PLACE_COLUMNS = ("topic_id", "partition")
+BY_BATCH, BY_OFFSET = ("batch", "start", "until"), ("offset", "batch")
+"""The order of a partition's rows: of the ledger, and of quarantine and late table."""
 
-FLUSH_ROWS = 131_072
-"""Rows that are sorted by partition together, about 100 MB: fewer make shorter runs, of which each has a header."""
+FLUSH_BYTES = 128_000_000
+"""Rows that are sorted by partition together: fewer make shorter runs, of which each has a header."""
 SMALL_TABLES = 500
 """Tables that are copied together: a table of a few rows takes far more memory than its values."""
 
 
 class RowRun(msgspec.Struct, frozen=True):
-    """Rows of one partition that lie together, in order of their batches.
+    """Rows of one partition that lie together, in order.
 
     Attributes:
         file: Which scratch file.
         index: Which record batch of it.
         rows: How many.
-        first: Batch, start and end of the first.
+        first: The order columns of the first.
         last: The same of the last.
     """
 
@@ -46,49 +48,49 @@ class RowRun(msgspec.Struct, frozen=True):
     last: tuple[int, ...]
 
 
-class LedgerSpool:
-    """Takes the rows of the ledger, in whatever order; gives them by partition after `finish`.
+class RowSpool:
+    """Takes the rows of a side table, in whatever order; gives them by partition after `finish`.
 
     Attributes:
         rows: How many rows there are.
     """
 
-    def __init__(self, scratch: Path) -> None:
-        self._scratch, self.rows = scratch, 0
+    def __init__(self, scratch: Path, name: str, order: tuple[str, ...]) -> None:
+        self._scratch, self._name, self._order, self.rows = scratch, name, order, 0
         self._few, self._held = list[pa.Table](), list[pa.Table]()
-        self._held_rows, self._schema = 0, pa.schema([])
+        self._held_bytes, self._schema = 0, pa.schema([])
         self._runs: dict[tuple[str, int], list[RowRun]] = {}
         self._files: list[str] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take some rows; a partition's rows come in order of batches, mostly."""
+        """Take some rows; a partition's rows come in order, mostly."""
         rows = rows.replace_schema_metadata(None)
         if rows.schema != self._schema:  # of another release
             self._flush()
             self._schema = rows.schema
         self.rows += rows.num_rows
-        self._held_rows += rows.num_rows
+        self._held_bytes += rows.nbytes
         self._few.append(rows)
         if len(self._few) >= SMALL_TABLES:
             self._held.append(pa.concat_tables(self._few).combine_chunks())
             self._few = []
-        if self._held_rows >= FLUSH_ROWS:
+        if self._held_bytes >= FLUSH_BYTES:
             self._flush()
 
     def finish(self) -> dict[tuple[str, int], PartitionRows]:
         """Write what is held; gives the rows of each partition, by topic id and partition."""
         self._flush()
         readers = [pa.ipc.open_file(pa.memory_map(path)) for path in self._files]
-        return {key: PartitionRows(readers, runs) for key, runs in sorted(self._runs.items())}
+        return {key: PartitionRows(readers, runs, self._order) for key, runs in sorted(self._runs.items())}
 
     def _flush(self) -> None:
         """Write the rows that are held, by partition, as one file."""
-        tables, self._few, self._held, self._held_rows = [*self._held, *self._few], [], [], 0
+        tables, self._few, self._held, self._held_bytes = [*self._held, *self._few], [], [], 0
         if not any(len(table) for table in tables):
             return
-        order: Any = [(name, "ascending") for name in (*PLACE_COLUMNS, *ORDER_COLUMNS)]
+        order: Any = [(name, "ascending") for name in (*PLACE_COLUMNS, *self._order)]
         (rows,) = pa.concat_tables(tables).sort_by(order).combine_chunks().to_batches()
-        path = str(self._scratch / f"ledger-{len(self._files)}.arrow")
+        path = str(self._scratch / f"{self._name}-{len(self._files)}.arrow")
         with pa.ipc.new_file(path, rows.schema) as writer:
             for index, run in enumerate(_split(rows)):
                 writer.write_batch(run)
@@ -97,7 +99,7 @@ class LedgerSpool:
 
     def _note(self, run: pa.RecordBatch, file: int, index: int) -> None:
         topic_id, partition = (run[name][0].as_py() for name in PLACE_COLUMNS)
-        first, last = (tuple(int(run[name][at].as_py()) for name in ORDER_COLUMNS) for at in (0, run.num_rows - 1))
+        first, last = (tuple(int(run[name][at].as_py()) for name in self._order) for at in (0, run.num_rows - 1))
         self._runs.setdefault((topic_id, partition), []).append(RowRun(file, index, run.num_rows, first, last))
 
 
@@ -113,10 +115,10 @@ def _split(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class PartitionRows:
-    """The rows of one partition, in order of batch, start and end."""
+    """The rows of one partition, in the order of its spool."""
 
-    def __init__(self, readers: list[pa.ipc.RecordBatchFileReader], runs: list[RowRun]) -> None:
-        self._readers, self._runs = readers, sorted(runs, key=lambda run: run.first)
+    def __init__(self, readers: list[pa.ipc.RecordBatchFileReader], runs: list[RowRun], order: tuple[str, ...]) -> None:
+        self._readers, self._runs, self._order = readers, sorted(runs, key=lambda run: run.first), order
         self._sorted: pa.RecordBatch | None = None
         if any(after.first < before.last for before, after in pairwise(self._runs)):  # the files were in no order
             self._sorted = self._sort()
@@ -164,7 +166,7 @@ class PartitionRows:
         return self._near[1]
 
     def _sort(self) -> pa.RecordBatch:
-        order: Any = [(name, "ascending") for name in ORDER_COLUMNS]
+        order: Any = [(name, "ascending") for name in self._order]
         batches = (self._readers[run.file].get_batch(run.index) for run in self._runs)
         rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
         (found,) = rows.sort_by(order).combine_chunks().to_batches()
