@@ -46,6 +46,7 @@ from lockstep.declare.transform import InitialState, Transform
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
 from lockstep.folds.columns import ColumnFold, TableFields
 from lockstep.folds.table import TableFold
+from lockstep.folds.windows import CountWindows, SessionWindows, SlidingWindows, TumblingWindows, Window, WindowFold
 from lockstep.integrity.base import Halt, OnGrowth, SessionStart, Suspend
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.fuzzy_window import FuzzyWindow
@@ -65,6 +66,7 @@ __all__ = [
     "Checksum",
     "Codec",
     "ColumnFold",
+    "CountWindows",
     "DecimalType",
     "Decoder",
     "Derived",
@@ -118,7 +120,9 @@ __all__ = [
     "Scope",
     "Sequence",
     "SessionStart",
+    "SessionWindows",
     "Severity",
+    "SlidingWindows",
     "StartingOffsets",
     "Stream",
     "Strict",
@@ -129,8 +133,11 @@ __all__ = [
     "Topics",
     "Transform",
     "Trigger",
+    "TumblingWindows",
     "Unique",
     "Violation",
     "Watermark",
+    "Window",
+    "WindowFold",
     "__version__",
 ]

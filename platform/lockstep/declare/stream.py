@@ -170,6 +170,7 @@ class Stream(Generic[M, S, R]):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
         _check_start(self)
         _check_timers(self.transform, self.integrity)
+        self.transform.check_integrity(self.integrity)
         _check_freshness(self.objectives, self.trigger)
         _check_retention(self.retention)
         check_lookups(self.lookups, self.name)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from lockstep.integrity.base import IntegrityClass
 from lockstep.model.record import Envelope, Record
 
 M = TypeVar("M")
@@ -44,6 +45,13 @@ class Transform(ABC, Generic[M, S, R]):
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+    def check_integrity(self, integrity: IntegrityClass) -> None:
+        """Refuse integrity classes under which the transform cannot work; called when a stream is declared.
+
+        Raises:
+            DeclarationError: It cannot work under this one.
+        """
 
     @abstractmethod
     def envelope(self, message: M, record: Record) -> Envelope:

@@ -42,7 +42,7 @@ from dagster import (
 
 from lockstep.engine.driver.handover import Phase, is_writer_alive, read_heartbeat
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.engine.driver.metrics import BatchReport, Window
+from lockstep.engine.driver.metrics import BatchReport, ReportWindow
 from lockstep.errors import Fenced
 from lockstep.operations.lifecycle import read_desired_state, set_by_claim
 from lockstep.orchestration.names import OUTCOME_TAG, name_stream_job
@@ -241,7 +241,7 @@ class RunProgress:
     def __init__(self, context: AssetExecutionContext, key: AssetKey, every_seconds: float = REPORT_SECONDS) -> None:
         self._context, self._key, self._every = context, key, every_seconds
         self._lock = threading.Lock()
-        self._window, self._reported = Window(), -math.inf  # the first batch is reported at once
+        self._window, self._reported = ReportWindow(), -math.inf  # the first batch is reported at once
         self._began = time.monotonic()
         self._batches = self._messages = self._rows = 0
 
@@ -284,12 +284,12 @@ class RunProgress:
         """Report the end of a run that does not materialize the table."""
         self._log(self.final(outcome))
 
-    def _take(self) -> Window:
+    def _take(self) -> ReportWindow:
         with self._lock:
-            window, self._window = self._window, Window()
+            window, self._window = self._window, ReportWindow()
         return window
 
-    def _put_back(self, window: Window) -> None:
+    def _put_back(self, window: ReportWindow) -> None:
         with self._lock:
             self._window.reports[:0] = window.reports
             del self._window.reports[:-REPORTS_MAX]

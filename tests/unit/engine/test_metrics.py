@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lockstep.engine.driver.alarms import StuckTransaction
-from lockstep.engine.driver.metrics import BatchReport, RunStart, Window
+from lockstep.engine.driver.metrics import BatchReport, ReportWindow, RunStart
 
 BATCH = BatchReport(
     batch=1,
@@ -31,7 +31,7 @@ BATCH = BatchReport(
 
 def test_a_window_sums_up_its_batches_and_keeps_the_last_state() -> None:
     later = msgspec.structs.replace(BATCH, batch=2, lag_messages=3, batch_seconds=1.5, headroom_seconds=3600.0)
-    figures = Window(reports=[BATCH, later]).summary()
+    figures = ReportWindow(reports=[BATCH, later]).summary()
     assert list(figures)[:4] == [
         "lag_messages",
         "freshness_p50_seconds",
@@ -61,23 +61,23 @@ def test_a_window_sums_up_its_batches_and_keeps_the_last_state() -> None:
 
 def test_a_window_is_complete_only_if_every_offset_is_accounted_for() -> None:
     lost = msgspec.structs.replace(BATCH, offsets=10_000_000, accounted=9_999_999)
-    assert Window(reports=[BATCH, lost]).summary()["completeness_percent"] == 99.999
+    assert ReportWindow(reports=[BATCH, lost]).summary()["completeness_percent"] == 99.999
     quiet = msgspec.structs.replace(BATCH, offsets=0, accounted=0)
-    assert "completeness_percent" not in Window(reports=[quiet]).summary()
+    assert "completeness_percent" not in ReportWindow(reports=[quiet]).summary()
 
 
 def test_a_restart_is_told_once_with_its_cause_and_its_gap() -> None:
     first = msgspec.structs.replace(BATCH, restart=RunStart("handover; new topics: a", 1.25))
-    figures = Window(reports=[first, BATCH]).summary()
+    figures = ReportWindow(reports=[first, BATCH]).summary()
     assert (figures["restart_cause"], figures["restart_gap_seconds"]) == ("handover; new topics: a", 1.25)
-    assert "restart_cause" not in Window(reports=[BATCH]).summary()
+    assert "restart_cause" not in ReportWindow(reports=[BATCH]).summary()
 
 
 def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
     first = msgspec.structs.replace(
         BATCH, messages=0, freshness_seconds=None, headroom_seconds=None, restart=RunStart("first start", None)
     )
-    figures = Window(reports=[first]).summary()
+    figures = ReportWindow(reports=[first]).summary()
     absent = {"restart_gap_seconds", "freshness_p50_seconds", "headroom_hours", "cpu_seconds_per_million_messages"}
     assert absent.isdisjoint(figures)
     assert figures["restart_cause"] == "first start"
@@ -86,9 +86,9 @@ def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
 def test_partitions_that_wait_behind_an_open_transaction_are_told_for_as_long_as_they_do() -> None:
     worst = StuckTransaction("books.eth", 1, stable_end=3, high_watermark=7, seconds=90.4)
     waiting = msgspec.structs.replace(BATCH, stalls=(StuckTransaction("books.btc", 0, 1, 2, 61.0), worst))
-    figures = Window(reports=[BATCH, waiting]).summary()
+    figures = ReportWindow(reports=[BATCH, waiting]).summary()
     assert (figures["stalled_partitions"], figures["stalled_seconds"]) == (2.0, 90.4)
     assert figures["stalled_worst"] == (
         "books.eth/1: 4 offsets from 3 on wait behind an open transaction, for 90 s now"
     )
-    assert "stalled_partitions" not in Window(reports=[waiting, BATCH]).summary()
+    assert "stalled_partitions" not in ReportWindow(reports=[waiting, BATCH]).summary()

@@ -73,7 +73,7 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     stalls: tuple[StuckTransaction, ...] = ()
 
 
-class Window(msgspec.Struct):
+class ReportWindow(msgspec.Struct):
     """Sums over the batches since the last report."""
 
     reports: list[BatchReport] = []

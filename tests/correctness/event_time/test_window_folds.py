@@ -1,0 +1,51 @@
+"""Windows through broker and engine, in small batches and several runs: the rows of the plain definition."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep import Limits
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.feed import ProducerRecord
+from tests.support.plain_reader import read_table
+from tests.support.window_folds import (
+    ListFold,
+    Silence,
+    Sliding,
+    Tumbling,
+    Value,
+    a_stream,
+    disordered,
+    expected_of,
+)
+
+if TYPE_CHECKING:
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+SEED, LAST = 7, ("end", 100_000, 0)
+
+
+@pytest.mark.parametrize("fold", [Tumbling(), Sliding(), Silence()], ids=lambda fold: type(fold).__name__)
+def test_windows_are_those_of_the_definition_and_the_proof_agrees(feed: Feed, runs: LocalRuns, fold: ListFold) -> None:
+    stream = a_stream(fold, pattern=feed.pattern)
+    windowed = runs.of(replace(stream, limits=Limits(batch_messages=7)))
+    topic, chance = feed.create("values"), random.Random(SEED)  # noqa: S311  # reproducible
+    sent = disordered([(chance.choice("abc"), chance.randint(0, 9), chance.randint(0, 10)) for _ in range(60)])
+    for part in (sent[:25], sent[25:40], [*sent[40:], LAST]):
+        feed.append(topic, [ProducerRecord(key.encode(), msgspec.json.encode(Value(t, v)), 0) for key, t, v in part])
+        windowed.run()
+    rows = read_table(windowed.folders.table).to_pylist()
+    times = [[round(row[name].timestamp()) for name in ("start", "end")] for row in rows]
+    found = Counter((*at, tuple(sorted(row["values"]))) for at, row in zip(times, rows, strict=True))
+    assert found == expected_of(fold.windows, sent)
+    assert {row["_session"] for row in rows} == set("abc")
+    report = verify_stream(windowed.stream, windowed.folders, windowed.settings.kafka)
+    assert (report.status, report.violations) == (InvariantStatus.PROVEN, ())

@@ -1,0 +1,159 @@
+"""Streams of windows: the values of each window as a list, and the windows by their plain definition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lockstep import (
+    CountWindows,
+    Envelope,
+    EventTime,
+    FuzzyWindow,
+    Kind,
+    Record,
+    SessionStart,
+    SessionWindows,
+    SlidingWindows,
+    Stream,
+    Topics,
+    TumblingWindows,
+    Window,
+    WindowFold,
+)
+
+if TYPE_CHECKING:
+    from lockstep.folds.windows import Windows, WindowState
+    from lockstep.integrity.base import IntegrityClass
+
+SECOND = timedelta(seconds=1)
+LATENESS = 10 * SECOND
+FUZZY = FuzzyWindow(lateness=LATENESS, session_start=SessionStart.FIRST_MESSAGE)
+
+
+class Value(msgspec.Struct):
+    """A value at a second of event time."""
+
+    t: int
+    v: int
+    kind: Kind = Kind.UPDATE
+
+
+class Values(msgspec.Struct):
+    """The values of a window, in the order in which they came."""
+
+    start: datetime
+    end: datetime
+    messages: int
+    values: list[int]
+
+
+class ListFold(WindowFold[Value, list[int], Values]):
+    """Keeps all values of a window."""
+
+    def envelope(self, message: Value, record: Record) -> Envelope:
+        """The session is the key."""
+        return Envelope((record.key or b"").decode(), message.kind, event_time_us=message.t * 1_000_000)
+
+    def create(self) -> list[int]:
+        """No value."""
+        return []
+
+    def add(self, value: list[int], message: Value) -> list[int]:
+        """One more."""
+        return [*value, message.v]
+
+    def merge(self, first: list[int], second: list[int]) -> list[int]:
+        """One behind the other."""
+        return first + second
+
+    def emit(self, window: Window, value: list[int]) -> Values:
+        """All of them."""
+        return Values(window.start, window.end, window.messages, value)
+
+
+class Tumbling(ListFold):
+    """Twenty seconds, from the third second on."""
+
+    windows = TumblingWindows(20 * SECOND, offset=3 * SECOND, lateness=LATENESS)
+
+
+class Sliding(ListFold):
+    """Thirty seconds, every twenty."""
+
+    windows = SlidingWindows(30 * SECOND, 20 * SECOND, lateness=LATENESS)
+
+
+class Silence(ListFold):
+    """Up to fifteen seconds of silence."""
+
+    windows = SessionWindows(15 * SECOND, lateness=LATENESS)
+
+
+class Counting(ListFold):
+    """Three messages."""
+
+    windows = CountWindows(3)
+
+
+class Prompt(ListFold):
+    """Windows that close at their end."""
+
+    windows = TumblingWindows(20 * SECOND)
+
+
+Sent = list[tuple[str, int, int]]
+"""(session, second, value)."""
+
+
+def a_stream(
+    fold: ListFold,
+    integrity: IntegrityClass = FUZZY,
+    event_time: EventTime | None = None,
+    pattern: str = "windows",
+) -> Stream[Value, WindowState[list[int]], Values]:
+    """The stream of a fold."""
+    return Stream(
+        name="windows",
+        topics=Topics(pattern=pattern),
+        transform=fold,
+        integrity=integrity,
+        event_time=event_time or EventTime(),
+    )
+
+
+def disordered(steps: list[tuple[str, int, int]]) -> Sent:
+    """Messages by (session, step of the newest time, distance behind it): none is later than the lateness."""
+    newest, sent = 0, Sent()
+    for number, (session, step, back) in enumerate(steps):
+        newest += step
+        sent.append((session, max(0, newest - back), number))
+    return sent
+
+
+def expected_of(windows: Windows, sent: Sent) -> Counter[tuple[int, int, tuple[int, ...]]]:
+    """Each window with its values, however they came."""
+    found: Counter[tuple[int, int, tuple[int, ...]]] = Counter()
+    for session in {each[0] for each in sent}:
+        own = [(t, v) for name, t, v in sent if name == session]
+        for start, end in _spans_of(windows, [t for t, _ in own]):
+            found[start, end, tuple(sorted(v for t, v in own if start <= t < end))] += 1
+    return found
+
+
+def _spans_of(windows: Windows, times: list[int]) -> list[tuple[int, int]]:
+    if isinstance(windows, TumblingWindows):
+        return sorted({((t - 3) // 20 * 20 + 3, (t - 3) // 20 * 20 + 23) for t in times})
+    if isinstance(windows, SlidingWindows):
+        starts = range(-40, max(times) + 1, 20)
+        return [(at, at + 30) for at in starts if any(at <= t < at + 30 for t in times)]
+    found: list[tuple[int, int]] = []
+    for t in sorted(times):
+        if found and t < found[-1][1]:
+            found[-1] = found[-1][0], t + 15
+        else:
+            found.append((t, t + 15))
+    return found
