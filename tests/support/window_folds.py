@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SECOND = timedelta(seconds=1)
 LATENESS = 10 * SECOND
+REFUSED = 13
 FUZZY = FuzzyWindow(lateness=LATENESS, session_start=SessionStart.FIRST_MESSAGE)
 
 
@@ -157,3 +158,13 @@ def _spans_of(windows: Windows, times: list[int]) -> list[tuple[int, int]]:
         else:
             found.append((t, t + 15))
     return found
+
+
+class Picky(Silence):
+    """Refuses one value."""
+
+    def add(self, value: list[int], message: Value) -> list[int]:
+        """One more, unless its number is a multiple of 13."""
+        if message.v % REFUSED == 0:
+            raise ValueError(message.v)
+        return super().add(value, message)

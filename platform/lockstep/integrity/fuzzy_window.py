@@ -151,6 +151,13 @@ class Reordering(Gate):
     def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
         return find_late(envelope, record, self._time, self._lateness_us)
 
+    @override
+    def buffer_first(self, envelope: Envelope, record: Record) -> tuple[GateState, Verdict] | None:
+        if envelope.sequence is not None:
+            return None
+        happened_us = find_event_time(envelope, record)
+        return self._waiting(Order(h=[], w={}), happened_us, record, happened_us)
+
     def _opened(self, envelope: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
         if envelope.kind is not Kind.SNAPSHOT:
             return None, report_unknown_session(envelope, Judgement.SUSPEND)

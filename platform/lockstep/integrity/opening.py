@@ -1,7 +1,8 @@
 """Unknown sessions: gates around the gate of a class. Pure.
 
 `OpeningAtFirst`, for sessions that need no snapshot: an update of an unknown session is judged as the snapshot that
-begins it, unless it is late: it would begin a session of the past again. An END of an unknown session ends nothing: it
+begins it, unless it is late: it would begin a session of the past again. Where messages wait for their order, the
+first one does, too, and the first that is released begins the session. An END of an unknown session ends nothing: it
 is accepted and leaves no state, unless it carries a message count and messages are missing. A session that another
 class has left keeps its state: only its numbering restarts, with its next message.
 
@@ -36,6 +37,8 @@ class OpeningAtFirst(Gate):
             return after, verdict
         if envelope.kind is Kind.UPDATE and (late := self._inner.find_late(envelope, record)) is not None:
             return None, late
+        if envelope.kind is Kind.UPDATE and (waits := self._inner.buffer_first(envelope, record)) is not None:
+            return waits
         opened, begins = self._begin(envelope, record)
         if envelope.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
             return None, ACCEPT
@@ -82,7 +85,7 @@ class JoinedLog(Gate):
         """
         self._inner, self._skips = inner, skips
         self.adapt, self.held, self.due_us, self.due = inner.adapt, inner.held, inner.due_us, inner.due  # type: ignore[method-assign]  # as they are
-        self.find_late = inner.find_late  # type: ignore[method-assign]  # as it is
+        self.find_late, self.buffer_first = inner.find_late, inner.buffer_first  # type: ignore[method-assign]  # as they are
 
     @override
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:

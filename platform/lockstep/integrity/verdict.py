@@ -101,6 +101,10 @@ class Gate(ABC):
         """The verdict on a message that is late whatever is known of its session; None for one that is not."""
         return None
 
+    def buffer_first(self, envelope: Envelope, record: Record) -> tuple[GateState, Verdict] | None:
+        """Buffer the first message of a session that needs no snapshot; None where it begins the session at once."""
+        return None
+
 
 def report_violation(cause: str, expected: object, found: object) -> Verdict:
     """The verdict of a broken promise."""

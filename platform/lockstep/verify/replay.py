@@ -230,7 +230,7 @@ class Replay:
         if held is None:
             self.sessions[session] = Session(known, None)
         else:
-            held.known = known
+            held.known, held.state = known, None if fated.begins else held.state
         self.applying.touched.add(session)
         self.waiting.hold(message)
 

@@ -136,7 +136,7 @@ class ReplaySessions:
 
     @staticmethod
     def _opens(held: Session, envelope: Envelope) -> bool:
-        return envelope.kind is not Kind.UPDATE or held.known.memory is None
+        return envelope.kind is not Kind.UPDATE or held.known.memory is None or held.state is None
 
     def _opened(
         self, envelope: Envelope, body: object, record: Record, known: SessionMemory | None

@@ -74,6 +74,17 @@ def test_each_window_has_one_row_with_the_messages_of_its_time(
     assert all(row.messages == len(row.values) for row in ran.rows)
 
 
+@pytest.mark.parametrize("fold", [Tumbling(), Sliding(), Silence()], ids=lambda fold: type(fold).__name__)
+@given(steps=STEPS)
+def test_with_reorder_the_messages_of_a_window_are_in_order(fold: ListFold, steps: list[tuple[str, int, int]]) -> None:
+    sent = disordered(steps)
+    ran = run(a_stream(fold, replace(FUZZY, reorder=True)), *messages([*sent, ("end", LAST, 0)])).or_raise()
+    found = Counter((seconds(row.start), seconds(row.end), tuple(sorted(row.values))) for row in ran.rows)
+    assert found == expected_of(fold.windows, sent)
+    at = {value: time for _, time, value in sent}
+    assert all(row.values == sorted(row.values, key=lambda value: (at[value], value)) for row in ran.rows)
+
+
 @given(sent=some.lists(some.tuples(some.sampled_from("ab"), some.integers(0, 99), some.integers(0, 9)), max_size=30))
 def test_windows_of_a_number_of_messages(sent: Sent) -> None:
     """They close with their last message; what is left comes when the session ends."""

@@ -335,7 +335,7 @@ class DeferredEvents:
         self.subject = record
         body = self.compiled.decode(record.value or b"")
         envelope, before = self.compiled.envelope(body, record), len(self._emission.rows)
-        if opens or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
+        if opens or entry.state is None or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
             self.set_state(entry, body, envelope, record)
         else:
             self._emit(self.compiled.on_update(entry.state, body, record))

@@ -287,7 +287,7 @@ class RangeFold:
         applied = self.judge.handle_remark(verdict, record, session)
         match verdict.judgement:
             case Judgement.BUFFER:
-                self._buffer(gate, entry, envelope, record)
+                self._buffer(gate, entry, envelope, record, begins=verdict.begins)
             case Judgement.SUSPEND:
                 entry.gate = gate
             case Judgement.LATE:
@@ -324,9 +324,13 @@ class RangeFold:
             self._note_message(entry, envelope, record)
         return False
 
-    def _buffer(self, gate: GateState, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
+    def _buffer(
+        self, gate: GateState, entry: SessionEntry[object], envelope: Envelope, record: Record, *, begins: bool
+    ) -> None:
         self.sessions.held.put(envelope.session, record)
         entry.gate = gate
+        if begins:
+            entry.state = None  # of before the suspension: the first message that is released makes a new one
         self.sessions.add(envelope.session, entry)
         self._note_message(entry, envelope, record)
 

@@ -90,6 +90,8 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
         by_time: Whether messages are compared with the watermark.
         at_first: Whether any update begins an unknown or suspended session.
         is_late: Whether a message is beyond the bound of a class with one; None for others.
+        begins_later: The ruling that buffers the first message of a session without snapshots; None for a class
+            whose sessions begin with it.
     """
 
     rule: GateRule
@@ -106,6 +108,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
     by_time: bool = False
     at_first: bool = False
     is_late: Callable[[Envelope, Record], bool] | None = None
+    begins_later: Callable[[Envelope, Record], Ruling | None] | None = None
 
     @property
     def suspends(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -381,7 +380,7 @@ def make_rules(integrity: Any, moment: ReplayWatermark, *, joined: bool = False)
         raise_not_provable(f"session_start={start}")
     if start == "SNAPSHOT":
         return rules
-    return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules.rule, rules.is_late))
+    return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules))
 
 
 def _in_joined_log(rules: GateRules, integrity: Any) -> GateRules:
@@ -397,17 +396,12 @@ def rule_in_joined_log(rule: GateRule, memory: Memory, envelope: Envelope, recor
     return rule(memory, msgspec.structs.replace(envelope, count=None), record)
 
 
-def begin_with_any(
-    rule: GateRule,
-    is_late: Callable[[Envelope, Record], bool] | None,
-    memory: Memory,
-    envelope: Envelope,
-    record: Record,
-) -> Ruling:
+def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """Without a snapshot requirement: an update begins an unknown session if it is not late; an end ends nothing.
 
     Memory is {"f": True} of a session that another class has left: its evidence begins with its next message.
     """
+    rule = rules.rule
     if isinstance(memory, dict) and "f" in memory:
         return rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
     if memory is not None or envelope.kind not in {Kind.UPDATE, Kind.END}:
@@ -415,8 +409,12 @@ def begin_with_any(
     as_it_is = rule(None, envelope, record)
     if as_it_is.cause != "unknown session":
         return as_it_is
-    if envelope.kind is Kind.UPDATE and is_late is not None and is_late(envelope, record):
+    if envelope.kind is Kind.UPDATE and rules.is_late is not None and rules.is_late(envelope, record):
         return Ruling(Action.LATE, None, "late")
+    if envelope.kind is Kind.UPDATE and rules.begins_later is not None:
+        waits = rules.begins_later(envelope, record)
+        if waits is not None:
+            return waits
     begun = rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
     ends = envelope.kind is Kind.END and begun.what is Action.ACCEPT
     return Ruling(Action.ACCEPT) if ends else begun

@@ -1,7 +1,8 @@
 """Windows and reordering.
 
 Memory in order: {"h": buffered messages, in order, each [number or time, offset, watermark of its release], "w":
-messages within the bound, and "n": the last number that was applied, or "t": the last time}.
+messages within the bound, and "n": the last number that was applied, or "t": the last time; without "t" the session
+waits for its first message}.
 
 Memory in any order: {"w": content and time of each message within the bound, by its number}.
 """
@@ -70,9 +71,17 @@ def accept_in_order(
     if (number is None) is not ("n" not in memory):
         return refuse_proof("no evidence")
     if number is None:
-        is_late = at_us < max(memory["t"], floor_us)
+        is_late = at_us < max(memory.get("t", 0), floor_us)
         return Ruling(Action.LATE, memory, "late") if is_late else _held(memory, at_us, record, at_us + bound_us)
     return _by_number(memory, number, envelope, record, (at_us, floor_us, at_us + bound_us))
+
+
+def begin_later(envelope: Envelope, record: Record, bound_us: int) -> Ruling | None:
+    """The first message of a session without snapshots waits like the others; one with a number begins the session."""
+    if envelope.sequence is not None:
+        return None
+    at_us = find_event_time(envelope, record)
+    return _held({"h": [], "w": {}}, at_us, record, at_us + bound_us)
 
 
 def _begin_in_order(envelope: Envelope, record: Record, at_us: int, floor_us: int) -> Ruling:
@@ -153,6 +162,7 @@ def make_window_rules(
         tolerates_violations=tolerates_violations,
         by_time=True,
         is_late=partial(is_beyond_bound, moment=moment, bound_us=bound_us),
+        begins_later=partial(begin_later, bound_us=bound_us) if integrity.reorder else None,
     )
 
 
