@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from lockstep import NoIntegrity, Once, Ordered, SessionStart, Strict
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.strict import LogOnly
-from lockstep.verify.report import InvariantStatus, ViolationKind
+from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.odd_envelopes import Doubling, summing
 from tests.support.plain_reader import read_table
@@ -70,5 +70,5 @@ def test_the_proof_names_a_row_whose_event_time_is_outside_of_the_calendar(feed:
     feed.send(topic, [json.dumps({"session": "a", "n": 1, "time_us": 10**18}).encode()])
     runs.run()
     other = summing(feed.pattern, NoIntegrity(), Doubling())
-    violation, *_ = verify_stream(other, runs.folders, runs.settings.kafka, None).violations
-    assert (violation.kind, violation.expected, violation.found) == (ViolationKind.ROW_CHANGED, "row 0: sum = 2", "1")
+    found = verify_stream(other, runs.folders, runs.settings.kafka, None).violations
+    assert ("row 0: sum = 2", "1") in [(each.expected, each.found) for each in found]
