@@ -1,4 +1,7 @@
-"""Finds what a platform declares: every `Stream` and `Derived` at the top level of a module of its package."""
+"""Finds what a platform declares: every `Stream` and `Derived` at the top level of a module of its package.
+
+Those in a list, tuple or dict there are found, too: a fleet of plants is often declared in a loop.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +77,7 @@ def find_derived(root: Path, package: str = PACKAGE, on_broken: OnBroken = _refu
     """
     modules = list(_import_modules(root, package, on_broken))
     streams, found = _collect(iter(modules)), dict[str, Derived]()
-    for value in (value for module in modules for value in vars(module).values()):
-        if not isinstance(value, Derived):
-            continue
+    for value in (value for module in modules for value in _list_values(module) if isinstance(value, Derived)):
         if value.name in streams or found.setdefault(value.name, value) is not value:
             other = "a stream" if value.name in streams else "another derived table"
             raise DeclarationError("Derived.name", value.name, f"is the name of {other}, too", "rename one of them")
@@ -111,14 +112,28 @@ def _describe_broken(root: Path, file: str, error: Exception) -> ModuleBroken:
 
 def _collect(modules: Iterator[ModuleType]) -> dict[str, Stream[object, object, msgspec.Struct]]:
     found: dict[str, Stream[object, object, msgspec.Struct]] = {}
+    places: dict[str, str] = {}
     for module in modules:
-        for value in vars(module).values():
+        for value in _list_values(module):
             if not isinstance(value, Stream):
                 continue
             stream = cast("Stream[object, object, msgspec.Struct]", value)
+            place = places.setdefault(stream.name, module.__name__)
             if found.setdefault(stream.name, stream) is not stream:
-                raise DeclarationError("Stream.name", stream.name, "is the name of two streams", "rename one of them")
+                where = f"both in {place}" if place == module.__name__ else f"in {place} and {module.__name__}"
+                problem = f"is the name of two streams, {where}"
+                raise DeclarationError("Stream.name", stream.name, problem, "rename one of them")
     return found
+
+
+def _list_values(module: ModuleType) -> Iterator[object]:
+    """What a module declares at its top level, and what lists, tuples and dicts there contain."""
+    for value in list(vars(module).values()):
+        yield value
+        if isinstance(value, (list, tuple)):
+            yield from cast("list[object]", value)
+        elif isinstance(value, dict):
+            yield from cast("dict[object, object]", value).values()
 
 
 def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]:

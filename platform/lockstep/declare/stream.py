@@ -31,7 +31,8 @@ from lockstep.declare.options import (
 from lockstep.declare.rules import OnViolation, Rule, check_rules
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
-from lockstep.integrity.base import Fault, IntegrityClass, Policy, SessionStart
+from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, Policy, SessionStart
+from lockstep.integrity.strict import Repeats
 from lockstep.integrity.verdict import Judgement
 
 if TYPE_CHECKING:
@@ -223,6 +224,11 @@ def _check_parts(stream: Stream[M, S, R]) -> None:
     if not isinstance(start, SessionStart):
         right = "SessionStart.SNAPSHOT or SessionStart.FIRST_MESSAGE"
         raise DeclarationError("Stream.integrity.session_start", start, "is not a start of sessions", right)
+    for name, default in (("on_growth", OnGrowth.VIOLATION), ("repeats", Repeats.VIOLATION)):
+        kind, chosen = type(default), cast("object", getattr(stream.integrity, name, default))
+        if not isinstance(chosen, kind):
+            right = " or ".join(f"{kind.__name__}.{each.name}" for each in kind)
+            raise DeclarationError(f"Stream.integrity.{name}", chosen, f"is not one of {kind.__name__}", right)
 
 
 def _check_start(stream: AnyStream) -> None:

@@ -40,6 +40,13 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str = ""
     traceback: str = ""
 
+    def __post_init__(self) -> None:
+        """Write lone surrogates as escapes: neither a commit nor a table holds them, and a producer may send them."""
+        for name in ("session", "expected", "found", "detail", "traceback"):
+            text: str | None = getattr(self, name)
+            if text and not text.isascii():
+                msgspec.structs.force_setattr(self, name, text.encode("utf-8", "backslashreplace").decode())
+
     @classmethod
     def at(  # noqa: PLR0913  # the parts of the evidence
         cls,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar, cast, get_origin
 
 import msgspec
@@ -109,6 +112,11 @@ class MigrationFailed(StateError):
         self.old = old
 
 
+NOT_COMMITTED = "fix the fold; nothing of this batch was committed, the next start folds it again"
+COMPARED_MAX = 1_000
+"""Values of a state that are compared with what comes back: a fold that leaves others does so from the first one on."""
+
+
 class StateSchema(Generic[S]):
     """The state type of a stream, ready to encode and decode. Make one per process and stream.
 
@@ -147,8 +155,24 @@ class StateSchema(Generic[S]):
         try:
             return self._encoder.encode((gate, state))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            step = "fix the fold; nothing of this batch was committed, the next start folds it again"
-            raise StateNotOfItsType(session, str(error), next_step=step) from error
+            raise StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED) from error
+
+    def check_recovery(self, session: str, state: S, encoded: bytes) -> None:
+        """Refuse a state that would come back from its encoded value as another one.
+
+        The rows after it would depend on where the batches and restarts are: a `defaultdict` comes back as a dict, and
+        where the declared type is open (`Any`, `dict`), a set as a list and a Struct as a dict.
+
+        Raises:
+            StateNotOfItsType: A value in it would be of another type.
+        """
+        try:
+            _, again = self._decoder.decode(encoded)
+            found = find_other_type(state, again)
+        except msgspec.ValidationError as error:
+            found = str(error)
+        if found:
+            raise StateNotOfItsType(session, found, next_step=NOT_COMMITTED)
 
     def decode(self, session: str, stored: bytes) -> tuple[object, S]:
         """The gate and the state of a stored value, as new objects.
@@ -189,7 +213,9 @@ class StateSchema(Generic[S]):
         Raises:
             StateNotOfItsType: It cannot be saved, or is not of the declared type.
         """
-        _, again = self.decode(session, self.encode(session, gate, state))
+        encoded = self.encode(session, gate, state)
+        self.check_recovery(session, state, encoded)
+        _, again = self.decode(session, encoded)
         self.put_tables(again, state)
         return again
 
@@ -225,6 +251,43 @@ class StateSchema(Generic[S]):
         if stored_hash not in self._differences:
             self._differences[stored_hash] = find_incompatibilities(stored, self.shape)
         return self._differences[stored_hash]
+
+
+def find_other_type(left: object, again: object) -> str:
+    """The first value that a fold has left and that comes back as one of another type; empty without one.
+
+    Equal numbers are alike: an int in a field of floats comes back as a float.
+    """
+    pairs = deque([("state", left, again)])
+    for _ in range(COMPARED_MAX):
+        if not pairs:
+            break
+        path, before, after = pairs.popleft()
+        if type(before) is type(after):
+            pairs.extend(islice(_find_inner(path, before, after), max(0, COMPARED_MAX - len(pairs))))
+        elif not _are_alike(before, after):
+            return f"{path} is of type {type(before).__name__}, and would come back as {type(after).__name__}"
+    return ""
+
+
+def _are_alike(before: object, after: object) -> bool:
+    """Equal numbers; or a table, whose rows are stored apart, with a verdict of their own."""
+    numbers = isinstance(before, (int, float)) and isinstance(after, (int, float)) and before == after
+    return numbers or isinstance(after, MapState)
+
+
+def _find_inner(path: str, before: object, after: Any) -> Iterator[tuple[str, object, object]]:
+    """The values directly inside two values of one type, with their places."""
+    if isinstance(before, msgspec.Struct) or (is_dataclass(before) and not isinstance(before, type)):
+        names = before.__struct_fields__ if isinstance(before, msgspec.Struct) else [one.name for one in fields(before)]
+        yield from ((f"{path}.{name}", getattr(before, name, None), getattr(after, name, None)) for name in names)
+    elif isinstance(before, dict):
+        for (key, value), (key_again, value_again) in zip(before.items(), after.items(), strict=False):
+            yield f"a key of {path}", key, key_again
+            yield f"{path}[{key!r}]", value, value_again
+    elif isinstance(before, (list, tuple)):
+        for place, (value, value_again) in enumerate(zip(before, after, strict=False)):
+            yield f"{path}[{place}]", value, value_again
 
 
 def _as_nothing(value: object) -> bool:

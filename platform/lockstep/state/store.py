@@ -21,7 +21,7 @@ from lockstep.state.changelog import (
     count_change_bytes,
     is_base_due,
 )
-from lockstep.state.codec import S, StateMigrator, StateNotOfItsType, StateSchema
+from lockstep.state.codec import NOT_COMMITTED, S, StateMigrator, StateNotOfItsType, StateSchema
 from lockstep.state.decoded_sessions import DecodedSessions, SessionEntry
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, sort_changes
 from lockstep.state.local_store_pool import LocalStorePool
@@ -30,6 +30,8 @@ from lockstep.state.timers import SystemEntries
 from lockstep.state.values import BaseRewriter, MapStateStore
 
 _PUT, _REMOVED = b"+", b"-"
+CHECKED_MAX = 8
+"""New sessions of a range whose states are compared with what comes back: the mistakes of a fold are alike in all."""
 
 
 class NotSpilled:
@@ -247,6 +249,7 @@ class PartitionState(Generic[S]):
         self._encoded: list[tuple[SessionEntry[S], bytes]] = []
         self._translation: StateMigrator[S] | None = None
         self.write_back: Callable[[], None] = _do_nothing
+        self._unchecked = CHECKED_MAX
 
     @classmethod
     def open(
@@ -340,7 +343,11 @@ class PartitionState(Generic[S]):
         mark, has_tables = typed.mark, typed.has_tables
         changes: list[Change] = []
         for session, entry in self.entries.items():
-            value = mark + encode(session, entry.gate, entry.state)
+            encoded = encode(session, entry.gate, entry.state)
+            if entry.stored is None and self._unchecked > 0:
+                self._unchecked -= 1
+                self._schema.check_recovery(session, entry.state, encoded)
+            value = mark + encoded
             if value != entry.stored:
                 changes.append((_key(session), value))
                 self._encoded.append((entry, value))
@@ -421,8 +428,7 @@ class PartitionState(Generic[S]):
         try:
             yield from self._rows.changes(_key(session), entry.state, mark, is_migrated=session in self._migrated)
         except (TypeError, ValueError, OverflowError) as error:
-            step = "fix the fold; nothing of this batch was committed, the next start folds it again"
-            raise StateNotOfItsType(session, str(error), next_step=step) from error
+            raise StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED) from error
 
     def _translated(self) -> StateMigrator[S]:
         """Reader and writer of the values of this partition."""

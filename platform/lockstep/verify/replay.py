@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import msgspec
 from confluent_kafka import Message
 
-from lockstep.model.record import KafkaMessage, Kind, Record
+from lockstep.model.record import Envelope, KafkaMessage, Kind, Record
 from lockstep.verify import report
 from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NOT_OF_THE_MESSAGE, Agenda, Held, ReplayBuffer, ReplayTimers
@@ -113,7 +113,7 @@ class Replay:
         record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
         self.aside.counts["messages"] += 1
         if self.aside.kept.killed(record.offset):
-            self._undecodable(record)  # as the stream found: it kills any worker that decodes it
+            self._undecodable(record, killed=True)  # as the stream found: it kills any worker that decodes it
             return
         try:
             body = self._decoded(record.value)
@@ -122,10 +122,8 @@ class Replay:
                 raise
             self._undecodable(record)
             return
-        try:
-            envelope = self._declared.envelope(body, record)
-        except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
-            self._misplaced(record, error)
+        envelope = self._envelope_of(body, record)
+        if envelope is None:
             return
         if envelope.kind is Kind.SKIP:
             self.aside.counts["skipped"] += 1
@@ -134,6 +132,22 @@ class Replay:
             self._judge_in_time((envelope, body, record))
         else:
             self._judge((envelope, body, record))
+
+    def _envelope_of(self, body: object, record: Record) -> Envelope | None:
+        """The envelope of a message; None where there is none to judge, and the message is refused."""
+        try:
+            envelope = self._declared.envelope(body, record)
+            session, kind = cast("object", envelope.session), cast("object", envelope.kind)
+        except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
+            self._misplaced(record, error)
+            return None
+        if not isinstance(session, str):
+            self._misplaced(record, TypeError("a session that is no text"))
+        elif not isinstance(kind, Kind):
+            self.waiting.refused(record, session, TypeError("a kind that is none"))
+        else:
+            return envelope
+        return None
 
     def _decoded(self, value: bytes | None) -> object:
         if value is None or len(value) > self._declared.message_bytes_max:
@@ -168,10 +182,11 @@ class Replay:
         """
         envelope, _, record = message
         held = self.sessions.get(envelope.session)
-        fated = decide_outcome(self._rules, held.known if held is not None else None, envelope, record, self.suspension)
-        self.waiting.discard(fated.freed)
-        self.waiting.drop(fated.stale)
+        known = held.known if held is not None else None
         try:
+            fated = decide_outcome(self._rules, known, envelope, record, self.suspension)
+            self.waiting.discard(fated.freed)
+            self.waiting.drop(fated.stale)
             done = self._done(fated, message, held)
         except NOT_OF_THE_MESSAGE:
             raise
@@ -264,13 +279,13 @@ class Replay:
         elif fated.what is Action.DROP or (fated.what is Action.ACCEPT and fated.cause):
             self.aside.counts["repeats"] += 1
 
-    def _undecodable(self, record: Record) -> None:
+    def _undecodable(self, record: Record, *, killed: bool = False) -> None:
         answer = self.aside.judge(self._rules.undecodable, record.offset, "undecodable")
-        if answer is GateAnswer.COUNT:
+        if answer is GateAnswer.COUNT and not killed:
             self.aside.drop(record.offset)
             return
         self.aside.keep(record, "undecodable", None)
-        if answer is not GateAnswer.QUARANTINE:  # its session is unknown
+        if answer not in {GateAnswer.QUARANTINE, GateAnswer.COUNT}:  # its session is unknown
             self.suspend_before(record.offset + 1)
 
     def _misplaced(self, record: Record, error: Exception) -> None:

@@ -380,7 +380,7 @@ class RowComparison:
         kinds: dict[str, pa.DataType] = {}
         for batch in table:
             kinds |= {field.name: field.type for field in batch.schema if field.name not in NOT_COMPARED}
-            for row in batch.to_pylist():
+            for row in _as_rows(batch):
                 found.setdefault((row["_emit_offset"], row["_row"]), row)
         expected = self._expected(emitted, kinds)
         for identity in sorted(expected.keys() | found.keys()):
@@ -470,13 +470,25 @@ def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
     return batch["_emit_offset"][at].as_py(), batch["_row"][at].as_py()
 
 
+def _as_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
+    columns = [[_as_value(scalar) for scalar in column] for column in batch.columns]
+    return (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
 def _as_read(value: Any, kind: pa.DataType) -> Any:
     """A value as read back from a column of this type."""
     try:
-        column: Any = pa.array([value], kind)
-        return column.to_pylist()[0]
+        return _as_value(pa.scalar(value, kind))
     except CONVERSION_ERRORS:
         return value
+
+
+def _as_value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        return scalar.value
 
 
 def _equal(expected: Any, found: Any) -> bool:

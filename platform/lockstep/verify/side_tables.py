@@ -107,7 +107,7 @@ class ExpectedSideRows:
         """The columns that a message must have here: of an erased one nothing but place and cause."""
         if row["expected"] == REDACTED and self._erased.has_message(session, record.key, record.offset):
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
-        return _as_kept(record) | {"cause": cause} | ({"session": session} if session is not None else {})
+        return _as_kept(record) | {"cause": cause} | ({"session": _as_text(session)} if session is not None else {})
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""
@@ -149,8 +149,20 @@ def _as_kept(record: Record) -> dict[str, object]:
         "value": value[:VALUE_BYTES_MAX] if value is not None else None,
         "value_bytes": len(value or b""),
         "headers": [{"name": name, "value": content} for name, content in record.headers],
-        "timestamp": _EPOCH + timedelta(milliseconds=record.timestamp_ms),
+        "timestamp": _as_time(record.timestamp_ms),
     }
+
+
+def _as_time(milliseconds: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None  # outside of the calendar
+
+
+def _as_text(session: str) -> str:
+    """A session in a column of text, which holds no lone surrogates."""
+    return session.encode("utf-8", "backslashreplace").decode()
 
 
 def _short(value: object) -> str:

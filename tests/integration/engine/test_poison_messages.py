@@ -11,9 +11,11 @@ from lockstep import Limits, NoIntegrity, Ordered
 from lockstep.engine.driver import spark_job
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, session_in, snapshot, update
-from tests.support.plain_reader import read_table, read_until
+from tests.support.plain_reader import read_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,14 +72,16 @@ def held(values: Sequence[bytes], *without: int) -> list[tuple[int, str, bytes]]
     return [(at, "s", value) for at, value in enumerate(values) if at not in without]
 
 
-def test_best_effort_passes_over_it_and_counts_it(feed: Feed, runs: LocalRuns) -> None:
+def test_best_effort_keeps_it_in_quarantine_and_goes_on(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
     feed.send(topic, UPDATES)
     deadly = Deadly(topic, KILLER)
     assert runs.of(adding(feed.pattern, NoIntegrity())).run(around=deadly.around) is RunOutcome.ENDED
     assert folded(held(UPDATES, KILLER)) == runs.rows(topic)
     assert read_until(runs.folders.ledger, topic) == MESSAGES
-    assert sum(row["dropped"] for row in read_table(runs.folders.ledger).to_pylist()) == 1
+    assert kept(runs) == [(KILLER, "undecodable", "each worker that was given it died")]
+    proof = verify_stream(adding(feed.pattern, NoIntegrity()), runs.folders, runs.settings.kafka, None)
+    assert proof.status is InvariantStatus.PROVEN  # it did not decode it
     assert sum(not worked for _, worked in deadly.jobs) <= 2 + 2 * MESSAGES.bit_length()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.declare.discovery import ModuleBroken, find_streams, load_streams
-from lockstep.errors import SettingsError
+from lockstep.errors import DeclarationError, SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +65,36 @@ def test_a_broken_file_is_named_with_its_line_and_the_others_can_be_used(
     assert [each.file for each in broken] == ["assets_broken/broken.py"]
     for name in [name for name in sys.modules if name.startswith("assets_broken")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_streams_of_one_name_are_refused_with_the_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copied file whose stream was not renamed."""
+    write_assets(tmp_path, monkeypatch, north=COPIED, south=COPIED)
+    with pytest.raises(DeclarationError, match=r"two streams, in assets_more\.north and assets_more\.south"):
+        find_streams(tmp_path, "assets_more")
+
+
+@pytest.mark.parametrize("several", ["[{}]", "({},)", "{{'south': {}}}"])
+def test_streams_in_a_list_a_tuple_or_a_dict_are_found(
+    several: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop over plants; they were in Dagster, and no command knew them."""
+    made = several.format("dataclasses.replace(order_books, name='south')")
+    source = f"import dataclasses\nfrom assets.order_books import order_books\nPLANTS = {made}\n"
+    write_assets(tmp_path, monkeypatch, plants=source)
+    assert list(find_streams(tmp_path, "assets_more")) == ["order_books", "south"]
+
+
+COPIED = (
+    "import dataclasses\nfrom assets.order_books import order_books as of\nplant = dataclasses.replace(of, name='p')\n"
+)
+
+
+def write_assets(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
+    """A package of streams, in place of that of the test before."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in [name for name in sys.modules if name.startswith("assets_more")]:
+        del sys.modules[name]
+    (folder / "assets_more").mkdir()
+    for name, source in files.items():
+        (folder / "assets_more" / f"{name}.py").write_text(source)

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import (
+    Avro,
     Every,
     FileSize,
+    Function,
     Limits,
     Objectives,
+    Ordered,
+    Sequence,
     Strict,
     Topics,
 )
 from lockstep.errors import DeclarationError
+from tests.support.adding_stream import adding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +64,28 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a time of inactivity without a unit": (
         lambda: Topics(pattern="s.+", inactive_after=7),  # type: ignore[arg-type]  # wrong on purpose
         "Topics.inactive_after = 7: is not a positive timedelta\n  next: timedelta(days=7)",
+    ),
+    "no function": (
+        lambda: Function(5),  # type: ignore[arg-type]  # wrong on purpose
+        "Function.decode = 5: is no function\n  next: for example Function(read_message)",
+    ),
+    "an address for a registry": (
+        lambda: Avro(registry="http://registry:8081"),  # type: ignore[arg-type]  # wrong on purpose
+        (
+            "Avro.registry = 'http://registry:8081': is no Registry\n"
+            "  next: leave it out and set url in the [registry] part of the settings, or give a Registry"
+        ),
+    ),
+    "a text for the effect of growth": (
+        lambda: adding("s.+", Ordered(on_growth="restart sessions")),  # type: ignore[arg-type]  # wrong on purpose
+        (
+            "Stream.integrity.on_growth = 'restart sessions': is not one of OnGrowth\n"
+            "  next: OnGrowth.VIOLATION or OnGrowth.RESTART_SESSIONS"
+        ),
+    ),
+    "a text for what becomes of repeats": (
+        lambda: adding("s.+", Strict(evidence=Sequence(), repeats="drop")),  # type: ignore[arg-type]  # wrong on purpose
+        "Stream.integrity.repeats = 'drop': is not one of Repeats\n  next: Repeats.VIOLATION or Repeats.DROP",
     ),
     "a pace that burns CPU": (
         lambda: Every(seconds=0.01),

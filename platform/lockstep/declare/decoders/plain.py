@@ -93,6 +93,13 @@ class Function(Decoder):
 
     decode: Callable[[bytes], object]
 
+    def __post_init__(self) -> None:
+        """Refuse what is no function: it would refuse every message."""
+        if not callable(self.decode):
+            raise DeclarationError(
+                "Function.decode", self.decode, "is no function", "for example Function(read_message)"
+            )
+
     @override
     def build(self, message_type: object) -> Decode:
         returned = _returned(self.decode)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import quote
 
 import msgspec
@@ -22,7 +22,7 @@ from lockstep.declare.decoders.base import (
     SchemaReference,
     Undecodable,
 )
-from lockstep.errors import RegistryUnreachable, SettingsError
+from lockstep.errors import DeclarationError, RegistryUnreachable, SettingsError
 
 if TYPE_CHECKING:
     from requests import Response
@@ -49,6 +49,13 @@ class FramedDecoder(Decoder):
     """
 
     registry: Registry | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an address: it would be found by the first message."""
+        given = cast("object", self.registry)  # users need no checker
+        if given is not None and not isinstance(given, Registry):
+            remedy = "leave it out and set url in the [registry] part of the settings, or give a Registry"
+            raise DeclarationError(f"{type(self).__name__}.registry", given, "is no Registry", remedy)
 
     def connected(self, registry: Registry | None) -> FramedDecoder:
         """See `Decoder.connected`; the decoder's own registry takes precedence over the installation's."""

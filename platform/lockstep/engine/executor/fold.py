@@ -20,7 +20,7 @@ from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
 from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler, format_key
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
-from lockstep.engine.executor.sessions import Sessions, is_multipart_open
+from lockstep.engine.executor.sessions import Sessions, check_session, is_multipart_open
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.integrity.base import Fault, PartitionTime
@@ -71,7 +71,7 @@ def attribute_error(
 def find_session(compiled: CompiledStream, record: Record) -> str | None:
     """The session of a message, where it can be determined."""
     try:
-        return compiled.envelope(compiled.decode(record.value or b""), record).session
+        return check_session(compiled.envelope(compiled.decode(record.value or b""), record).session)
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
         return format_key(record)
 
@@ -258,9 +258,15 @@ class RangeFold:
                 self.emission.flush()
 
     def _is_skipped(self, kind: Kind) -> bool:
-        """Whether a message is dropped; where it is part of a snapshot, prepare the gate for it."""
+        """Whether a message is dropped; where it is part of a snapshot, prepare the gate for it.
+
+        Raises:
+            TypeError: The kind is none: it would be taken for a snapshot.
+        """
         if kind is PART:
             self.sessions.enable_multipart()
+        elif not isinstance(kind, Kind):
+            raise TypeError(f"Envelope.kind = {kind!r} is of type {type(kind).__name__}, not Kind")
         self.counts.skipped += kind is SKIP
         return kind is SKIP
 
@@ -379,7 +385,7 @@ class RangeFold:
         self.counts.refused += 1
         self.judge.reject(answer, record, found)
         try:
-            session = self._compiled.envelope(self._compiled.decode(record.value or b""), record).session
+            session = check_session(self._compiled.envelope(self._compiled.decode(record.value or b""), record).session)
         except Exception:  # noqa: BLE001  # the user's `envelope` raised: the session is unknown
             if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)

@@ -67,8 +67,12 @@ class Sessions:
             self.suspend_before(self.suspended_from)
 
     def load(self, session: str) -> SessionEntry[object] | None:
-        """The session's stored state, in the declared type."""
-        entry = self._state.load(session)
+        """The session's stored state, in the declared type.
+
+        Raises:
+            TypeError: The session is no text.
+        """
+        entry = self._state.load(check_session(session))
         if entry is not None:
             gate = self._adapted(cast("GateState", entry.gate))
             entry.gate = gate
@@ -112,6 +116,17 @@ class Sessions:
         """Whether a session waits for its next snapshot."""
         gate, before = entry.gate, max(self.suspended_from, self._skipped_before.get(session, 0))
         return isinstance(gate, dict) and "o" in gate and (gate["g"] is False or gate["o"] < before)
+
+
+def check_session(session: object) -> str:
+    """A session as the user's `envelope` gave it.
+
+    Raises:
+        TypeError: It is no text.
+    """
+    if not isinstance(session, str):
+        raise TypeError(f"Envelope.session = {session!r} is of type {type(session).__name__}, not str")
+    return session
 
 
 def count_digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
