@@ -185,14 +185,15 @@ class PartitionProof:
         row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
         self._parts.lookups.begin(row, self._before if self._next else None)
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
-        grown = row.batch in self._parts.chain.grown_at and rules.grew is GateAnswer.SUSPEND
+        may_grow = rules.grew is GateAnswer.SUSPEND
+        grown = may_grow and row.batch in self._parts.chain.grown_at
         at = row.read_from
         self._at = max(self._at, at)
         skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
             folding.suspend_before(row.suspended_from)
-        elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is GateAnswer.SUSPEND:
+        elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (grown and not at)) and may_grow:
             folding.suspend_before(BEGUN_ELSEWHERE)
         elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
             self._suspend_before(at)
