@@ -61,6 +61,7 @@ class PartitionProof:
         self._at = self._ranges[first].read_from if first < len(self._ranges) else parts.chain.until
         self._range_gaps: list[tuple[int, int]] = []
         self._suspend_at: list[int] = []
+        self._taken_over = frozenset(parts.folding.waiting.held)
         self.totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self.lost = 0
         self.gaps: list[tuple[int, int, str]] = []
@@ -139,7 +140,8 @@ class PartitionProof:
             parts.aside.expect_in_no_side_table(offset)
         for kept in (parts.aside.kept, parts.aside.late):
             for offset in kept.outside(range(chain.start, chain.until)):
-                kept.unread(offset)
+                if offset not in self._taken_over:  # buffered before the first range, and judged since
+                    kept.unread(offset)
 
     def _open(self) -> None:
         """Begin the first range; close those without messages."""
