@@ -61,6 +61,7 @@ class PartitionProof:
         self._at = self._ranges[first].read_from if first < len(self._ranges) else parts.chain.until
         self._range_gaps: list[tuple[int, int]] = []
         self._suspend_at: list[int] = []
+        self._taken_over = frozenset(parts.folding.waiting.held)
         self.totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self.lost = 0
         self.gaps: list[tuple[int, int, str]] = []
@@ -139,7 +140,8 @@ class PartitionProof:
             parts.aside.expect_in_no_side_table(offset)
         for kept in (parts.aside.kept, parts.aside.late):
             for offset in kept.outside(range(chain.start, chain.until)):
-                kept.unread(offset)
+                if offset not in self._taken_over:  # buffered before the first range, and judged since
+                    kept.unread(offset)
 
     def _open(self) -> None:
         """Begin the first range; close those without messages."""
@@ -185,14 +187,15 @@ class PartitionProof:
         row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
         self._parts.lookups.begin(row, self._before if self._next else None)
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
-        grown = row.batch in self._parts.chain.grown_at and rules.grew is GateAnswer.SUSPEND
+        may_grow = rules.grew is GateAnswer.SUSPEND
+        grown = may_grow and row.batch in self._parts.chain.grown_at
         at = row.read_from
         self._at = max(self._at, at)
         skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
             folding.suspend_before(row.suspended_from)
-        elif row.suspended_from == BEGUN_ELSEWHERE and self._next == 0 and rules.grew is GateAnswer.SUSPEND:
+        elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (grown and not at)) and may_grow:
             folding.suspend_before(BEGUN_ELSEWHERE)
         elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
             self._suspend_before(at)

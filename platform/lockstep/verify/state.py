@@ -360,5 +360,5 @@ def _held_by(session: str, folding: Replay) -> dict[int, Held]:
 
 
 def _short(state: object) -> str:
-    shown = repr(msgspec.to_builtins(state, str_keys=False))
+    shown = repr(msgspec.to_builtins(state, str_keys=False, enc_hook=dict))  # the only type of our own is a mapping
     return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."

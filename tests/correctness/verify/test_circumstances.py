@@ -32,14 +32,19 @@ from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.forging import Forged
 from tests.correctness.verify.producing import encoded
 from tests.correctness.verify.streams import bookings
-from tests.support.adding_stream import adding
+from tests.support.adding_stream import BY_SUSPENSION, adding
 from tests.support.evolving_streams import First, InRows, Wider, WiderReading, release
 from tests.support.feed import Feed, session, snapshot, update
 from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from lockstep import Record
+    from tests.support.adding_stream import Reading, Snapshot, Update
+    from tests.support.evolving_streams import TableState
 
 
 PROOFS_BESIDE = 5
@@ -254,6 +259,39 @@ def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns
         runs.run()
     found = proof(runs)
     assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+
+
+class OffByOne(InRows):
+    """Keeps another value than it shows."""
+
+    def on_update(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value."""
+        yield from super().on_update(state, message, record)
+        state.held["a"] += 1
+
+
+def test_another_state_is_shown_where_it_is_stored_row_by_row(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), [snapshot(1, a=1), update(2, a=1)])
+    runs.of(release(feed.pattern, OffByOne())).run()
+    (violation,) = proof(runs.of(release(feed.pattern, InRows()))).violations
+    assert violation.kind is ViolationKind.STATE_DIFFERS
+    assert (violation.expected, violation.found) == (
+        "session 's' after batch 1: {'held': {'a': 2}, 'note': ''}",
+        "{'held': {'a': 3}, 'note': ''}",
+    )
+
+
+def test_a_topic_that_grows_before_its_first_message_is_proven(feed: Feed, runs: LocalRuns) -> None:
+    runs, topic, other = runs.of(adding(feed.pattern, BY_SUSPENSION)), feed.create("values"), feed.create("other")
+    feed.send(other, session(1))
+    runs.run()
+    feed.grow(topic, partitions=2)
+    for partition in range(2):
+        feed.send(topic, session(1), partition=partition)
+    runs.run()
+    found = proof(runs)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    assert found.counts["rows"] == 6  # two of each partition
 
 
 def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from lockstep import Topics
 from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -29,6 +30,8 @@ from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
 from tests.support.evolving_streams import Unmigrated, release
 from tests.support.feed import folded, session
+from tests.support.meter_stream import Read, Start, reordered
+from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +99,22 @@ def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(
     rewind_stream(other.handle, "1", who="ann", why="to the import")
     other.run()
     assert other.rows(topic) == expected(values, since=4)
+    prove(other)
+
+
+def test_a_message_that_was_buffered_before_the_savepoint_and_is_quarantined_after_it_is_proven(
+    runs: LocalRuns, feed: Feed, tmp_path: Path
+) -> None:
+    topic, runs = feed.create("values"), runs.of(dataclasses.replace(reordered, topics=Topics(pattern=feed.pattern)))
+    feed.send(topic, map(msgspec.json.encode, (Start(1, 0), Read(3, 20, -1))))
+    runs.run()
+    make_savepoint(runs.folders, NAME, who="ann", why="version 2")
+    export_savepoint(runs.handle, NAME, tmp_path / "export")
+    other = elsewhere(runs, tmp_path / "new")
+    import_into(other, tmp_path / "export")
+    feed.send(topic, [msgspec.json.encode(Read(4, 100, 1))])
+    other.run()
+    assert [row["offset"] for row in read_table(other.folders.quarantine).to_pylist()] == [1, 2]
     prove(other)
 
 
