@@ -10,6 +10,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import msgspec
 from dagster import (
     AssetExecutionContext,
+    AssetKey,
     AssetsDefinition,
     Config,
     DagsterRun,
@@ -76,6 +77,7 @@ def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataV
         "integrity": describe_integrity(stream),
         "promise": stream.integrity.guarantee(),
         "trigger": format_source(stream.trigger, with_defaults=True),
+        **({"lookups": {each.name: str(each.find_table(root)) for each in stream.lookups}} if stream.lookups else {}),
     }
 
 
@@ -196,7 +198,9 @@ class TableConfig(Config):
     )
 
 
-def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+def make_table_asset(
+    stream: AnyStream, settings: Settings, owners: Sequence[str], lookups: Sequence[AssetKey] = ()
+) -> AssetsDefinition:
     """The asset `<stream>/table`.
 
     No retry policy: Terminate would become a retry. No pool either: it would hold up a successor
@@ -205,7 +209,7 @@ def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
 
     @asset(
         key=make_table_key(stream),
-        deps=[make_topics_key(stream)],
+        deps=[make_topics_key(stream), *lookups],
         group_name=stream.name,
         description=make_table_description(stream),
         metadata=make_table_metadata(stream, settings.table_root),
