@@ -30,6 +30,8 @@ HEALTH = "health"
 """The check of a table that the health sensor evaluates."""
 TOPICS_TAG = "lockstep/topics_added"
 """Topics for which a run was requested."""
+NONE = "none"
+"""Value of these tags where a re-execution has copied them from its original: Dagster deletes no tag."""
 NEVER_TOO_LONG = {"dagster/max_runtime": "0"}
 """Tags of runs that no `max_runtime_seconds` of the instance may end: it would look like a person's Terminate."""
 PRUNING_JOB = "dagster_pruning"
