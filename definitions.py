@@ -15,7 +15,7 @@ from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
 from lockstep import Derived
 from lockstep.declare.stream import AnyStream
-from lockstep.orchestration.definitions import make_derived_assets, make_stream_assets, make_stream_checks
+from lockstep.orchestration.definitions import make_assets, make_stream_checks
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import load_settings
 from sensors.health import health_sensor
@@ -31,10 +31,7 @@ OWNERS = ("team:data-platform",)
 settings = load_settings()
 
 defs = Definitions(
-    assets=[
-        *(asset for stream in STREAMS for asset in make_stream_assets(stream, settings, owners=OWNERS)),
-        *make_derived_assets(DERIVED, settings, owners=OWNERS),
-    ],
+    assets=make_assets(STREAMS, DERIVED, settings, owners=OWNERS),
     asset_checks=[check for stream in STREAMS for check in make_stream_checks(stream, settings)],
     jobs=[streaming_job(stream) for stream in STREAMS],
     schedules=[

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from lockstep.operations.health import Alarm, AlarmKind
     from lockstep.operations.inspect.derived import DerivedStatus
     from lockstep.operations.inspect.history import History
+    from lockstep.operations.inspect.lookups import LookupStatus
     from lockstep.operations.inspect.message import StoredMessage
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
     from lockstep.operations.inspect.state import SessionStates
@@ -99,7 +100,8 @@ def status(
 ) -> None:
     """Show the alarms of a stream, then writer, batch, lag, freshness, headroom, positions; or all, one line each.
 
-    Derived tables follow: commits of their sources that are not read yet, age of the newest one read, last run.
+    Lookups follow: the version that the newest batch read, and the newest one. Then derived tables: commits of their
+    sources that are not read yet, age of the newest one read, last run.
 
     Exit code 1 while one of them is halted, or has a table that cannot be read. With --watch and --json: one
     document a line, every two seconds.
@@ -281,7 +283,8 @@ def _status(found: Status) -> RenderableType:
         ),
     )
     others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
-    shown = (head, table, *_suspensions(found), *_derived(found.derived), *_growth(found), *_halt(found))
+    others_read = (*_lookups(found.lookups), *_derived(found.derived))
+    shown = (head, table, *_suspensions(found), *others_read, *_growth(found), *_halt(found))
     return make_lines(*_alarms(others, found.unknown), *shown)
 
 
@@ -294,6 +297,13 @@ def _suspensions(found: Status) -> Iterator[RenderableType]:
         yield style_text(str(each), "yellow")
     if (more := make_more(len(found.suspensions) - SUSPENSIONS_SHOWN)) is not None:
         yield more
+
+
+def _lookups(found: Iterable[LookupStatus]) -> Iterator[RenderableType]:
+    rows = [(each.name, each.table, each.read_version, each.newest_version) for each in found]
+    if rows:
+        yield make_grid(("lookup", "table", "version read", "newest version"), rows)
+    yield from (style_text(each.problem, "red") for each in found if each.problem)
 
 
 def _derived(found: Iterable[DerivedStatus]) -> Iterator[RenderableType]:

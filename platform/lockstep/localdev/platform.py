@@ -3,15 +3,18 @@
 python -m lockstep.localdev.platform up REPOSITORY --speed 30
     python -m lockstep.localdev.platform down REPOSITORY
     python -m lockstep.localdev.platform kafka REPOSITORY
+    python -m lockstep.localdev.platform keep REPOSITORY
 
-All files are in REPOSITORY/.live; `down` keeps them, and the next `up` continues. `make kafka` is Kafka alone,
-in REPOSITORY/.kafka, until Ctrl-C. The demo runs on the same `LocalPlatform`, whose processes end with it.
+`up` starts `keep`, which starts servers that have died again. All files are in REPOSITORY/.live; `down` keeps them, and
+the next `up` continues. `make kafka` is Kafka alone, in REPOSITORY/.kafka, until Ctrl-C. The demo runs on the same
+`LocalPlatform`, whose processes end with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import math
 import os
 import shlex
 import shutil
@@ -69,6 +72,10 @@ END_SECONDS = 30.0
 ANSWER_SECONDS = 20
 """Time for an answer of Dagster's web server."""
 LOG_TAIL_LINES = 15
+KEEPER = "keeper"
+KEEP_SECONDS, KEEP_SECONDS_MAX = 2.0, 60.0
+"""Pause before a server is started again, and its bound: it doubles with each start after which the server did not live
+for the bound, as with a module that cannot be imported."""
 SERVERS = {"MALLOC_ARENA_MAX": "2", "DAGSTER_GRPC_TIMEOUT_SECONDS": "240"}
 """The sensors run on new threads of the code server each time: with a malloc arena for each, it held 340 MB of free
 memory after 20 minutes. It confirms the start of a run once that has loaded the code, which takes 60 s (Dagster's
@@ -84,13 +91,15 @@ class Servers(msgspec.Struct, frozen=True):
         kafka: Address of the broker.
         console: Address of Dagster's web server.
         metrics: Address of the exporter of metrics.
-        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon, metrics.
+        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon, metrics, keeper.
+        commands: The commands of those that `start` has started.
     """
 
     kafka: str = ""
     console: str = ""
     metrics: str = ""
     started: dict[str, ProcessHandle] = {}
+    commands: dict[str, list[str]] = {}
 
     def pids(self, *names: str) -> tuple[int, ...]:
         """Pids of the live ones."""
@@ -172,12 +181,12 @@ class LocalPlatform:
 
     def end(self, name: str) -> None:
         """End a process that was to live."""
-        servers = self.servers()
-        for pid in servers.pids(name):
+        for pid in self.servers().pids(name):
             process = psutil.Process(pid)
             process.terminate()
             for slow in psutil.wait_procs([process], timeout=END_SECONDS)[1]:
                 slow.kill()
+        servers = self.servers()
         started = {other: handle for other, handle in servers.started.items() if other != name}
         self._write(msgspec.structs.replace(servers, started=started))
 
@@ -187,6 +196,8 @@ class LocalPlatform:
         whole, environment = [find_tool(command[0]), *command[1:]], {**SERVERS, **self.environment()}
         process = start(whole, folder=self.repository, log=self.log(name), environment=environment)
         self._add(name, process.pid)
+        servers = self.servers()
+        self._write(msgspec.structs.replace(servers, commands={**servers.commands, name: list(command)}))
         return process
 
     @contextmanager
@@ -245,6 +256,7 @@ class LocalPlatform:
         Raises:
             LockstepError: Some do not end.
         """
+        self.end(KEEPER)
         servers = self.servers()
         stop_all(self.folder, servers.pids("code", "web"), servers.pids("kafka"))
         if left := sorted(process.pid for process in list_platform_processes(self.folder)):
@@ -411,6 +423,32 @@ def _stays_down(head: Head | None) -> str | None:
     return f"{head.stream} stays {head.desired.value} ({head.reason}): lockstep {step} {head.stream}"
 
 
+def keep_servers(platform: LocalPlatform, over: threading.Event) -> None:
+    """Start servers again that have died, each with its own command, until the end; Kafka is left alone.
+
+    Args:
+        platform: The platform.
+        over: Set to end it.
+    """
+    at, pauses, processes = dict[str, float](), dict[str, float](), list[subprocess.Popen[bytes]]()
+    while not over.wait(KEEP_SECONDS):
+        processes = [process for process in processes if process.poll() is None]  # reaps the others
+        servers, now = platform.servers(), time.monotonic()
+        for name in servers.dead():
+            age, pause = now - at.get(name, -math.inf), pauses.get(name, 0.0)
+            if name not in servers.commands or age < pause:
+                continue
+            at[name] = now
+            pauses[name] = min(2 * pause, KEEP_SECONDS_MAX) if age < KEEP_SECONDS_MAX else KEEP_SECONDS
+            SAY.print(f"{name} had ended and is started again")
+            try:
+                processes.append(platform.start(name, servers.commands[name]))
+            except LockstepError as error:
+                SAY.print(error.problem)
+    for process in processes:
+        process.poll()
+
+
 FOLDER = ".live"
 SAY = Screen(highlight=False, soft_wrap=True)
 
@@ -418,7 +456,7 @@ SAY = Screen(highlight=False, soft_wrap=True)
 def main() -> None:
     """Run `start_platform` or `stop_platform`."""
     parser = argparse.ArgumentParser(prog="live", description="A live platform for demonstration.")
-    parser.add_argument("what", choices=["up", "down", "kafka"])
+    parser.add_argument("what", choices=["up", "down", "kafka", "keep"])
     parser.add_argument("repository", type=Path)
     parser.add_argument("--speed", type=float, default=SPEED, help=f"messages a second (default {SPEED:g})")
     wanted = parser.parse_args()
@@ -426,6 +464,9 @@ def main() -> None:
     try:
         if wanted.what == "kafka":
             run_kafka(repository / ".kafka")
+            return
+        if wanted.what == "keep":
+            keep_servers(open_live_platform(repository), _end_on_signal())
             return
         with hold_folder_lock(repository / FOLDER):
             start_platform(repository, wanted.speed) if wanted.what == "up" else stop_platform(repository)
@@ -443,7 +484,7 @@ def start_platform(repository: Path, speed: float) -> None:
     """Start all missing parts, and wait until they work.
 
     1. If all of it runs, print its addresses and change nothing. If only parts of it run, refuse.
-    2. Start Kafka, the feed and Dagster; on an error end all of it again.
+    2. Start Kafka, the feed and Dagster; on an error end all of it again. Then start what starts them again.
     3. Launch streams that have not run yet as runs of Dagster; the supervisors restart those in the state `running`
        and close their earlier dead runs; streams that are stopped, held or halted stay so.
     """
@@ -464,6 +505,7 @@ def start_platform(repository: Path, speed: float) -> None:
         SAY.print("ending what was started")
         platform.stop()
         raise
+    platform.start(KEEPER, ["python", "-m", "lockstep.localdev.platform", "keep", str(repository)])
     SAY.print(f"up after {time.monotonic() - began:.0f} s")
     _show(platform)
 
@@ -482,15 +524,21 @@ def stop_platform(repository: Path) -> None:
 
 def run_kafka(folder: Path) -> None:
     """Only the bundled Kafka, until a signal; its topics stay in the folder for the next time."""
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+    over = _end_on_signal()
     with Broker.start(folder, port=KAFKA_PORT) as broker:
         SAY.print(f"Kafka answers at {broker.bootstrap_servers}; Ctrl-C ends it, its topics stay in {folder}")
         SAY.print(f"  {format_exports({'LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS': broker.bootstrap_servers})}")
         while not over.wait(POLL_SECONDS):
             if broker.pid is None:
                 raise LockstepError("Kafka has ended by itself", next_step=f"read {broker.log}")
+
+
+def _end_on_signal() -> threading.Event:
+    """Set by any signal that ends a command."""
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    return over
 
 
 def _is_up(platform: LocalPlatform) -> bool:

@@ -7,7 +7,6 @@ import msgspec
 from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
-    DagsterExecutionInterruptedError,
     MaterializeResult,
     MetadataValue,
     RunRequest,
@@ -22,7 +21,7 @@ from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_
 from lockstep.errors import LockstepError
 from lockstep.operations.compact import Compacted, compact, has_large_open_hour, make_run_budget
 from lockstep.orchestration.names import make_compaction_key, make_table_key
-from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -62,6 +61,8 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
         context.log.info("compacting %s", folders.table)
         try:
             done = _compact(stream, settings, spark)
+        except StopTimeout as abandoned:
+            raise interrupt_run(context, f"stopped ({abandoned}); committed bins stay") from None
         except LockstepError as error:
             raise report_failure(error) from error
         return MaterializeResult(metadata=_describe(done))
@@ -87,16 +88,13 @@ def _compact(stream: AnyStream, settings: Settings, spark: SparkResource) -> Com
 
     stopping, folders = StopSignal(), StreamFolders(stream.name, settings.table_root)
     budget = make_run_budget(stream, settings)
-    try:
-        return run_off_main_thread(
-            lambda: compact(folders, make_rewriter=rewriter, target_bytes=settings.target_file_bytes, budget=budget),
-            stopping,
-            patience_seconds=PATIENCE_SECONDS,
-            tick=lambda: None,
-            abandon=spark.cancel,
-        )
-    except StopTimeout as abandoned:
-        raise DagsterExecutionInterruptedError(f"stopped ({abandoned}); committed bins stay") from None
+    return run_off_main_thread(
+        lambda: compact(folders, make_rewriter=rewriter, target_bytes=settings.target_file_bytes, budget=budget),
+        stopping,
+        patience_seconds=PATIENCE_SECONDS,
+        tick=lambda: None,
+        abandon=spark.cancel,
+    )
 
 
 def _describe(done: Compacted) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""All Dagster definitions of one stream, and of derived tables."""
+"""All Dagster definitions of streams and derived tables, with their lineage."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from dagster import AssetKey
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
 from lockstep.orchestration.compaction_asset import make_compaction_asset
@@ -11,12 +13,15 @@ from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.export_asset import make_export_asset
 from lockstep.orchestration.health_check import make_health_check
 from lockstep.orchestration.housekeeping_asset import make_housekeeping_asset
+from lockstep.orchestration.names import make_derived_key, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import make_ledger_asset, make_topics_asset
 from lockstep.orchestration.table_asset import make_table_asset
 from lockstep.orchestration.table_check import make_table_check
+from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec
 
@@ -24,16 +29,45 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
 
-__all__ = ["AssetJob", "make_derived_assets", "make_stream_assets", "make_stream_checks"]  # Dagster exports no AssetJob
+__all__ = [
+    "AssetJob",  # Dagster exports none
+    "make_assets",
+    "make_derived_assets",
+    "make_stream_assets",
+    "make_stream_checks",
+]
+
+
+def make_assets(
+    streams: Iterable[AnyStream], derived: Iterable[Derived], settings: Settings, *, owners: Sequence[str]
+) -> list[AssetsDefinition | AssetSpec]:
+    """All assets of a platform, with the lineage from the tables that its streams look up."""
+    streams, derived = tuple(streams), tuple(derived)
+    upstream = find_lookup_assets(streams, derived, settings.table_root)
+    return [
+        *(
+            asset
+            for stream in streams
+            for asset in make_stream_assets(stream, settings, owners=owners, lookups=upstream[stream.name])
+        ),
+        *make_derived_assets(derived, settings, owners=owners),
+    ]
 
 
 def make_stream_assets(
-    stream: AnyStream, settings: Settings, *, owners: Sequence[str]
+    stream: AnyStream, settings: Settings, *, owners: Sequence[str], lookups: Sequence[AssetKey] = ()
 ) -> list[AssetsDefinition | AssetSpec]:
-    """The table, its compaction and housekeeping, its topics and its ledger; its export, where it declares one."""
+    """The table, its compaction and housekeeping, its topics and its ledger; its export, where it declares one.
+
+    Args:
+        stream: The stream.
+        settings: Paths of its tables.
+        owners: Owners of the assets.
+        lookups: The assets of the tables that it looks up; `make_assets` finds them.
+    """
     return [
         make_topics_asset(stream, owners),
-        make_table_asset(stream, settings, owners),
+        make_table_asset(stream, settings, owners, lookups),
         make_ledger_asset(stream, settings, owners),
         make_compaction_asset(stream, settings, owners),
         make_housekeeping_asset(stream, settings, owners),
@@ -51,3 +85,61 @@ def make_derived_assets(
 ) -> list[AssetsDefinition]:
     """The derived tables."""
     return [make_derived_asset(derived, settings, owners=owners) for derived in tables]
+
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]")
+"""Characters that Dagster allows in no name of an input."""
+
+
+def find_lookup_assets(
+    streams: Iterable[AnyStream], derived: Iterable[Derived], root: Path
+) -> dict[str, tuple[AssetKey, ...]]:
+    """The upstream assets that each stream has by its lookups, by name of the stream.
+
+    A stream may look up what is made of its own rows by another stream or derived table: the batch reads the newest
+    version. Dagster's assets have no cycles, so lookups of a cycle are left out.
+
+    Args:
+        streams: The streams.
+        derived: The derived tables.
+        root: The table root.
+    """
+    streams, derived, root = tuple(streams), tuple(derived), root.absolute()
+    owners = {each.name: make_derived_key(each) for each in derived}
+    owners |= {each.name: make_table_key(each) for each in streams}
+    ledgers = {StreamFolders(each.name, root).ledger: make_ledger_key(each) for each in streams}
+    reads = {each.name: {source.name for source in each.sources} for each in derived}
+    found = dict[str, dict[AssetKey, str]]()
+    for stream in streams:
+        tables = [each.find_table(root) for each in stream.lookups]
+        names = [_find_owner(table, root) for table in tables]
+        found[stream.name] = {
+            ledgers.get(table) or owners.get(name) or _make_external_key(table, root): name
+            for table, name in zip(tables, names, strict=True)
+        }
+        reads[stream.name] = set(names)
+    return {
+        stream: tuple(key for key, name in keys.items() if stream not in _find_upstream(name, reads))
+        for stream, keys in found.items()
+    }
+
+
+def _find_owner(table: Path, root: Path) -> str:
+    """The first folder of a table under the table root; empty for a table elsewhere."""
+    return table.relative_to(root).parts[0] if table.is_relative_to(root) and table != root else ""
+
+
+def _make_external_key(table: Path, root: Path) -> AssetKey:
+    """The key of a table that nothing here writes: its path, from the table root where it lies below."""
+    path = table.relative_to(root) if table.is_relative_to(root) else table.relative_to(table.anchor)
+    return AssetKey([_NO_NAME.sub("_", part) for part in path.parts])
+
+
+def _find_upstream(name: str, reads: Mapping[str, set[str]]) -> set[str]:
+    """What a table is made of, itself included."""
+    found, left = set[str](), [name]
+    while left:
+        if (each := left.pop()) not in found:
+            found.add(each)
+            left += reads.get(each, ())
+    return found

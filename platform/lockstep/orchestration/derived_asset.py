@@ -6,7 +6,6 @@ from typing import Any
 from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
-    DagsterExecutionInterruptedError,
     MaterializeResult,
     MetadataValue,
     TableRecord,
@@ -19,7 +18,7 @@ from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError
 from lockstep.operations.derive import DerivedRun, run_derived
 from lockstep.orchestration.names import make_derived_key, make_table_key
-from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 
@@ -43,6 +42,8 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
     def derive(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
         try:
             done = _run(derived, settings, spark)
+        except StopTimeout as abandoned:
+            raise interrupt_run(context, f"stopped ({abandoned}); the next run goes on") from None
         except LockstepError as error:
             raise report_failure(error) from error
         if done.version is None:
@@ -55,16 +56,13 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
 
 def _run(derived: Derived, settings: Settings, spark: SparkResource) -> DerivedRun:
     roots = find_module_root(derived.derive.__module__)
-    try:
-        return run_off_main_thread(
-            lambda: run_derived(derived, settings.table_root, lambda: spark.session(derived.name, roots)),
-            StopSignal(),
-            patience_seconds=PATIENCE_SECONDS,
-            tick=lambda: None,
-            abandon=spark.cancel,
-        )
-    except StopTimeout as abandoned:
-        raise DagsterExecutionInterruptedError(f"stopped ({abandoned}); the next run goes on") from None
+    return run_off_main_thread(
+        lambda: run_derived(derived, settings.table_root, lambda: spark.session(derived.name, roots)),
+        StopSignal(),
+        patience_seconds=PATIENCE_SECONDS,
+        tick=lambda: None,
+        abandon=spark.cancel,
+    )
 
 
 def _describe(done: DerivedRun) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 | ended, handed over     | SUCCESS       | planned                                                      |
 | fenced                 | SUCCESS, tag  | another run writes; nothing to repair or restart             |
 | not wanted any more    | SUCCESS, tag  | the desired state changed before the run of a sensor began   |
-| stopped                | CANCELED      | a person asked (FAILURE when no person asked Dagster)        |
+| stopped                | CANCELED      | a person asked; or a signal, and the stream starts again     |
 | integrity lost, halted | FAILURE, tags | no retry: an operator must look and resume                   |
 | any other error        | FAILURE       | may be started again                                         |
 
@@ -45,7 +45,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.metrics import BatchReport, ReportWindow
 from lockstep.errors import Fenced
 from lockstep.operations.lifecycle import read_desired_state, set_by_claim
-from lockstep.orchestration.names import OUTCOME_TAG, name_stream_job
+from lockstep.orchestration.names import INTERRUPTED_TAG, OUTCOME_TAG, name_stream_job
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from dagster import AssetExecutionContext, AssetKey, DagsterInstance, DagsterRun
+    from dagster import AssetCheckExecutionContext, AssetExecutionContext, AssetKey, DagsterInstance, DagsterRun
     from dagster._core.definitions.metadata import RawMetadataValue
 
     from lockstep.declare.stream import AnyStream
@@ -94,7 +94,21 @@ def end_run(
     progress.log_final(outcome.value)
     if outcome is not RunOutcome.STOPPED:
         return None
-    raise DagsterExecutionInterruptedError(f"stopped ({reason}); the next start goes on from the last commit")
+    raise interrupt_run(context, f"stopped ({reason}); the next start goes on from the last commit")
+
+
+def interrupt_run(
+    context: AssetExecutionContext | AssetCheckExecutionContext, message: str
+) -> DagsterExecutionInterruptedError:
+    """The end of a stopped run, which Dagster shows as canceled.
+
+    Where nobody has asked Dagster for it, that is a signal, which Dagster would take for a failure.
+    """
+    instance, run = context.instance, context.run
+    if not was_terminated_by_user(instance, run.run_id):
+        instance.add_run_tags(run.run_id, {INTERRUPTED_TAG: run.run_id})
+        instance.report_run_canceling(run, "A signal stops the run; no person has terminated it.")
+    return DagsterExecutionInterruptedError(message)
 
 
 def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
@@ -187,7 +201,7 @@ class RunStatusPoller:
 def was_terminated_by_user(instance: DagsterInstance, run_id: str) -> bool:
     """Whether a person asked Dagster to terminate a run, even if its process died before it could act."""
     run = instance.get_run_by_id(run_id)
-    if run is None:
+    if run is None or run.tags.get(INTERRUPTED_TAG) == run_id:
         return False
     if run.status in {DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED}:
         return True

@@ -10,6 +10,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import msgspec
 from dagster import (
     AssetExecutionContext,
+    AssetKey,
     AssetsDefinition,
     Config,
     DagsterRun,
@@ -34,7 +35,17 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration import run_lifecycle
-from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, DESIRED_VERSION_TAG, make_table_key, make_topics_key
+from lockstep.orchestration.names import (
+    AUTOMATIC_TAG,
+    CAUSE_TAG,
+    DESIRED_VERSION_TAG,
+    EPOCH_TAG,
+    NONE,
+    OUTCOME_TAG,
+    TOPICS_TAG,
+    make_table_key,
+    make_topics_key,
+)
 from lockstep.orchestration.run_lifecycle import (
     REPORT_SECONDS,
     RunProgress,
@@ -76,6 +87,7 @@ def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataV
         "integrity": describe_integrity(stream),
         "promise": stream.integrity.guarantee(),
         "trigger": format_source(stream.trigger, with_defaults=True),
+        **({"lookups": {each.name: str(each.find_table(root)) for each in stream.lookups}} if stream.lookups else {}),
     }
 
 
@@ -196,7 +208,9 @@ class TableConfig(Config):
     )
 
 
-def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+def make_table_asset(
+    stream: AnyStream, settings: Settings, owners: Sequence[str], lookups: Sequence[AssetKey] = ()
+) -> AssetsDefinition:
     """The asset `<stream>/table`.
 
     No retry policy: Terminate would become a retry. No pool either: it would hold up a successor
@@ -205,7 +219,7 @@ def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
 
     @asset(
         key=make_table_key(stream),
-        deps=[make_topics_key(stream)],
+        deps=[make_topics_key(stream), *lookups],
         group_name=stream.name,
         description=make_table_description(stream),
         metadata=make_table_metadata(stream, settings.table_root),
@@ -217,6 +231,8 @@ def make_table_asset(stream: AnyStream, settings: Settings, owners: Sequence[str
     def table(
         context: AssetExecutionContext, config: TableConfig, spark: SparkResource
     ) -> Iterator[MaterializeResult[None]]:
+        if copied := find_copied_tags(context.run):
+            context.instance.add_run_tags(context.run_id, copied)
         trigger = choose_effective_trigger(stream, context, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
             result = report_up_to_date(stream, settings.table_root, context)
@@ -238,17 +254,34 @@ def choose_effective_trigger(stream: AnyStream, context: AssetExecutionContext, 
 
 def find_launch(run: DagsterRun) -> Launch:
     """Who launched a run. A re-execution copies the tags of the original run, but a person launches it."""
-    by_a_person = run.parent_run_id is not None and RETRY_NUMBER_TAG not in run.tags
-    if by_a_person:
+    if _is_reexecuted_by_a_person(run):
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
     cause = run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}")
     requested = run.tags.get(DESIRED_VERSION_TAG, "")
     return Launch(
         cause=cause,
         run_id=run.run_id,
-        automatic=AUTOMATIC_TAG in run.tags,
+        automatic=run.tags.get(AUTOMATIC_TAG, NONE) != NONE,
         wished_version=int(requested) if requested.isdecimal() else None,
     )
+
+
+def find_copied_tags(run: DagsterRun) -> dict[str, str]:
+    """New values of the tags that a re-execution has copied although they are true of its original alone.
+
+    A retry by Dagster itself keeps the cause, and remains as automatic as its original.
+    """
+    if run.parent_run_id is None:
+        return {}
+    copied = {OUTCOME_TAG: NONE}
+    if _is_reexecuted_by_a_person(run):
+        copied |= dict.fromkeys((AUTOMATIC_TAG, EPOCH_TAG, DESIRED_VERSION_TAG, TOPICS_TAG), NONE)
+        copied[CAUSE_TAG] = f"re-execution of {run.parent_run_id[:8]}"
+    return {tag: value for tag, value in copied.items() if tag in run.tags}
+
+
+def _is_reexecuted_by_a_person(run: DagsterRun) -> bool:
+    return run.parent_run_id is not None and RETRY_NUMBER_TAG not in run.tags
 
 
 class _TableRun:

@@ -16,7 +16,6 @@ from dagster import (
     AssetCheckSpec,
     AssetKey,
     AssetMaterialization,
-    DagsterExecutionInterruptedError,
     DagsterInstance,
     MetadataValue,
     TableRecord,
@@ -29,7 +28,7 @@ from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_
 from lockstep.errors import LockstepError
 from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import SWEEP_SECONDS
-from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, report_failure
+from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.orchestration.table_asset import is_ledger_fresh
 from lockstep.settings import Settings
@@ -65,7 +64,7 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
         context.log.info("checking %s", folders.table)
         try:
             # Rows that only some rules have seen are read again, so that the others see them.
-            checked = _check(stream, folders, spark, keep=selected == set(names))
+            checked = _check(context, stream, folders, spark, keep=selected == set(names))
         except LockstepError as error:
             raise report_failure(error) from error
         context.log.info("%s", checked.coverage.describe())
@@ -147,7 +146,9 @@ def _last_figures(instance: DagsterInstance, key: AssetKey, since: float) -> "di
     return dict(event.metadata) if event is not None else {}
 
 
-def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource, *, keep: bool) -> "Checked":
+def _check(
+    context: AssetCheckExecutionContext, stream: AnyStream, folders: StreamFolders, spark: SparkResource, *, keep: bool
+) -> "Checked":
     def work() -> "Checked":
         from lockstep.quality.check import check_table
 
@@ -158,7 +159,7 @@ def _check(stream: AnyStream, folders: StreamFolders, spark: SparkResource, *, k
             work, StopSignal(), patience_seconds=PATIENCE_SECONDS, tick=lambda: None, abandon=spark.cancel
         )
     except StopTimeout as abandoned:
-        raise DagsterExecutionInterruptedError(f"stopped ({abandoned})") from None
+        raise interrupt_run(context, f"stopped ({abandoned})") from None
 
 
 def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "dict[str, RawMetadataValue]":

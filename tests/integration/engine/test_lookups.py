@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -14,12 +15,15 @@ from deltalake import DeltaTable, write_deltalake
 from lockstep import Lookup
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.engine.executor.lookup_table import LookupUnusable
+from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.plan import plan_restart
+from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.trial import try_stream
 from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rebuild import rebuild_state
 from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.shadow import begin_shadow
+from lockstep.operations.tables import StreamHandle
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify import lookups
 from lockstep.verify.ledger import ReadVersion
@@ -415,3 +419,17 @@ def test_an_envelope_that_reads_a_lookup_ends_the_run_and_is_no_verdict_on_the_m
         made.runs.of(replace(made.runs.stream, transform=PlacedByWeight())).run()
     made.runs.run()
     made.check_rows()
+
+
+def test_the_status_shows_the_version_that_was_read_and_the_newest_one(made: Weighed) -> None:
+    write_weights(made.table, HEAVY)
+    declared = StreamHandle(made.runs.stream, made.runs.settings)
+    seen = LookupStatus(name="weights", table=str(made.table), read_version=0, newest_version=1)
+    assert read_status(declared).lookups == (seen,)
+    shutil.rmtree(made.table)
+    write_weights(made.table, LIGHT)  # another table: version 0 of it was not read
+    assert read_lookups(declared) == (msgspec.structs.replace(seen, read_version=None, newest_version=0),)
+    shutil.rmtree(made.table)
+    (gone,) = read_lookups(declared)
+    assert (gone.read_version, gone.newest_version) == (0, None)
+    assert gone.problem.startswith(f"lookup weights ({made.table}): ")

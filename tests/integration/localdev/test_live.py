@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
-from dagster_graphql import DagsterGraphQLClient
+from dagster_graphql import DagsterGraphQLClient, ReloadRepositoryLocationStatus
 
 from lockstep.engine.driver.handover import StopRequest
 from lockstep.localdev.platform import LOCATION, LocalPlatform, Servers, open_live_platform
@@ -145,6 +146,9 @@ def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(
 
     assert said.returncode == 0, said.stdout + said.stderr
     assert "checksummed_books stays stopped (enough (a test)): lockstep start checksummed_books" in said.stdout
+    with live.instance() as instance:
+        statuses = {run.status for run in instance.get_runs()}
+    assert DagsterRunStatus.FAILURE not in statuses  # the runs that `down` has ended are canceled
     grown = {stream for stream in STREAMS if live.head(stream).epoch > before[stream]}
     assert grown == {"betting_markets", "order_books"}
     with live.instance() as instance:
@@ -152,12 +156,24 @@ def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(
     assert automatic == {"betting_markets_stream", "order_books_stream"}
 
 
+def test_a_killed_code_server_comes_back_and_the_runs_go_on(live: Live) -> None:
+    before, console = live.servers.started["code"], live.servers.console.removeprefix("http://")
+    os.kill(before.pid, signal.SIGKILL)
+    at = live.head("order_books")
+    wait_until(lambda: live.servers.started["code"] != before, "the code server is started again")
+    wait_until(lambda: live.head("order_books").batch > at.batch + 3, "the stream goes on")
+    assert live.head("order_books").epoch == at.epoch
+    loads = partial(DagsterGraphQLClient(console).reload_repository_location, LOCATION)
+    wait_until(lambda: loads().status is ReloadRepositoryLocationStatus.SUCCESS, "the code location loads")
+
+
 def test_down_ends_all_of_it_whatever_was_killed_before_and_keeps_the_tables(live: Live) -> None:
     folder, servers = live.platform.folder, live.servers
-    os.kill(servers.started["code"].pid, signal.SIGKILL)
-    wait_until(lambda: servers.dead() == ("code",), "the code server is gone")
+    for name in ("keeper", "code"):
+        os.kill(servers.started[name].pid, signal.SIGKILL)
+    wait_until(lambda: set(servers.dead()) == {"code", "keeper"}, "the code server is gone")
     refused = live.make("up")
-    assert (refused.returncode, "code ended" in refused.stdout) == (1, True)
+    assert (refused.returncode, "code, keeper ended" in refused.stdout) == (1, True)
     assert "make down" in refused.stdout
 
     said = live.make("down")

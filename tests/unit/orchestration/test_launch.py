@@ -23,8 +23,17 @@ from lockstep.orchestration.launch import (
     find_start_on_its_way,
     has_queue_daemon,
 )
-from lockstep.orchestration.names import AUTOMATIC_TAG, DESIRED_VERSION_TAG, OUTCOME_TAG
-from lockstep.orchestration.table_asset import find_launch
+from lockstep.orchestration.names import (
+    AUTOMATIC_TAG,
+    CAUSE_TAG,
+    DESIRED_VERSION_TAG,
+    EPOCH_TAG,
+    NONE,
+    OUTCOME_TAG,
+    SUPERVISOR,
+    make_automatic_tags,
+)
+from lockstep.orchestration.table_asset import RETRY_NUMBER_TAG, find_copied_tags, find_launch
 from lockstep.table.commit import commit_claim
 from lockstep.table.delta_log import Desired
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
@@ -126,6 +135,40 @@ def test_a_start_whose_run_ended_otherwise_says_how(
 def test_a_run_that_a_start_launched_knows_as_of_when_it_was_wanted(instance: DagsterInstance) -> None:
     assert find_launch(made(instance, DagsterRunStatus.STARTED, **{DESIRED_VERSION_TAG: "7"})).wished_version == 7
     assert find_launch(made(instance, DagsterRunStatus.STARTED)).wished_version is None
+
+
+def reexecuted(instance: DagsterInstance, original: DagsterRun, **tags: str) -> DagsterRun:
+    """A re-execution, with the tags that Dagster copies."""
+    run_id = original.run_id
+    return instance.create_run_for_job(
+        order_books_stream, parent_run_id=run_id, root_run_id=run_id, tags={**original.tags, **tags}
+    )
+
+
+def test_a_reexecution_has_no_tags_that_are_true_of_its_original_alone(instance: DagsterInstance) -> None:
+    asked = make_automatic_tags(SUPERVISOR, "supervisor: the writer is gone", 7)
+    original = made(instance, DagsterRunStatus.FAILURE, **asked, **{OUTCOME_TAG: "lost"})
+    assert find_copied_tags(original) == {}
+
+    by_a_person = reexecuted(instance, original)
+    assert find_copied_tags(by_a_person) == {
+        CAUSE_TAG: f"re-execution of {original.run_id[:8]}",
+        **dict.fromkeys((AUTOMATIC_TAG, EPOCH_TAG, OUTCOME_TAG), NONE),
+    }
+
+    by_dagster = reexecuted(instance, original, **{RETRY_NUMBER_TAG: "1"})
+    assert find_copied_tags(by_dagster) == {OUTCOME_TAG: NONE}
+    assert find_launch(by_dagster).automatic
+
+
+def test_a_retry_of_a_reexecution_by_a_person_is_not_automatic(instance: DagsterInstance) -> None:
+    original = made(instance, DagsterRunStatus.FAILURE, **make_automatic_tags(SUPERVISOR, "gone", 7))
+    by_a_person = reexecuted(instance, original)
+    instance.add_run_tags(by_a_person.run_id, find_copied_tags(by_a_person))
+    found = instance.get_run_by_id(by_a_person.run_id)
+    assert found is not None
+    launch = find_launch(reexecuted(instance, found, **{RETRY_NUMBER_TAG: "1"}))
+    assert (launch.automatic, launch.cause) == (False, f"re-execution of {original.run_id[:8]}")
 
 
 def test_a_start_that_another_run_forestalled_is_a_start(

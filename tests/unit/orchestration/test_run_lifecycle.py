@@ -6,7 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from dagster import AssetKey, DagsterInstance, DagsterRunStatus, job
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus, OpExecutionContext, job, op
 from sqlalchemy.exc import OperationalError
 
 from lockstep.engine.driver.handover import Heartbeat
@@ -17,6 +17,7 @@ from lockstep.orchestration.run_lifecycle import (
     REPORTS_MAX,
     RunProgress,
     RunStatusPoller,
+    interrupt_run,
     record_stop,
     was_terminated_by_user,
 )
@@ -155,6 +156,29 @@ def test_a_run_that_failed_or_was_deleted_was_not_terminated(instance: DagsterIn
     instance.delete_run(deleted.run_id)
     assert not was_terminated_by_user(instance, run.run_id)
     assert not was_terminated_by_user(instance, deleted.run_id)
+
+
+@op
+def stopped_by_a_signal() -> None:
+    """Stops as an asset does, whose context has the same instance and run."""
+    raise interrupt_run(cast("AssetExecutionContext", OpExecutionContext.get()), "stopped (SIGTERM)")
+
+
+@job
+def stopping() -> None:
+    stopped_by_a_signal()
+
+
+def test_a_run_that_a_signal_stops_is_canceled_and_nobody_has_terminated_it(instance: DagsterInstance) -> None:
+    run = stopping.execute_in_process(instance=instance, raise_on_error=False).dagster_run
+    found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.status is DagsterRunStatus.CANCELED
+    assert not was_terminated_by_user(instance, run.run_id)
+
+    again = instance.create_run_for_job(stopping, tags=found.tags, status=DagsterRunStatus.STARTED)  # a re-execution
+    instance.report_run_canceling(again)
+    assert was_terminated_by_user(instance, again.run_id)
 
 
 def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(instance: DagsterInstance) -> None:

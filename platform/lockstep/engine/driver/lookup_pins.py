@@ -30,12 +30,21 @@ def find_newest_versions(stream: AnyStream, folders: StreamFolders) -> tuple[Loo
     Raises:
         LookupUnusable: A table is missing, has other columns than declared, or is one of the stream's own.
     """
-    for each in stream.lookups:
-        table, own = each.find_table(folders.root), folders.table.parent
-        if table.resolve().is_relative_to(own.resolve()):
-            problem = "is a table of the stream itself, which a batch cannot read before it is committed"
-            raise LookupUnusable(each.name, table, None, problem, "correct Lookup.path")
-    return LookupPins(stream.lookups, folders.root).pin(0)
+    return tuple(find_newest_version(each, folders) for each in stream.lookups)
+
+
+def find_newest_version(lookup: Lookup[Any], folders: StreamFolders) -> LookupVersion:
+    """The newest version of one lookup.
+
+    Raises:
+        LookupUnusable: As of `find_newest_versions`.
+    """
+    table, own = lookup.find_table(folders.root), folders.table.parent
+    if table.resolve().is_relative_to(own.resolve()):
+        problem = "is a table of the stream itself, which a batch cannot read before it is committed"
+        raise LookupUnusable(lookup.name, table, None, problem, "correct Lookup.path")
+    (version,) = LookupPins((lookup,), folders.root).pin(0)
+    return version
 
 
 class _OpenedTable(msgspec.Struct):

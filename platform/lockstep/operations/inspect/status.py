@@ -20,6 +20,7 @@ from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
 from lockstep.operations.inspect.history import describe_retention
+from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
 from lockstep.operations.tables import NoTable, StreamHandle
@@ -85,6 +86,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         suspensions: Partitions all of whose sessions were suspended, each until its next snapshot.
         ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness says nothing
             until then. 0 where it is not.
+        lookups: The tables that it looks up.
     """
 
     stream: str
@@ -113,6 +115,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     derived: tuple[DerivedStatus, ...] = ()
     suspensions: tuple[PartitionSuspension, ...] = ()
     ahead_seconds: float = 0.0
+    lookups: tuple[LookupStatus, ...] = ()
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +258,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         derived=_choose_from(read_derived(derived, folders.root), stream),
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
+        lookups=read_lookups(handle),
     )
 
 

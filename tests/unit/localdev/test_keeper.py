@@ -1,0 +1,62 @@
+"""What `make up` has started is started again when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.localdev import platform as local_platform
+from lockstep.localdev.platform import LocalPlatform, keep_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SLEEP = ["python", "-c", "import time; time.sleep(600)"]
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture
+def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatform]:
+    """A platform without Kafka, whose servers are started again at once."""
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(local_platform, "KEEP_SECONDS", 0.1)
+    made, over = LocalPlatform(tmp_path, tmp_path), threading.Event()
+    keeper = threading.Thread(target=keep_servers, args=(made, over))
+    first = [made.start(name, SLEEP) for name in ("web", "feed")]
+    keeper.start()
+    yield made
+    for name in ("web", "feed"):
+        made.end(name)
+    over.set()
+    keeper.join()
+    for process in first:
+        process.wait()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_server_is_started_again_and_the_others_are_left_alone(platform: LocalPlatform) -> None:
+    before = platform.servers()
+    os.kill(before.started["web"].pid, signal.SIGKILL)
+    wait_until(lambda: platform.servers().started["web"] != before.started["web"])
+    assert platform.servers().dead() == ()
+    assert platform.servers().started["feed"] == before.started["feed"]
+
+
+def test_a_server_that_was_ended_stays_so(platform: LocalPlatform) -> None:
+    before = platform.servers().started["web"]
+    platform.end("feed")
+    os.kill(before.pid, signal.SIGKILL)
+    wait_until(lambda: platform.servers().started["web"] != before)
+    assert set(platform.servers().started) == {"web"}
