@@ -5,6 +5,7 @@ Those in a list, tuple or dict there are found, too: a fleet of plants is often 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import pkgutil
@@ -12,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -194,25 +196,58 @@ def _forget_modules(package: str, root: Path) -> None:
 def digest_code(stream: AnyStream) -> str:
     """SHA-256 of what decides the rows of a stream: the modules of its fold and types, and its options.
 
-    The modules are those of the transform with its bases, of its types and of the decoder; none of lockstep's own.
-    Modules that these import are not looked at.
+    The modules are those of the transform with its bases, of its types and of the decoder, and those of the user that
+    they import; none of lockstep's own, and none of other installed packages.
     """
     types = (*type(stream.transform).__mro__, stream.types.row, stream.types.state, type(stream.decoder))
     types = (*types, *(lookup.row for lookup in stream.lookups))
-    names = {str(getattr(each, "__module__", "")) for each in types}
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names if _is_of_users(name)}
     digest = hashlib.sha256()
-    for content in sorted(Path(file).read_bytes() for file in files.values() if file is not None):
+    for content in sorted(_read_modules({str(getattr(each, "__module__", "")) for each in types})):
         digest.update(hashlib.sha256(content).digest())
     for option in (stream.decoder, stream.integrity, stream.event_time, *stream.lookups):
         digest.update(_ADDRESS.sub("", format_source(option, with_defaults=True)).encode())
     return digest.hexdigest()
 
 
+def _read_modules(names: set[str]) -> Iterator[bytes]:
+    """The source of some modules of the user and of what they import of him, each once."""
+    packages, met = {_package(name) for name in names}, set[str]()
+    while names := {name for name in names if name not in met and _is_of_users(name)}:
+        met |= names
+        sources = [(name, file.read_bytes()) for name in names if (file := _find_source(name, packages)) is not None]
+        yield from (source for _, source in sources)
+        names = {each for name, source in sources for each in _list_imports(name, source)}
+
+
+def _find_source(name: str, packages: set[str]) -> Path | None:
+    """The file of an imported module, unless it belongs to an installed package that is not one of these."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    is_installed = file is not None and not INSTALLED.isdisjoint(Path(file).parts)
+    return None if file is None or (is_installed and _package(name) not in packages) else Path(file)
+
+
+def _list_imports(name: str, source: bytes) -> Iterator[str]:
+    """The imported modules that the source of a module names, with those of the packages around them."""
+    package, file = sys.modules[name].__package__ or "", sys.modules[name].__file__ or ""
+    for node in ast.walk(ast.parse(source)) if file.endswith(".py") else ():
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in sys.modules)
+        elif isinstance(node, ast.ImportFrom):
+            origin = resolve_name("." * node.level + (node.module or ""), package)
+            each = (origin, *(f"{origin}.{alias.name}" for alias in node.names))
+            yield from (module for module in each if module in sys.modules)
+
+
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed packages."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address of an object without a text of its own; it differs between processes."""
 
 
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
 def _is_of_users(module: str) -> bool:
-    package = module.partition(".")[0]
+    package = _package(module)
     return package != "lockstep" and package not in sys.stdlib_module_names and package != "msgspec"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.declare.discovery import ModuleBroken, find_streams, load_streams
+from lockstep.declare.discovery import ModuleBroken, digest_code, find_streams, load_streams
 from lockstep.errors import DeclarationError, SettingsError
 
 if TYPE_CHECKING:
@@ -85,6 +86,26 @@ def test_streams_in_a_list_a_tuple_or_a_dict_are_found(
     assert list(find_streams(tmp_path, "assets_more")) == ["order_books", "south"]
 
 
+def test_the_digest_of_the_code_covers_what_the_fold_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"plants": FOLD, "shared": "from assets_more import units\n", "units": "KELVIN = 273.15\n", "other": ""}
+    write_assets(tmp_path, monkeypatch, **files)
+    stream = find_streams(tmp_path, "assets_more")["plant"]
+    digests = [digest_code(stream)]
+    for name in ("other", "units", "shared", "plants"):
+        with (tmp_path / "assets_more" / f"{name}.py").open("a") as file:
+            file.write("# changed\n")
+        digests.append(digest_code(stream))
+    assert [after != before for before, after in pairwise(digests)] == [False, True, True, True]
+
+
+FOLD = """
+from dataclasses import replace
+from assets.order_books import OrderBook, order_books as of
+from . import shared
+class Plant(OrderBook):
+    pass
+plant = replace(of, name="plant", transform=Plant())
+"""
 COPIED = (
     "import dataclasses\nfrom assets.order_books import order_books as of\nplant = dataclasses.replace(of, name='p')\n"
 )
