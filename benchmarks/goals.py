@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,8 @@ from benchmarks.record import RESULTS, Figure, Panel, Record, Series
 from benchmarks.report import Report
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- figures: `python -m benchmarks plots` writes this -->", "<!-- end of figures -->"
+FIGURES = ("<!-- figures: `python -m benchmarks plots` writes this -->", "<!-- end of figures -->")
+SUMMARY = ("<!-- summary: `python -m benchmarks plots` writes this -->", "<!-- end of summary -->")
 ORDER = (
     *("pairs", "main", "peers", "topics", "sessions", "latency", "restart", "state", "startup", "driver"),
     *("growth-1s", "growth-5s", "growth-300s", "compaction", "amplification", "quality"),
@@ -80,9 +81,7 @@ def shown(record: Record) -> Table:
     """The figures of one record, for the terminal."""
     found = Table("figure", "measured", "goal", "", title=record.benchmark)
     for figure in record.figures:
-        goal = "" if figure.goal is None else f"<= {_shown(figure.goal)}"
-        verdict = {None: "", True: "met", False: "missed"}[figure.is_met]
-        found.add_row(figure.name, f"{_shown(figure.value)} {figure.unit}", goal, verdict)
+        found.add_row(figure.name, _measured(figure), _goal(figure), _verdict(figure).strip("*"))
     return found
 
 
@@ -106,24 +105,105 @@ def plots(records: Iterable[Record], document: Path = DOCUMENT, results: Path = 
     return "\n\n".join(shown) + "\n"
 
 
-def embed(text: str, document: str) -> str:
+def summarize(records: Iterable[Record]) -> str:
+    """The figures that a reader asks for first, as a table in Markdown; those that were not measured are left out."""
+    found = {(record.benchmark, figure.name): figure for record in records for figure in record.figures}
+    lines = ["| question | result | goal | |", "|---|---|---|---|"]
+    for question, named in QUESTIONS:
+        asked = [(label, found[at]) for label, at in named if at in found]
+        if asked:
+            results = "; ".join(f"{label} {_measured(figure)}".strip() for label, figure in asked)
+            goals, verdicts = (dict.fromkeys(map(each, (figure for _, figure in asked))) for each in (_goal, _verdict))
+            lines.append(f"| {question} | {results} | {', '.join(goals)} | {'; '.join(verdicts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _of_peer(question: str, peer: str) -> tuple[str, list[tuple[str, tuple[str, str]]]]:
+    folds = (("", "lockstep"), ("as a `ColumnFold`", "ready fold"))
+    return question, [(label, ("peers", f"{fold} to {peer}, median of the pairs")) for label, fold in folds]
+
+
+_LIVE = "trigger 0.25 s: "
+QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, tuple[str, str]]]]] = (
+    _of_peer("CPU time of lockstep to Flink with heap state, same messages", "flink-heap"),
+    _of_peer("to Flink with RocksDB state", "flink-rocksdb"),
+    _of_peer("to Kafka Streams", "kafka-streams"),
+    _of_peer("to PySpark's own stateful operator", "pyspark"),
+    _of_peer("to Quix Streams", "quix"),
+    _of_peer("to Bytewax", "bytewax"),
+    (
+        "CPU time of lockstep to a hand-written loop without any promise, in pairs",
+        [("", ("pairs", "lockstep to bare loops, median of 20 pairs"))],
+    ),
+    (
+        "event to visible in Delta at 10,000 messages/s, trigger 0.25 s",
+        [
+            ("p50", ("latency", f"{_LIVE}event to visible, p50")),
+            ("p99", ("latency", f"{_LIVE}event to visible, p99")),
+            ("load", ("latency", f"{_LIVE}load")),
+        ],
+    ),
+    (
+        "`kill -9` to the first batch, 1 M rows of state",
+        [
+            ("", ("restart", "kill -9 to first batch, local copy kept")),
+            ("local store lost", ("restart", "kill -9 to first batch, local copy lost")),
+        ],
+    ),
+    (
+        "the same with 10 GB of state",
+        [
+            ("", ("state", "restart to first batch, local copy kept")),
+            ("local store lost", ("state", "restart to first batch, local copy lost")),
+        ],
+    ),
+    (
+        "planned handover, last to first batch, median",
+        [("", ("restart", "handover: from last to first batch, median"))],
+    ),
+    ("start-up: to the first commit", [("", ("startup", "start to first commit"))]),
+    (
+        "1,000,000 sessions to 1,000, CPU time of a message",
+        [("", ("sessions", "1,000,000 sessions to 1,000"))],
+    ),
+)
+"""What a reader asks first: (question, [(label, (benchmark, figure))])."""
+
+
+def embed(text: str, document: str, marks: tuple[str, str] = FIGURES) -> str:
     """The document with the text in its marked place."""
-    before, _, rest = document.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+    begin, end = marks
+    before, _, rest = document.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
+
+
+def renew(text: str, document: Path = DOCUMENT, results: Path = RESULTS) -> str:
+    """The document's text with the summary, the table and the plots of the newest results."""
+    found = newest(results)
+    text = embed(summarize(found), text, SUMMARY)
+    return embed(f"{table(found)}\n{plots(found, document, results)}", text)
 
 
 def renew_document(document: Path = DOCUMENT, results: Path = RESULTS) -> None:
-    """Write the table and the plots of the newest results into the document."""
-    found = newest(results)
-    document.write_text(embed(f"{table(found)}\n{plots(found, document, results)}", document.read_text()))
+    """Write the summary, the table and the plots of the newest results into the document."""
+    document.write_text(renew(document.read_text(), document, results))
 
 
 def _row(benchmark: str, figure: Figure) -> str:
-    goal = "" if figure.goal is None else f"<= {_shown(figure.goal)}"
-    verdict = {None: "", True: "met", False: "**missed**"}[figure.is_met]
-    unit = f" {figure.unit}" if figure.unit else ""
-    return f"| {benchmark} | {figure.name} | {_shown(figure.value)}{unit} | {goal} | {verdict} |"
+    return f"| {benchmark} | {figure.name} | {_measured(figure)} | {_goal(figure)} | {_verdict(figure)} |"
+
+
+def _measured(figure: Figure) -> str:
+    return f"{_shown(figure.value)} {figure.unit}".strip()
+
+
+def _goal(figure: Figure) -> str:
+    return "" if figure.goal is None else f"<= {_shown(figure.goal)}"
+
+
+def _verdict(figure: Figure) -> str:
+    return {None: "", True: "met", False: "**missed**"}[figure.is_met]
 
 
 def _conditions(record: Record) -> str:

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.goals import DOCUMENT, ORDER, embed, newest, plots, table
+from benchmarks.goals import DOCUMENT, ORDER, QUESTIONS, embed, newest, renew, table
 from benchmarks.plots import draw
 from benchmarks.record import RESULTS, Conditions, Figure, Record
 
 
-def test_the_table_in_the_document_is_that_of_the_kept_results() -> None:
+def test_summary_and_table_in_the_document_are_those_of_the_kept_results() -> None:
     document = DOCUMENT.read_text()
-    records = newest(RESULTS)
-    assert embed(f"{table(records)}\n{plots(records)}", document) == document
+    assert renew(document) == document
+
+
+def test_every_question_of_the_summary_has_its_figures() -> None:
+    found = {(record.benchmark, figure.name) for record in newest(RESULTS) for figure in record.figures}
+    assert [at for _, named in QUESTIONS for _, at in named if at not in found] == []
 
 
 def test_every_benchmark_has_a_result_whose_plot_is_the_one_shown(tmp_path: Path) -> None:
