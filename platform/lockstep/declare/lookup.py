@@ -74,7 +74,8 @@ class Lookup(Generic[R]):
         """Check everything that needs no table."""
         if not isinstance(cast("object", self.name), str) or not _NAME.fullmatch(self.name):
             raise DeclarationError("Lookup.name", self.name, "is not a lower-case name", "for example 'instruments'")
-        _check_path(self.path)
+        if (refused := find_path_problem(self.path)) is not None:
+            raise DeclarationError("Lookup.path", self.path, *refused)
         _check_row(self.row)
         if self.key not in self.row.__struct_fields__:
             fields = ", ".join(self.row.__struct_fields__)
@@ -154,14 +155,14 @@ def check_lookups(lookups: Sequence[Lookup[Any]], stream: str) -> None:
             raise DeclarationError("Lookup.path", each.path, problem, "keep what a session must remember in its state")
 
 
-def _check_path(path: object) -> None:
+def find_path_problem(path: object) -> tuple[str, str] | None:
+    """Why a value is no folder of a table, and what to declare instead; None where it is one."""
     instead = "'/data/instruments', or 'customers/derived' under the table root"
     if not isinstance(path, str) or not PurePath(path).parts:
-        raise DeclarationError("Lookup.path", path, "is no folder", instead)
+        return "is no folder", instead
     if "://" in path:
-        raise DeclarationError("Lookup.path", path, "is an address, and tables are read from folders", instead)
-    if ".." in PurePath(path).parts:
-        raise DeclarationError("Lookup.path", path, "leaves the table root", instead)
+        return "is an address, and tables are read from folders", instead
+    return ("leaves the table root", instead) if ".." in PurePath(path).parts else None
 
 
 def _check_row(row: object) -> None:

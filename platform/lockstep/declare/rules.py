@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from msgspec.structs import replace
 from typing_extensions import override
 
+from lockstep.declare.lookup import find_path_problem
 from lockstep.declare.transform import InitialState
 from lockstep.errors import DeclarationError, Violation
 
@@ -436,6 +437,44 @@ class Unique(Rule):
     @override
     def _default_sentence(self) -> str:
         return f"No two rows of a {self.scope.value} have the same {', '.join(self.columns)}."
+
+
+@dataclass(frozen=True)
+class References(Rule):
+    """Each value of a column is a key of another Delta table (a foreign key), as that table is when it is checked.
+
+    Attributes:
+        column: The column of the row type.
+        table: Folder of the other table. A relative one lies under the table root, as that of a `Lookup`.
+        key: Its column; by default of the same name. It is of the same type.
+        nullable: Null keeps the promise.
+    """
+
+    column: str
+    table: str
+    key: str = field(default="", kw_only=True)
+    nullable: bool = field(default=False, kw_only=True)
+
+    @property
+    def key_column(self) -> str:
+        """The column of the other table."""
+        return self.key or self.column
+
+    @override
+    def check(self, columns: Mapping[str, Column]) -> None:
+        """See `Rule.check`."""
+        _require_column(self, "column", self.column, columns)
+        if (refused := find_path_problem(self.table)) is not None:
+            raise self.error("table", self.table, *refused)
+        super().check(columns)
+
+    @override
+    def _default_id(self) -> str:
+        return f"{self.column}_references".lower()
+
+    @override
+    def _default_sentence(self) -> str:
+        return f"Each {self.column} is a {self.key_column} of the table {self.table}."
 
 
 @dataclass(frozen=True)

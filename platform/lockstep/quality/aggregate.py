@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
-from lockstep.declare.rules import ColumnRule, InRange, InSet, Matches, Predicate, Rule, Unique
+from lockstep.declare.rules import ColumnRule, InRange, InSet, Matches, Predicate, References, Rule, Unique
 from lockstep.model.table_schema import IDENTITY, make_provenance_schema
 from lockstep.quality.increment import CheckState, Increment, TableVersions
 from lockstep.quality.partitions import (
@@ -150,8 +150,10 @@ def summarize(
     """
     from pyspark.errors import PySparkException
 
-    with open_rows(spark, folders, versions, increment) as (session, rows):
-        violations, uncompiled = compile_rules(rows, rules)
+    with open_rows(spark, folders, versions, increment) as (session, read):
+        rows, unreadable = _join_references(session, folders.root, read, rules)
+        violations, uncompiled = compile_rules(rows, [rule for rule in rules if rule.name not in unreadable])
+        uncompiled |= unreadable
         events = _Events(session, folders, versions, rows, increment)
         try:
             return _measure(events, violations, uncompiled)
@@ -208,6 +210,36 @@ def _name_place(measured: MeasuredPartition, names: Row) -> MeasuredPartition:
     summary = msgspec.structs.replace(measured.summary, topic_id=topic_id, topic=topic, partition=partition)
     ends = tuple(msgspec.structs.replace(end, topic_id=topic_id, partition=partition) for end in measured.ends)
     return MeasuredPartition(measured.place, summary, ends)
+
+
+def _join_references(
+    session: SparkSession, root: Path, rows: DataFrame, rules: Iterable[Rule]
+) -> tuple[DataFrame, dict[str, str]]:
+    """The rows with a column for each `References`, true where the key is there; why some have none, by rule."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.functions import broadcast, col, lit
+
+    failed: dict[str, str] = {}
+    for rule in rules:
+        if not isinstance(rule, References):
+            continue
+        found, name = _name_reference(rule), f"`{rule.column}`"
+        try:
+            keys = _load(session, root / rule.table).select(col(f"`{rule.key_column}`").alias(f"{found}_key"))
+        except (PySparkException, Py4JError) as error:
+            failed[rule.name] = _describe(error)
+            continue
+        kinds = [frame.dtypes[0][1] for frame in (rows.select(name), keys)]
+        if kinds[0] != kinds[1]:
+            failed[rule.name] = f"{rule.column} is of type {kinds[0]}, {rule.key_column} of {rule.table} of {kinds[1]}"
+            continue
+        distinct = keys.distinct().withColumn(found, lit(True))  # noqa: FBT003  # a value
+        rows = rows.join(broadcast(distinct), col(name) == col(f"{found}_key"), "left").drop(f"{found}_key")
+    return rows, failed
+
+
+def _name_reference(rule: References) -> str:
+    return f"lockstep_reference_{rule.name}"
 
 
 def _place(session: SparkSession, events: DataFrame) -> DataFrame:
@@ -351,7 +383,7 @@ def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Ru
     failed: dict[str, str] = {}
     conditions: dict[str, tuple[Rule, Column]] = {}
     for rule in rules:
-        if isinstance(rule, ColumnRule | Unique | Predicate):
+        if isinstance(rule, ColumnRule | Unique | Predicate | References):
             try:
                 conditions[rule.name] = rule, _compile(rule)
             except (PySparkException, Py4JError) as error:  # the latter of a literal that Java cannot hold
@@ -382,7 +414,7 @@ def _resolve(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[st
     return {name: schema[flag].dataType.simpleString() for name, flag in zip(conditions, columns, strict=True)}, {}
 
 
-def _compile(rule: ColumnRule | Unique | Predicate) -> Column:
+def _compile(rule: ColumnRule | Unique | Predicate | References) -> Column:
     """The condition that a row fulfils; null counts as violated."""
     from pyspark.sql.functions import col, expr, row_number
     from pyspark.sql.window import Window
@@ -390,6 +422,9 @@ def _compile(rule: ColumnRule | Unique | Predicate) -> Column:
     match rule:
         case Predicate(condition=text):
             return expr(text)
+        case References(column=name, nullable=nullable):
+            found = col(_name_reference(rule))
+            return found | col(f"`{name}`").isNull() if nullable else found
         case Unique(columns=columns, scope=scope):
             keys = [f"`{name}`" for name in (*columns, *_SCOPES[scope.value])]
             return row_number().over(Window.partitionBy(*keys).orderBy(*IDENTITY)) == 1
@@ -468,8 +503,10 @@ def _file_summary(action: dict[str, object], required: list[str]) -> FileSummary
     )
 
 
-def _load(session: SparkSession, table: Path, version: int) -> DataFrame:
-    return session.read.format("delta").option("versionAsOf", version).load(find_storage(table).uri(table))
+def _load(session: SparkSession, table: Path, version: int | None = None) -> DataFrame:
+    reader = session.read.format("delta")
+    reader = reader if version is None else reader.option("versionAsOf", version)
+    return reader.load(find_storage(table).uri(table))
 
 
 def _load_files(session: SparkSession, table: Path, version: int, actions: Iterable[str]) -> DataFrame:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
-from lockstep import Expectation, InRange, Predicate, Rule, Severity, Unique
+from lockstep import Expectation, InRange, Predicate, References, Rule, Severity, Unique
 from lockstep.model.finding import Hole
 from lockstep.model.table_schema import make_row_schema
 from lockstep.quality.aggregate import compile_rules
@@ -121,6 +122,33 @@ def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
     assert found(checked, "division_by_zero")[1] == checked.rows
     assert load_state(folders) is None
     assert not checked.passed
+
+
+def test_a_value_that_is_no_key_of_another_table_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    rows = spark.read.format("delta").load(str(folders.table))
+    values = sorted({row["value"] for row in rows.select("value").collect()})
+    known = pa.table({"value": [*values[1:], *values[1:]], "name": ["n"] * 2 * (len(values) - 1)})
+    write_deltalake(tmp_path / "values" / "table", known)
+    rules = (
+        References("value", "values/table"),
+        References("value", str(tmp_path / "values" / "table"), key="value", id="all"),
+        References("value", "nowhere", id="no_table"),
+        References("value", "values/table", key="name", id="other_type"),
+        References("value", "values/table", key="nothing", id="no_column"),
+    )
+    spark.sparkContext.setJobGroup("references", "references")
+    checked = check_stream(spark, folders, rules=(*rules, RANGE))
+    without = rows.where(rows["value"] == values[0]).count()
+    assert found(checked, "value_references") == found(checked, "all") == (FAILED, without)
+    assert {rule for rule, outcome in outcomes(checked).items() if outcome is CRASHED} == {
+        "no_table",
+        "other_type",
+        "no_column",
+    }
+    assert found(checked, "value_in_range") == (PASSED, 0)
+    said = next(result for result in checked.results if result.rule == "other_type")
+    assert "value is of type bigint, name of values/table of string" in str(said)
 
 
 def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSession, tmp_path: Path) -> None:

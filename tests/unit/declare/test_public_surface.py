@@ -84,6 +84,7 @@ SURFACE = [
     "NotNull",
     "OnViolation",
     "Predicate",
+    "References",
     "Rule",
     "Scope",
     "Severity",

@@ -20,6 +20,7 @@ from lockstep import (
     OnViolation,
     Ordered,
     Predicate,
+    References,
     Rule,
     Scope,
     Severity,
@@ -89,6 +90,10 @@ WRONG: list[tuple[Rule, str]] = [
     (Unique(("name", "price")), "Unique.columns = 'price'"),
     (Unique("name", on_violation=OnViolation.FAIL), "needs a rule about one column of one row"),
     (Unique("name", scope="table"), "is not of type Scope"),  # type: ignore[arg-type]  # on purpose
+    (References("nowhere", "names/table"), "References.column = 'nowhere': is not a column of the row type"),
+    (References("name", "../names"), "References.table = '../names': leaves the table root"),
+    (References("name", "s3://names"), "is an address"),
+    (References("name", "names", on_violation=OnViolation.FAIL), "needs a rule about one column of one row"),
     (Predicate(" ", id="empty"), "is no condition"),
     (Predicate("count > 0"), "Predicate.id = '': is missing"),
     (Expectation("mean"), "is no name of an expectation"),
