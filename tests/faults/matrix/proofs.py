@@ -781,6 +781,25 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{DERIVE}test_a_second_run_is_refused_while_one_writes",
         ),
     ),
+    Fault(
+        "F81",
+        "the table of a lookup changes, vanishes, is vacuumed or made again under a run; the run is killed",
+        "each batch reads one version, the one in the ledger, whatever is tried again; no message is blamed",
+        T1,
+        tuple(
+            f"integration/engine/test_lookups.py::test_{name}"
+            for name in (
+                "a_table_that_changes_between_two_batches_changes_only_later_rows_and_the_proof_knows_both",
+                "a_batch_that_is_planned_again_reads_the_version_of_its_first_plan",
+                "a_run_that_is_killed_is_followed_by_one_that_reads_the_newest_version",
+                "a_version_that_is_gone_before_its_batch_is_folded_is_replaced_by_the_newest",
+                "a_table_that_is_made_anew_in_its_folder_is_another_table",
+                "a_table_that_cannot_be_read_any_more_ends_the_run_and_loses_nothing",
+                "a_table_that_vanishes_under_a_run_is_waited_for",
+                "batches_of_a_version_that_was_vacuumed_are_not_proven_and_later_ones_are",
+            )
+        ),
+    ),
 )
 
 
