@@ -141,6 +141,8 @@ def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(
     stop_stream(live.folders("checksummed_books"), StopRequest("enough", "a test"), patience_seconds=patience)
     assert live.make("down").returncode == 0
     before = {stream: live.head(stream).epoch for stream in STREAMS}
+    begun = [each for stream in STREAMS for each in live.folders(stream).control.glob(f"start*-{before[stream]}.json")]
+    assert begun == []  # no supervisor began to start a stream that `down` had ended
 
     said = live.make("up")
 
