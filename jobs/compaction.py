@@ -17,13 +17,17 @@ def compaction_schedules(stream: AnyStream, settings: Settings) -> list[Schedule
         tags=names.MAINTENANCE,
     )
     hourly = ScheduleDefinition(
-        job=job, cron_schedule=settings.schedules.compaction, default_status=DefaultScheduleStatus.RUNNING
+        job=job,
+        cron_schedule=settings.schedules.compaction,
+        description=job.description,
+        default_status=DefaultScheduleStatus.RUNNING,
     )
     minor = ScheduleDefinition(
         name=names.name_minor_compaction_schedule(stream),
         job=job,
         cron_schedule=settings.schedules.minor_compaction,
         execution_fn=lambda _: request_minor_compaction(stream, settings),
+        description=f"Compacts the open hour of {stream.name} when it has many files.",
         default_status=DefaultScheduleStatus.RUNNING,
     )
     return [hourly, minor]

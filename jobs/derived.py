@@ -14,4 +14,9 @@ def derived_schedule(derived: Derived) -> ScheduleDefinition:
         description=f"Brings {derived.name} up to the tables from which it is derived.",
         tags=names.MAINTENANCE,
     )
-    return ScheduleDefinition(job=job, cron_schedule=derived.schedule, default_status=DefaultScheduleStatus.RUNNING)
+    return ScheduleDefinition(
+        job=job,
+        cron_schedule=derived.schedule,
+        description=job.description,
+        default_status=DefaultScheduleStatus.RUNNING,
+    )

@@ -18,4 +18,5 @@ def export_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefi
         tags=names.MAINTENANCE,
     )
     cron = settings.schedules.export
-    return [ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)]
+    running = DefaultScheduleStatus.RUNNING
+    return [ScheduleDefinition(job=job, cron_schedule=cron, description=job.description, default_status=running)]

@@ -16,4 +16,5 @@ def housekeeping_schedules(stream: AnyStream, settings: Settings) -> list[Schedu
         tags=names.MAINTENANCE,
     )
     cron = settings.schedules.housekeeping
-    return [ScheduleDefinition(job=job, cron_schedule=cron, default_status=DefaultScheduleStatus.RUNNING)]
+    running = DefaultScheduleStatus.RUNNING
+    return [ScheduleDefinition(job=job, cron_schedule=cron, description=job.description, default_status=running)]

@@ -11,8 +11,10 @@ from lockstep.settings import Settings
 
 def pruning_schedule(streams: Iterable[AnyStream], settings: Settings) -> ScheduleDefinition:
     """The schedule and its job: ten minutes to the hour, apart from compaction, housekeeping and checks."""
+    job = make_pruning_job(streams, settings.dagster)
     return ScheduleDefinition(
-        job=make_pruning_job(streams, settings.dagster),
+        job=job,
         cron_schedule="50 * * * *",
+        description=job.description,
         default_status=DefaultScheduleStatus.RUNNING,
     )

@@ -69,6 +69,8 @@ PATIENCE_SECONDS, POLL_SECONDS = 300.0, 0.5
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
 END_SECONDS = 30.0
 """Time for a process to end after SIGTERM; a stream's own bound is 20 s."""
+DAEMON_END_SECONDS = 5.0
+"""Time for the daemon to end: a sensor's tick takes less than a second on an idle machine."""
 ANSWER_SECONDS = 20
 """Time for an answer of Dagster's web server."""
 LOG_TAIL_LINES = 15
@@ -179,12 +181,12 @@ class LocalPlatform:
             raise EnvironmentProblem(f"the address {address} of Kafka is in use", next_step="make down, then make up")
         self._add("kafka", broker.pid)
 
-    def end(self, name: str) -> None:
-        """End a process that was to live."""
+    def end(self, name: str, seconds_max: float = END_SECONDS) -> None:
+        """End a process that was to live; it is killed if it takes longer."""
         for pid in self.servers().pids(name):
             process = psutil.Process(pid)
             process.terminate()
-            for slow in psutil.wait_procs([process], timeout=END_SECONDS)[1]:
+            for slow in psutil.wait_procs([process], timeout=seconds_max)[1]:
                 slow.kill()
         servers = self.servers()
         started = {other: handle for other, handle in servers.started.items() if other != name}
@@ -253,10 +255,14 @@ class LocalPlatform:
     def stop(self) -> None:
         """End all its processes; the folder stays.
 
+        The daemon ends before the runs: its supervisors would start the streams again, and would remember a start that
+        they could not finish.
+
         Raises:
             LockstepError: Some do not end.
         """
-        self.end(KEEPER)
+        for name in (KEEPER, "daemon"):
+            self.end(name, DAEMON_END_SECONDS)
         servers = self.servers()
         stop_all(self.folder, servers.pids("code", "web"), servers.pids("kafka"))
         if left := sorted(process.pid for process in list_platform_processes(self.folder)):

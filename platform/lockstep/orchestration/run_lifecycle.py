@@ -102,7 +102,7 @@ def interrupt_run(
 ) -> DagsterExecutionInterruptedError:
     """The end of a stopped run, which Dagster shows as canceled.
 
-    Where no one has asked Dagster for it, that is a signal, which Dagster would take for a failure.
+    A stop by a signal alone would be a failure in Dagster.
     """
     instance, run = context.instance, context.run
     if not was_terminated_by_user(instance, run.run_id):

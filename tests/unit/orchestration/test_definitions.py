@@ -109,6 +109,18 @@ def test_the_catalog_shows_columns_owners_and_the_promise(repository: Repository
     assert "Strict" in str(node.metadata["integrity"])
 
 
+def test_every_part_says_what_it_does(repository: RepositoryDefinition) -> None:
+    graph = repository.asset_graph
+    described = {
+        **{key.to_user_string(): graph.get(key).description for key in graph.get_all_asset_keys()},
+        **{key.name: graph.get_check_spec(key).description for key in graph.asset_check_keys},
+        **{job.name: job.description for job in repository.get_all_jobs() if not job.name.startswith("__")},
+        **{schedule.name: schedule.description for schedule in repository.schedule_defs},
+        **{sensor.name: sensor.description for sensor in repository.sensor_defs},
+    }
+    assert [name for name, description in described.items() if not description] == []
+
+
 def test_a_stream_whose_evidence_is_the_log_alone_is_shown_as_such(repository: RepositoryDefinition) -> None:
     node = repository.asset_graph.get(AssetKey(["betting_markets", "table"]))
     assert "what the producer lost is not seen" in str(node.metadata["promise"])
