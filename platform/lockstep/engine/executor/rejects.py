@@ -18,7 +18,7 @@ from lockstep.integrity.suspension import LOSS_ACCEPTED
 from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
-from lockstep.model.record import KafkaMessage, Record
+from lockstep.model.record import KafkaMessage, Record, read_headers
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
 KEPT_BYTES_MAX = 64_000_000
@@ -117,7 +117,7 @@ class QuarantineBuffer:
             key=record.key,
             value=value[:VALUE_BYTES_MAX] if value is not None else None,
             value_bytes=len(value or b""),
-            headers=[Header(name, content) for name, content in record.headers],
+            headers=[Header(name, content) for name, content in read_headers(record.source)],
         )
         self.rows.append(row)
         self._bytes += 500 + len(row.value or b"") + sum(len(header.value or b"") for header in row.headers)
