@@ -216,7 +216,7 @@ class VerdictHandler:
         cause = DecodeCause.NO_VALUE if record.value is None else find_decode_cause(error)
         answer = self.judge(Fault.UNDECODABLE, record.offset)
         if answer is Judgement.GAP and error is CRASHES_WORKER:
-            answer = Judgement.QUARANTINE  # nobody may decode it again, the proof included: its place must be known
+            answer = Judgement.QUARANTINE  # its offset is recorded: neither the proof nor a rebuild decodes it
         given_up = record.offset < self._position.suspended_from
         # A class that only counts undecodable messages fills no quarantine; what an operator has given up is no burst.
         self.counts.refused += answer is not Judgement.GAP and not given_up
