@@ -33,7 +33,9 @@ class Summing(Transform[dict[str, Any], Total, Sum]):
     """Sums `n`; all that an envelope holds is in the message."""
 
     def envelope(self, message: dict[str, Any], record: Record) -> Envelope:
-        """Whatever the message says, and None where it says "nothing"."""
+        """Whatever the message says, None where it says "nothing", and the headers are read where it is "headed"."""
+        if "headed" in message:
+            assert record.headers
         if "nothing" in message:
             return None  # type: ignore[return-value]  # as some write it for a message that is not wanted
         kind = message.get("kind", Kind.UPDATE)

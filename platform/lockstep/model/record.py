@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, IntEnum
-from typing import Protocol, cast
+from operator import methodcaller
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -40,6 +42,24 @@ class KafkaMessage(Protocol):
         ...
 
 
+UNREADABLE_HEADERS: Final = (("a name is not UTF-8: the client library reads no header of this message", None),)
+"""Stands for the headers where the client library fails on them. Kafka takes any bytes for a name."""
+
+
+_ask_headers: Callable[[KafkaMessage], list[tuple[str, bytes | None]] | None] = methodcaller("headers")
+"""Not a plain call: confluent-kafka returns a list and sets an error, and the interpreter's fast call misses that."""
+
+
+def read_headers(source: KafkaMessage) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a message, in order; `UNREADABLE_HEADERS` where the client library cannot read them."""
+    try:
+        return tuple(_ask_headers(source) or ())
+    except (SystemError, UnicodeDecodeError):
+        # Asked again, confluent-kafka returns names that are null pointers: whoever looks at one ends the process.
+        cast("Any", source).set_headers(list(UNREADABLE_HEADERS))
+        return UNREADABLE_HEADERS
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One Kafka record.
 
@@ -68,9 +88,16 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.source.value()
 
     @property
-    def headers(self) -> tuple[tuple[str, bytes], ...]:
-        """The record's headers, in order."""
-        return tuple(cast("list[tuple[str, bytes]] | None", self.source.headers()) or ())
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """The record's headers, in order.
+
+        Raises:
+            ValueError: The name of one is not UTF-8.
+        """
+        headers = read_headers(self.source)
+        if headers == UNREADABLE_HEADERS:
+            raise ValueError(UNREADABLE_HEADERS[0][0])
+        return headers
 
     @property
     def timestamp_ms(self) -> int:

@@ -20,6 +20,7 @@ from lockstep.integrity.ordered import Ordered
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint, list_remote_names, name_checkpoints_topic
 from lockstep.model.position import Key
+from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.rewind import Obstacle, RewindObstacle
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings
@@ -35,8 +36,6 @@ HOLES_MAX = 4
 """Offsets read for each of them: transactions leave offsets without a message."""
 SEARCHED_MAX = 1_000_000
 """Offsets that are searched in a partition: a digest takes 100 bytes of memory."""
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class MessageDigest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -111,7 +110,7 @@ class NotProven(msgspec.Struct, frozen=True):
 
 def make_digest(message: Message) -> MessageDigest:
     """The digest of a consumed message."""
-    hashed, headers = hashlib.sha256(), cast("Headers", message.headers() or ())
+    hashed, headers = hashlib.sha256(), read_headers(cast("KafkaMessage", message))
     for data in (message.key(), message.value(), *(part for name, value in headers for part in (name.encode(), value))):
         hashed.update((-1 if data is None else len(data)).to_bytes(8, "big", signed=True) + (data or b""))
     kind, created_ms = message.timestamp()

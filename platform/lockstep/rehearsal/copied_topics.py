@@ -21,6 +21,7 @@ from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView, Place
 from lockstep.kafka.client import ClusterClient, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.tables import StreamHandle
 from lockstep.rehearsal.load_plan import SLICE_SECONDS, SLICES, LoadTestRefused, PresentLoad, find_busiest
 from lockstep.rehearsal.message_copy import CopiedMessage, WholeSessions, keep_whole_sessions
@@ -187,8 +188,7 @@ def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Pla
         for message in run.messages:
             if (value := message.value()) is None:
                 continue
-            headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
-            copy = CopiedMessage(message.key(), value, headers or [])
+            copy = CopiedMessage(message.key(), value, list(read_headers(cast("KafkaMessage", message))))
             room[place] -= copy.size
             if room[place] >= 0:
                 found[place].append(copy)

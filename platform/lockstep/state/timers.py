@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from heapq import heappop, heappush
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
 from lockstep.errors import StateError
-from lockstep.model.record import KafkaMessage, Record
+from lockstep.model.record import KafkaMessage, Record, read_headers
 from lockstep.state.changelog import Change
 
 AGENDA: Final = b"\xff"
@@ -193,7 +193,7 @@ class MessageBuffer:
     def put(self, session: str, record: Record) -> None:
         """Buffer a message."""
         source: KafkaMessage = record.source
-        headers = cast("list[tuple[str, bytes | None]] | None", source.headers())
+        headers = list(read_headers(source)) or None
         message = BufferedMessage(
             record.offset, source.key(), source.value(), headers, source.timestamp(), source.leader_epoch()
         )

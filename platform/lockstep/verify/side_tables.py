@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lockstep.model.record import Record
+from lockstep.model.record import Record, read_headers
 from lockstep.verify.erasure import NONE_ERASED, REDACTED, ErasedSessions
 from lockstep.verify.gates.base import GateAnswer
 from lockstep.verify.ledger import Row
@@ -148,7 +148,7 @@ def _as_kept(record: Record) -> dict[str, object]:
         "key": record.key,
         "value": value[:VALUE_BYTES_MAX] if value is not None else None,
         "value_bytes": len(value or b""),
-        "headers": [{"name": name, "value": content} for name, content in record.headers],
+        "headers": [{"name": name, "value": content} for name, content in read_headers(record.source)],
         "timestamp": _as_time(record.timestamp_ms),
     }
 

@@ -16,7 +16,7 @@ import msgspec
 from lockstep.errors import StateError
 from lockstep.model.map_state import MapState
 from lockstep.model.position import SegmentRef
-from lockstep.model.record import Record
+from lockstep.model.record import Record, read_headers
 from lockstep.model.state_types import StateTypeSchema
 from lockstep.state.changelog import Segment, StateDamaged, StateVersion, read_segment
 from lockstep.state.codec import CurrentValue, StateMigrator, StateSchema
@@ -175,7 +175,7 @@ def _digest(session: str) -> bytes:
 
 def _content(source: object) -> tuple[object, ...]:
     record = Record("", "", 0, 0, source)  # type: ignore[arg-type]  # a message of either kind
-    return record.key, record.value, record.headers, record.timestamp_ms
+    return record.key, record.value, read_headers(record.source), record.timestamp_ms
 
 
 SHOWN_CHARACTERS = 200

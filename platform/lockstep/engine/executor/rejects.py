@@ -18,7 +18,7 @@ from lockstep.integrity.suspension import LOSS_ACCEPTED
 from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
-from lockstep.model.record import KafkaMessage, Record
+from lockstep.model.record import KafkaMessage, Record, read_headers
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
 KEPT_BYTES_MAX = 64_000_000
@@ -117,7 +117,7 @@ class QuarantineBuffer:
             key=record.key,
             value=value[:VALUE_BYTES_MAX] if value is not None else None,
             value_bytes=len(value or b""),
-            headers=[Header(name, content) for name, content in record.headers],
+            headers=[Header(name, content) for name, content in read_headers(record.source)],
         )
         self.rows.append(row)
         self._bytes += 500 + len(row.value or b"") + sum(len(header.value or b"") for header in row.headers)
@@ -216,7 +216,7 @@ class VerdictHandler:
         cause = DecodeCause.NO_VALUE if record.value is None else find_decode_cause(error)
         answer = self.judge(Fault.UNDECODABLE, record.offset)
         if answer is Judgement.GAP and error is CRASHES_WORKER:
-            answer = Judgement.QUARANTINE  # no one may decode it again, the proof included: its place must be known
+            answer = Judgement.QUARANTINE  # its offset is recorded: neither the proof nor a rebuild decodes it
         given_up = record.offset < self._position.suspended_from
         # A class that only counts undecodable messages fills no quarantine; what an operator has given up is no burst.
         self.counts.refused += answer is not Judgement.GAP and not given_up

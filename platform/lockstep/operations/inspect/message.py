@@ -13,6 +13,7 @@ from confluent_kafka import Message as ClientMessage
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import NOTHING_THERE, make_resume_command
 from lockstep.model.finding import Finding
+from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, read_quarantined
 from lockstep.operations.tables import open_table
 from lockstep.settings import KafkaSettings
@@ -21,7 +22,6 @@ from lockstep.table.quarantine import Header
 from lockstep.verify.kafka_reader import KafkaTopicLog, WantedRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ def _of_kafka(place: Place, found: ClientMessage) -> StoredMessage:
         key=found.key(),
         value=value,
         value_bytes=len(value or b""),
-        headers=[Header(name, content) for name, content in cast("Headers", found.headers() or ())],
+        headers=[Header(name, content) for name, content in read_headers(cast("KafkaMessage", found))],
     )
 
 
