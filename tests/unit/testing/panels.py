@@ -71,7 +71,7 @@ class Panels(Transform[Message, Panel, Reading]):
     def on_snapshot(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel({})
-        header = dict(record.headers).get("site", b"").decode() or None
+        header = (dict(record.headers).get("site") or b"").decode() or None
         rows = [Reading(name, value, header) for name, value in message.values.items()]
         return InitialState(Panel(message.values), rows) if header else Panel(message.values)
 
