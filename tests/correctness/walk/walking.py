@@ -294,13 +294,13 @@ class Walk:
         return f"to {batch}: {kinds}"
 
     def _is_expired(self, batch: int) -> bool:
-        """Whether Kafka has lost what would have to be read again, apart from deleted topics."""
+        """Whether Kafka has lost what would have to be read again."""
         held = self.model.after[batch].segments if batch in self.model.after else {}
         back = {place: listed[-1].until for place, listed in held.items()}
         again = [
             (self.kafka.logs[at], back.get(at, 0)) for at, now in self.model.positions.items() if now > back.get(at, 0)
         ]
-        return any(log.expired > begin and not log.is_gone for log, begin in again)
+        return any(log.expired > begin or log.is_gone for log, begin in again)
 
     def _be_rewound(self, known: Known | None) -> None:
         """It must be what it was; another policy than that of now would not have gone past what it suspended."""
