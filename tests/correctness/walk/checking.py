@@ -1,0 +1,137 @@
+"""What must be true of a walk after each step: by the plain fold at once, by the proof and by repair now and then."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from lockstep.export.dataset import ExportMismatch, list_exported_hours
+from lockstep.operations.export import plan_export
+from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.repair import repair_stream
+from lockstep.operations.rewind import Obstacle, plan_rewind
+from lockstep.table import delta_log
+from lockstep.table.delta_log import Desired
+from lockstep.verify.verify import verify_stream
+from tests.correctness.walk.walked_stream import Folded, fold
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.table.delta_log import Head
+    from tests.correctness.walk.producing import Place
+    from tests.correctness.walk.walking import Walk
+
+COLUMNS = ("_offset", "_row", "_session", "_sequence", "name", "value", "total", "unit")
+ALL_EVERY = 4
+"""Each so many steps all is looked at, which costs as much as some steps."""
+Rows = list[tuple[object, ...]]
+
+
+def check(walk: Walk, head: Head) -> None:
+    """After a step."""
+    expected = {place: _fold(walk, place) for place in walk.model.segments}
+    rows = DeltaTable(walk.folders.table).to_pyarrow_table().to_pylist()
+    dropped = head.retention.batch if head.retention is not None else 0
+    for place, held in _by_place(rows).items():
+        assert held == sorted(row for batch, row in expected[place].rows if batch > dropped), (place, walk.steps)
+    missing = sum(batch > dropped for each in expected.values() for batch, _ in each.rows)
+    assert len(rows) == missing, walk.steps
+    check_quarantine(walk, head, expected)
+    if len(walk.steps) % ALL_EVERY == 0:
+        check_states(walk, expected)
+        check_export(walk, head, rows)
+        check_files(walk, head)
+        prove(walk, head)
+
+
+def _fold(walk: Walk, place: Place) -> Folded:
+    erased = [(session, where[place]) for session, where in walk.model.erased if place in where]
+    given_up = walk.model.given_up.get(place, ())
+    return fold(walk.kafka.logs[place].sent, walk.model.segments[place], erased, given_up)
+
+
+def _by_place(rows: list[dict[str, Any]]) -> dict[Place, Rows]:
+    found = dict[tuple[str, int], Rows]()
+    for row in rows:
+        place = (row["_topic_id"], row["_partition"])
+        found.setdefault(place, []).append(tuple(row.get(name) for name in COLUMNS))
+    return {place: sorted(held) for place, held in found.items()}
+
+
+def check_quarantine(walk: Walk, head: Head, expected: dict[Place, Folded]) -> None:
+    """Each message that was not applied is there once, without its key where its session was erased."""
+    rows = []
+    if delta_log.has_log(walk.folders.quarantine):
+        rows = DeltaTable(walk.folders.quarantine).to_pyarrow_table().to_pylist()
+    if head.quarantine is not None and head.quarantine.batch not in {row["batch"] for row in rows}:
+        return  # a kill left the newest ones out, which the next start adds
+    found = sorted(
+        (row["topic_id"], row["partition"], row["offset"], (row["key"] or b"").decode())
+        for row in rows
+        if row["batch"] <= head.valid_batches.get(row["generation"], -1)
+    )
+    assert found == sorted(
+        (*at, offset, key) for at, each in expected.items() for offset, key in each.quarantined.items()
+    )
+
+
+def check_states(walk: Walk, expected: dict[Place, Folded]) -> None:
+    """Each session that goes on has its values."""
+    for session in {session for each in expected.values() for session in each.states}:
+        shown = read_states(walk.runs.stream, walk.folders.root, StateFilter(session=session)).sessions
+        held = [(each.topic, each.partition, _show(each.state)) for each in shown]
+        for (topic_id, partition), each in expected.items():
+            if session in each.states:
+                topic = walk.kafka.logs[topic_id, partition].topic
+                assert (topic, partition, json.dumps(each.states[session], sort_keys=True)) in held, session
+
+
+def _show(state: Any) -> str:
+    """The values, whatever the release calls them."""
+    return json.dumps(next(state[name] for name in ("values", "held", "rows") if name in state), sort_keys=True)
+
+
+def check_export(walk: Walk, head: Head, rows: list[dict[str, Any]]) -> None:
+    """Each exported hour is what it was, and what the table has, unless the export says that it differs."""
+    try:
+        plan_export(walk.runs.stream, walk.folders)
+    except ExportMismatch:
+        return
+    for hour in list_exported_hours(walk.export_folder):
+        held = read_exported(walk.export_folder, hour)
+        assert held == walk.model.exported[hour], hour
+        if head.retention is None or hour >= head.retention.hour:
+            assert held == _make_comparable([row for row in rows if row["commit_hour"] == hour]), hour
+
+
+def read_exported(folder: Path, hour: str) -> Rows:
+    """The rows of an exported hour."""
+    paths = sorted((folder / f"commit_hour={hour}").rglob("*.parquet"))
+    return _make_comparable([row for path in paths for row in pq.ParquetFile(path).read().to_pylist()])
+
+
+def _make_comparable(rows: list[dict[str, Any]]) -> Rows:
+    return sorted((row["_topic_id"], row["_partition"], *(row.get(name) for name in COLUMNS)) for row in rows)
+
+
+def check_files(walk: Walk, head: Head) -> None:
+    """All that a start, a savepoint or a rewind to any batch needs is there."""
+    found = {each.condition for each in repair_stream(walk.folders, apply=False).checks}
+    assert found <= {"ok", "repairable"} or head.desired is Desired.HALTED, found  # a start repairs what a kill left
+    for each in head.savepoints:
+        DeltaTable(walk.folders.table, version=each.version).to_pyarrow_table()
+    targets = [batch for batch in walk.model.after if head.may_rewind_to(batch)]
+    for batch in walk.choose.sample(targets, min(2, len(targets))):
+        kinds = {each.kind for each in plan_rewind(walk.runs.handle, str(batch)).obstacles}
+        assert kinds <= {Obstacle.NO_CHANGE, Obstacle.EXPIRED}, (batch, kinds)
+
+
+def prove(walk: Walk, head: Head) -> None:
+    """By `lockstep verify`, as far as Kafka and a promotion let it."""
+    report = verify_stream(walk.runs.stream, walk.folders, walk.runs.settings.kafka)
+    assert report.violations == (), (report.violations, report.notes)
+    assert report.status.value == "proven" or walk.kafka.loses or head.promotion is not None, report

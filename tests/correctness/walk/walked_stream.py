@@ -1,0 +1,345 @@
+"""One stream in several releases, importable by name, and what it must hold by plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from lockstep import (
+    Envelope,
+    Export,
+    Halt,
+    Kind,
+    MapState,
+    Record,
+    Sequence,
+    Stream,
+    Strict,
+    Suspend,
+    Topics,
+    Transform,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+S = TypeVar("S")
+R = TypeVar("R", bound=msgspec.Struct)
+POISON = 666
+
+
+class Sent(msgspec.Struct):
+    """A message of a session: its snapshot, an update or its end."""
+
+    kind: Kind
+    seq: int
+    values: dict[str, int] = {}
+
+
+class Panel(msgspec.Struct):
+    """The state of the first release."""
+
+    values: dict[str, int]
+
+
+class Summed(msgspec.Struct):
+    """The state of a later release."""
+
+    held: dict[str, int]
+    total: int
+    note: str = ""
+
+
+class Rowwise(msgspec.Struct):
+    """The state of a release that keeps its values row by row."""
+
+    rows: MapState[str, int]
+
+
+class Reading(msgspec.Struct):
+    """The row of the first release."""
+
+    name: str
+    value: int
+    total: int
+
+
+class WiderReading(msgspec.Struct):
+    """The row of later releases: a column more."""
+
+    name: str
+    value: int
+    total: int
+    unit: str | None = None
+
+
+class Walked(Transform[Sent, S, R], Generic[S, R]):
+    """What all releases share: values are added up by name."""
+
+    unit, bias = "", 0
+
+    def envelope(self, message: Sent, record: Record) -> Envelope:
+        """The session is the key."""
+        return Envelope((record.key or b"").decode(), message.kind, sequence=message.seq)
+
+    def on_end(self, state: S) -> Iterable[R]:
+        """No rows."""
+        return ()
+
+    def add(self, held: Any, message: Sent) -> Iterable[Any]:
+        """Add, and give a row a value."""
+        for name, more in message.values.items():
+            held[name] = held.get(name, 0) + more
+            if more == POISON:
+                raise ZeroDivisionError("poison")
+            value, total = held[name] + self.bias, sum(held[each] for each in held)
+            yield WiderReading(name, value, total, self.unit) if self.unit else Reading(name, value, total)
+
+
+class InPanel(Walked[Panel, R], Generic[R]):
+    """State of the first kind."""
+
+    def on_snapshot(self, message: Sent, record: Record) -> Panel:
+        """All values."""
+        return Panel(dict(message.values))
+
+    def on_update(self, state: Panel, message: Sent, record: Record) -> Iterable[R]:
+        """One row a value."""
+        return self.add(state.values, message)
+
+    def migrate(self, old: Mapping[str, Any]) -> Panel:
+        """From any other release."""
+        return Panel(_held(old))
+
+
+class InSum(Walked[Summed, WiderReading]):
+    """State of the second kind."""
+
+    def on_snapshot(self, message: Sent, record: Record) -> Summed:
+        """All values."""
+        return Summed(dict(message.values), sum(message.values.values()))
+
+    def on_update(self, state: Summed, message: Sent, record: Record) -> Iterable[WiderReading]:
+        """One row a value."""
+        rows = list(self.add(state.held, message))
+        state.total = sum(state.held.values())
+        return rows
+
+    def migrate(self, old: Mapping[str, Any]) -> Summed:
+        """From any other release."""
+        return Summed(_held(old), sum(_held(old).values()))
+
+
+class InRows(Walked[Rowwise, WiderReading]):
+    """State of the third kind."""
+
+    def on_snapshot(self, message: Sent, record: Record) -> Rowwise:
+        """All values."""
+        return Rowwise(MapState(message.values))
+
+    def on_update(self, state: Rowwise, message: Sent, record: Record) -> Iterable[WiderReading]:
+        """One row a value."""
+        return self.add(state.rows, message)
+
+    def migrate(self, old: Mapping[str, Any]) -> Rowwise:
+        """From any other release."""
+        return Rowwise(MapState(_held(old)))
+
+
+def _held(old: Mapping[str, Any]) -> dict[str, int]:
+    return dict(old.get("values") or old.get("held") or old.get("rows") or {})
+
+
+class First(InPanel[Reading]):
+    """The first release."""
+
+
+class Wide(InPanel[WiderReading]):
+    """Rows with a column more."""
+
+    unit = "V"
+
+
+class WideSum(InSum):
+    """Another state too."""
+
+    unit = "V"
+
+
+class WideRows(InRows):
+    """And another one."""
+
+    unit = "V"
+
+
+class FirstBiased(First):
+    """Other rows of the same messages."""
+
+    bias = 1000
+
+
+class WideBiased(Wide):
+    """Other rows of the same messages."""
+
+    bias = 1000
+
+
+class SumBiased(WideSum):
+    """Other rows of the same messages."""
+
+    bias = 1000
+
+
+class RowsBiased(WideRows):
+    """Other rows of the same messages."""
+
+    bias = 1000
+
+
+class Release(NamedTuple):
+    """A release: which state and rows, whether biased, and whether it halts."""
+
+    number: int = 0
+    is_biased: bool = False
+    halts: bool = True
+
+    @property
+    def unit(self) -> str | None:
+        """What its rows say."""
+        return "V" if self.number else None
+
+    def declare(self, pattern: str, name: str = "walked") -> Stream[Any, Any, Any]:
+        """The declaration."""
+        plain, biased = (First, Wide, WideSum, WideRows), (FirstBiased, WideBiased, SumBiased, RowsBiased)
+        return Stream(
+            name=name,
+            topics=Topics(pattern=pattern),
+            transform=(biased if self.is_biased else plain)[self.number](),
+            integrity=Strict(evidence=Sequence(), on_violation=Halt() if self.halts else Suspend()),
+            export=Export() if name == "walked" else None,
+        )
+
+
+class Segment(NamedTuple):
+    """Offsets of a partition up to `until`, read by a batch of a release."""
+
+    until: int
+    batch: int
+    release: Release
+
+
+EXPIRED, FROM_SNAPSHOT, LOSS, GROWN = "expired", "from-snapshot", "accept-loss", "grown"
+
+
+class GivenUp(NamedTuple):
+    """Offsets of a partition at which something else happened than a message."""
+
+    start: int
+    until: int
+    kind: str
+
+
+class Folded(NamedTuple):
+    """What a partition must hold: rows by batch, states by session, offsets in quarantine."""
+
+    rows: list[tuple[int, tuple[Any, ...]]]
+    states: dict[str, dict[str, int]]
+    quarantined: dict[int, str]
+
+
+class Fold:
+    """A plain fold of one partition: what is wrong in a session suspends it until its next snapshot."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, dict[str, int]] = {}
+        self.numbers: dict[str, int] = {}
+        self.out = Folded([], self.states, {})
+
+    def arrive(self, offset: int, erased: Collection[tuple[str, int]], given_up: Collection[GivenUp]) -> None:
+        """What happens before a message: erasures, and sessions that wait since their topic has grown."""
+        for session, position in erased:
+            if position == offset:
+                self.forget(session)
+        if any(each.start == offset and each.kind == GROWN for each in given_up):
+            self.suspend_all()
+
+    def take(self, offset: int, key: str, value: bytes, segment: Segment, given_up: set[str]) -> None:
+        """A message, or what an operator gave up of it."""
+        if EXPIRED in given_up:
+            self.suspend_all()
+        elif FROM_SNAPSHOT in given_up:
+            self.pass_over(offset, key)
+        elif LOSS not in given_up:
+            self.apply(offset, key, value, segment)
+
+    def forget(self, session: str) -> None:
+        """An erasure: its rows, its state; what is in quarantine has no key any more."""
+        self.states.pop(session, None)
+        self.numbers.pop(session, None)
+        self.out.rows[:] = [row for row in self.out.rows if row[1][2] != session]
+        self.out.quarantined.update({at: "" for at, key in self.out.quarantined.items() if key == session})
+
+    def apply(self, offset: int, key: str, value: bytes, segment: Segment) -> None:
+        """One message."""
+        try:
+            message = json.loads(value)
+        except ValueError:
+            self.pass_over(offset, key)
+            return
+        if message["kind"] == "snapshot":
+            if key in self.numbers and message["seq"] not in {self.numbers[key], self.numbers[key] + 1}:
+                self.suspend(offset, key)
+                return
+            self.states[key], self.numbers[key] = dict(message["values"]), message["seq"]
+        elif key not in self.numbers or message["seq"] != self.numbers[key] + 1 or POISON in message["values"].values():
+            self.suspend(offset, key)
+        elif message["kind"] == "end":
+            del self.states[key], self.numbers[key]
+        else:
+            self.numbers[key] += 1
+            self.update(offset, key, message, segment)
+
+    def suspend_all(self) -> None:
+        """All wait for their next snapshots."""
+        self.states.clear()
+        self.numbers.clear()
+
+    def pass_over(self, offset: int, key: str) -> None:
+        """Keep a message aside whose session is not known; all wait for their next snapshots."""
+        self.suspend_all()
+        self.out.quarantined[offset] = key
+
+    def suspend(self, offset: int, key: str) -> None:
+        """Keep the message aside, and all that follow until the next snapshot."""
+        self.states.pop(key, None)
+        self.numbers.pop(key, None)
+        self.out.quarantined[offset] = key
+
+    def update(self, offset: int, key: str, message: dict[str, Any], segment: Segment) -> None:
+        """A row a value."""
+        state, release = self.states[key], segment.release
+        for row, (name, more) in enumerate(message["values"].items()):
+            state[name] = state.get(name, 0) + more
+            value = state[name] + 1000 * release.is_biased
+            made = (offset, row, key, message["seq"], name, value, sum(state.values()), release.unit)
+            self.out.rows.append((segment.batch, made))
+
+
+def fold(
+    log: list[tuple[str, bytes]],
+    segments: list[Segment],
+    erased: Collection[tuple[str, int]],
+    given_up: Collection[GivenUp],
+) -> Folded:
+    """What a partition holds: of a log, what was read of it, which sessions were erased where, what was given up."""
+    folding, at = Fold(), 0
+    for segment in segments:
+        while at < segment.until:
+            folding.arrive(at, erased, given_up)
+            folding.take(at, *log[at], segment, {each.kind for each in given_up if each.start <= at < each.until})
+            at += 1
+    folding.arrive(at, erased, ())
+    return folding.out
