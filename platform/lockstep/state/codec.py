@@ -115,6 +115,9 @@ class MigrationFailed(StateError):
 NOT_COMMITTED = "fix the fold; nothing of this batch was committed, the next start folds it again"
 COMPARED_MAX = 1_000
 """Values of a state that are compared with what comes back: a fold that leaves others does so from the first one on."""
+CHECKED_FIRST, CHECKED_EVERY = 64, 1_024
+"""New sessions of a process whose states are compared with what comes back: the mistakes of a fold are alike in all. A
+comparison takes up to a millisecond, which a stream with new sessions in each batch could not pay for all."""
 
 
 class StateSchema(Generic[S]):
@@ -139,6 +142,7 @@ class StateSchema(Generic[S]):
         self.buffers = buffers
         self.migrate = migrate
         self._differences: dict[str, tuple[Incompatibility, ...]] = {self.hash: ()}
+        self._new_sessions = 0
         self.tables: tuple[MapField[Any, Any], ...] = tuple(map(MapField, find_map_types(state_type)))
         # Without tables no hook is needed: a foreign object left by a fold is an error of its own.
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
@@ -156,6 +160,16 @@ class StateSchema(Generic[S]):
             return self._encoder.encode((gate, state))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED) from error
+
+    def check_new_session(self, session: str, state: S, encoded: bytes) -> None:
+        """Check the recovery of some of the new sessions.
+
+        Raises:
+            StateNotOfItsType: See `check_recovery`.
+        """
+        self._new_sessions += 1
+        if self._new_sessions <= CHECKED_FIRST or self._new_sessions % CHECKED_EVERY == 0:
+            self.check_recovery(session, state, encoded)
 
     def check_recovery(self, session: str, state: S, encoded: bytes) -> None:
         """Refuse a state that would come back from its encoded value as another one.

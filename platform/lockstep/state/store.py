@@ -30,8 +30,6 @@ from lockstep.state.timers import SystemEntries
 from lockstep.state.values import BaseRewriter, MapStateStore
 
 _PUT, _REMOVED = b"+", b"-"
-CHECKED_MAX = 8
-"""New sessions of a range whose states are compared with what comes back: the mistakes of a fold are alike in all."""
 
 
 class NotSpilled:
@@ -249,7 +247,6 @@ class PartitionState(Generic[S]):
         self._encoded: list[tuple[SessionEntry[S], bytes]] = []
         self._translation: StateMigrator[S] | None = None
         self.write_back: Callable[[], None] = _do_nothing
-        self._unchecked = CHECKED_MAX
 
     @classmethod
     def open(
@@ -344,9 +341,8 @@ class PartitionState(Generic[S]):
         changes: list[Change] = []
         for session, entry in self.entries.items():
             encoded = encode(session, entry.gate, entry.state)
-            if entry.stored is None and self._unchecked > 0:
-                self._unchecked -= 1
-                self._schema.check_recovery(session, entry.state, encoded)
+            if entry.stored is None:
+                self._schema.check_new_session(session, entry.state, encoded)
             value = mark + encoded
             if value != entry.stored:
                 changes.append((_key(session), value))

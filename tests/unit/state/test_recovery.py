@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pytest
 
-from lockstep.state.codec import StateNotOfItsType, StateSchema
+from lockstep.state.codec import CHECKED_EVERY, CHECKED_FIRST, StateNotOfItsType, StateSchema
 from lockstep.state.decoded_sessions import SessionEntry
-from lockstep.state.store import CHECKED_MAX
 from tests.unit.state.home import Home
 
 
@@ -96,5 +95,11 @@ def test_a_large_state_is_compared_up_to_a_bound(tmp_path: Path) -> None:
     write(StateSchema(Any), tmp_path, [[[0] * 100 for _ in range(100)] for _ in range(100)])
 
 
-def test_the_first_new_sessions_of_a_range_are_looked_at(tmp_path: Path) -> None:
-    write(StateSchema(Any), tmp_path, *[[]] * CHECKED_MAX, (1, 2))
+@pytest.mark.parametrize("before", [CHECKED_FIRST - 1, CHECKED_EVERY - 1])
+def test_the_first_new_sessions_of_a_process_and_some_of_the_others_are_looked_at(tmp_path: Path, before: int) -> None:
+    with pytest.raises(StateNotOfItsType, match=f"session 's{before}'"):
+        write(StateSchema(Any), tmp_path, *[[]] * before, (1, 2))
+
+
+def test_not_every_new_session_is_looked_at(tmp_path: Path) -> None:
+    write(StateSchema(Any), tmp_path, *[[]] * CHECKED_FIRST, (1, 2))
