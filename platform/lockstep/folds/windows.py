@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from typing_extensions import override
@@ -227,7 +227,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         if not isinstance(windows, Windows):
             right = "windows = TumblingWindows(timedelta(minutes=1))"
             raise DeclarationError(f"{kind.__name__}.windows", windows, "are no windows", right)
-        if isinstance(windows, SessionWindows) and kind.merge is WindowFold.merge:
+        if isinstance(windows, SessionWindows) and kind.merge is WindowFold[Any, Any, Any].merge:
             problem = "joins windows when a message comes between them, and merge is not defined"
             raise DeclarationError(f"{kind.__name__}.windows", windows, problem, "define merge(self, first, second)")
 

@@ -102,7 +102,6 @@ class Site:
     sent: int = 0
     shown: list[Mapping[str, MetadataValue]] = field(default_factory=list)
     topic: str = ""
-    instance: DagsterInstance = field(default_factory=DagsterInstance.ephemeral)
 
     def __post_init__(self) -> None:
         self.runs = self.runs.of(adding(self.feed.pattern, Ordered(on_violation=Suspend()), transform=Timed()))
@@ -125,8 +124,9 @@ class Site:
         SHARED.append(self.spark)
         made = make_derived_asset(self.derived, self.runs.settings, owners=["team:tests"])
         resources = {"spark": LentSpark(master="local[1]", driver_memory="1g")}
-        assert materialize([made], instance=self.instance, resources=resources).success
-        event = self.instance.get_latest_materialization_event(AssetKey(["activity", "table"]))
+        with DagsterInstance.ephemeral() as instance:
+            assert materialize([made], instance=instance, resources=resources).success
+            event = instance.get_latest_materialization_event(AssetKey(["activity", "table"]))
         assert event is not None
         assert event.asset_materialization is not None
         return event.asset_materialization.metadata
