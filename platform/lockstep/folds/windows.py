@@ -88,8 +88,7 @@ class _TimeWindows:
     lateness: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:
-        if self.lateness < timedelta(0):
-            raise _refuse(self, "lateness", self.lateness, "is negative", "for example timedelta(seconds=30)")
+        _check_duration(self, "lateness", self.lateness, least=timedelta(0))
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,7 @@ class TumblingWindows(_TimeWindows):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_duration(self, "size", self.size)
+        _check_duration(self, "offset", self.offset, least=timedelta.min)
 
     def list_spans(self, time_us: int) -> list[Span]:
         """The windows of a message, by its event time."""
@@ -143,6 +143,7 @@ class SlidingWindows(_TimeWindows):
         super().__post_init__()
         for name in ("size", "slide"):
             _check_duration(self, name, getattr(self, name))
+        _check_duration(self, "offset", self.offset, least=timedelta.min)
         if self.slide > self.size:
             raise _refuse(self, "slide", self.slide, "leaves messages between windows out", "at most the size")
         if self.size > self.slide * WINDOWS_OF_A_MESSAGE_MAX:
@@ -355,9 +356,11 @@ def _get_order(opened: OpenWindow[A]) -> tuple[int, int]:
     return opened.window.end_us, opened.window.start_us
 
 
-def _check_duration(windows: object, name: str, value: object) -> None:
-    if not isinstance(value, timedelta) or value < MICROSECOND:
-        raise _refuse(windows, name, value, "is no duration", f"{name}=timedelta(minutes=1)")
+def _check_duration(windows: object, name: str, value: object, least: timedelta = MICROSECOND) -> None:
+    if not isinstance(value, timedelta):
+        raise _refuse(windows, name, value, "is no timedelta", f"{name}=timedelta(minutes=1)")
+    if value < least:
+        raise _refuse(windows, name, value, "is too short", f"{name}=timedelta(minutes=1)")
 
 
 def _refuse(windows: object, name: str, value: object, problem: str, instead: str) -> DeclarationError:
