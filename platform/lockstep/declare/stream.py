@@ -208,6 +208,7 @@ _PARTS: Mapping[str, tuple[type, str]] = {
     "objectives": (Objectives, "for example Objectives(freshness=timedelta(minutes=5))"),
     "rules": (Sequence, "for example [NotNull('price')]"),
     "lookups": (Sequence, "for example (INSTRUMENTS,)"),
+    "description": (str, "for example 'Order books of all markets'"),
 }
 
 

@@ -65,6 +65,7 @@ def test_a_name_that_is_no_lower_case_name_is_refused(name: str) -> None:
         ("decoder", Json, "is not of type Decoder\n  next: for example Json()"),
         ("trigger", 5, "is not of type Trigger\n  next: for example Every(seconds=5)"),
         ("limits", {"topics": 5}, "is not of type Limits\n  next: for example Limits(batch_messages=100_000)"),
+        ("description", 5, "is not of type str\n  next: for example 'Order books of all markets'"),
     ],
 )
 def test_a_part_of_another_type_is_refused(part: str, value: object, expected: str) -> None:
