@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import cached_property
 from typing import ClassVar, Final
 
 from lockstep.integrity.buffering import drop_buffer
@@ -174,10 +175,14 @@ class IntegrityClass(ABC):
             return Judgement.SUSPEND
         return verdict
 
-    @property
+    @cached_property
     def suspends(self) -> bool:
         """Whether sessions of this stream may be suspended."""
         return Judgement.SUSPEND in {self.judge(fault) for fault in Fault}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Exclude values computed from the fields."""
+        return {name: value for name, value in self.__dict__.items() if name != "suspends"}
 
     @property
     def is_timed(self) -> bool:

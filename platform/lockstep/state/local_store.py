@@ -95,18 +95,21 @@ def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     return rest[_LENGTH.size : end], rest[end:]
 
 
-def is_key_short_enough(path: Path) -> bool:
-    """Whether the file of a local store contains all of its pages.
+def find_whole_file(path: Path) -> os.stat_result | None:
+    """The file of a local store that contains all of its pages; None without one.
 
     lmdb maps the file, and a page beyond its end raises SIGBUS, which no handler can recover
     from; so the newest meta page's last page is compared with the file's size first.
     """
     try:
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            return _last_page_fits(file.fileno(), size)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return None
+    try:
+        found = os.fstat(handle)
+        return found if _last_page_fits(handle, found.st_size) else None
+    finally:
+        os.close(handle)
 
 
 def _last_page_fits(handle: int, size: int) -> bool:
@@ -133,24 +136,29 @@ of a task thus reach a rebuilt store."""
 
 
 class StoreLock:
-    """An exclusive lock on one local store, released when closed or when the process dies."""
+    """An exclusive lock on one local store, released by its user or when the process dies.
 
-    def __init__(self, handle: int, deaths: int) -> None:
-        self._handle = handle
-        self.deaths = deaths
+    Attributes:
+        deaths: Uses in a row before this one that died.
+    """
 
-    @classmethod
-    def take(cls, path: Path) -> StoreLock | None:
-        """Take the lock without waiting; None when another process has it."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: Path) -> None:
+        """Open the lock's file; nothing is locked yet."""
+        self._path = path
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.deaths = 0
+
+    def take(self) -> bool:
+        """Take the lock without waiting; False when another process has it, or its file is no longer at its path."""
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        deaths = int.from_bytes(os.pread(handle, 1, 0))
-        os.pwrite(handle, bytes([min(deaths + 1, 255)]), 0)
-        return cls(handle, deaths)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._path.stat().st_ino != os.fstat(self._handle).st_ino:
+                return False
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        self.deaths = int.from_bytes(os.pread(self._handle, 1, 0))
+        os.pwrite(self._handle, bytes([min(self.deaths + 1, 255)]), 0)
+        return True
 
     @property
     def copy_is_suspect(self) -> bool:
@@ -158,9 +166,12 @@ class StoreLock:
         return self.deaths > DEATHS_MAX
 
     def release(self) -> None:
-        """Record that this use ended normally, and release the lock."""
+        """Record that this use ended normally, and release the lock. It may be taken again."""
         os.pwrite(self._handle, b"\0", 0)
         fcntl.flock(self._handle, fcntl.LOCK_UN)  # closing alone would leave it with a forked child
+
+    def close(self) -> None:
+        """Close the lock's file: after `release`, or when it could not be taken."""
         os.close(self._handle)
 
 
@@ -169,8 +180,78 @@ MAP_BYTES = 64 << 30
 never has to grow under a reader; a process has 128 TiB, which bounds open stores to about 2,000."""
 
 
+class StoreFile:
+    """The file of a local store, open: the user's that has its lock, or private.
+
+    Attributes:
+        environment: lmdb's view of the file.
+        is_private: Whether the file has no name, and is gone when it is closed.
+        size: Bytes of the file when it was opened.
+    """
+
+    def __init__(self, path: Path | None, lock: StoreLock | None, scratch: Path | None = None) -> None:
+        """Open the file at `path` under its lock, or a private one without either, on the disk of `scratch`.
+
+        Raises:
+            LocalStoreCorrupt: Not even an empty file can be made.
+        """
+        self._path, self._lock, self._scratch = path, lock, scratch
+        self.is_private, self.size, self._inode = path is None, 0, 0
+        self.environment = self._opened()
+
+    def take(self) -> bool:
+        """Use it again after a release, as others have left it; False when its lock cannot be had.
+
+        Raises:
+            LocalStoreCorrupt: It cannot be opened again.
+        """
+        if self._lock is None or not self._lock.take():
+            return False
+        found = None if self._path is None else find_whole_file(self._path)
+        if self._lock.copy_is_suspect or found is None:
+            self.reset()
+        elif found.st_ino != self._inode:
+            self.environment.close()
+            self.environment = self._opened()
+        else:
+            self.size = found.st_size
+        return True
+
+    def reset(self) -> None:
+        """Discard everything and begin with an empty file."""
+        self.environment.close()
+        with _damage():
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+        self.environment = self._opened()
+
+    def release(self) -> None:
+        """End a use; the file stays open."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Close the file, after `release`."""
+        self.environment.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _opened(self) -> lmdb.Environment:
+        if self._path is None:
+            return _private_environment(self._scratch)
+        try:
+            made = _environment(self._path)
+        except LocalStoreCorrupt:
+            self._path.unlink(missing_ok=True)
+            made = _environment(self._path)
+        with _damage():
+            found = self._path.stat()
+        self._inode, self.size = found.st_ino, found.st_size
+        return made
+
+
 class LocalStore:
-    """The state of one partition as of its stamp. Closed by its opener.
+    """One use of the state of one partition as of its stamp. Closed by its opener.
 
     All methods raise `LocalStoreCorrupt` when lmdb or a checksum finds the file wrong, or the disk full.
 
@@ -179,21 +260,13 @@ class LocalStore:
         is_open: Whether it may be used.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        lock: StoreLock | None,
-        on_close: Callable[[LocalStore], None],
-        scratch: Path | None = None,
-    ) -> None:
-        """Open the store at `path` under its lock, or a private one without either, on the disk of `scratch`."""
-        self._path, self._scratch = path, scratch
-        self._lock = lock
+    def __init__(self, file: StoreFile, on_close: Callable[[LocalStore], None]) -> None:
+        """Use an open file; `on_close` closes it, or leaves it open for a later use."""
+        self.file = file
         self._on_close = on_close
-        self.is_private = path is None
+        self.is_private = file.is_private
         self.is_open = True
         self._reader: lmdb.Transaction | None = None
-        self._environment = self._opened()
 
     def stamp(self) -> bytes | None:
         """The last stamp; None for a store without one, or with a damaged one."""
@@ -207,7 +280,7 @@ class LocalStore:
     def is_empty(self) -> bool:
         """Whether the store is empty, without even a stamp."""
         with _damage():
-            return int(self._environment.stat()["entries"]) == 0
+            return int(self.file.environment.stat()["entries"]) == 0
 
     def get(self, session: bytes) -> bytes | None:
         """The value of a session; None when it has none."""
@@ -234,7 +307,7 @@ class LocalStore:
         """
         newer, before = iter(changes), b""
         at, change = _next_change(newer)
-        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+        with _damage(), self.file.environment.begin() as transaction, transaction.cursor() as cursor:
             for key in chain(cursor.iternext(keys=True, values=False), (_END,)):
                 if key <= before:
                     raise LocalStoreCorrupt("the keys are out of order")
@@ -249,7 +322,7 @@ class LocalStore:
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Entries with short names by prefix, after a given name, in order, at most so many."""
         found: list[tuple[bytes, bytes]] = []
-        with _damage(), self._environment.begin() as transaction, transaction.cursor() as cursor:
+        with _damage(), self.file.environment.begin() as transaction, transaction.cursor() as cursor:
             more = cursor.set_range(make_store_key(after))
             while more and len(found) < most and bytes(cursor.key()).startswith(make_store_key(prefix)):
                 key, value = decode_entry(bytes(cursor.key()), bytes(cursor.value()))
@@ -266,7 +339,7 @@ class LocalStore:
     def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
         """Put and remove entries and set the stamp (None: remove it), in one transaction."""
         self._end_reading()
-        with _damage(), self._environment.begin(write=True) as transaction:
+        with _damage(), self.file.environment.begin(write=True) as transaction:
             _put_all(transaction, changes)
             for session, value in changes:
                 if value is None:
@@ -279,11 +352,7 @@ class LocalStore:
     def reset(self) -> None:
         """Discard everything and begin with an empty file."""
         self._end_reading()
-        self._environment.close()
-        with _damage():
-            if self._path is not None:
-                self._path.unlink(missing_ok=True)
-        self._environment = self._opened()
+        self.file.reset()
 
     def close(self) -> None:
         """End the use and release the lock. May be called again."""
@@ -291,22 +360,11 @@ class LocalStore:
             return
         self.is_open = False
         self._end_reading()
-        self._environment.close()
-        if self._lock is not None:
-            self._lock.release()
+        self.file.release()
         self._on_close(self)
 
-    def _opened(self) -> lmdb.Environment:
-        if self._path is None:
-            return _private_environment(self._scratch)
-        try:
-            return _environment(self._path)
-        except LocalStoreCorrupt:
-            self._path.unlink(missing_ok=True)
-            return _environment(self._path)
-
     def _begin_reading(self) -> lmdb.Transaction:
-        self._reader = self._environment.begin()
+        self._reader = self.file.environment.begin()
         return self._reader
 
     def _end_reading(self) -> None:

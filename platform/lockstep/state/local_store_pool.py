@@ -13,12 +13,14 @@ import os
 import re
 import resource
 import shutil
+import time
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import quote
 
 from lockstep.state.decoded_sessions import ENTRY_BYTES, SessionCache
-from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreLock, is_key_short_enough
+from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreFile, StoreLock, find_whole_file
 
 BYTES_MAX = 96_000_000
 """Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as large: about
@@ -73,8 +75,65 @@ HANDLES_EACH = 3
 HANDLES_SPARE = 256
 """File handles left to the rest of the process: Kafka sockets, Parquet files, Python."""
 
+IDLE_FILES_MAX = 500
+"""Files open between batches: each takes up to 0.3 MB of memory for lmdb's lists."""
+IDLE_BYTES_MAX = 64_000_000
+"""Larger files are closed: their pages would count as memory of the process, and a batch of theirs costs more."""
+IDLE_SECONDS = 300.0
+"""A file that was not used for so long is closed: its partition may be elsewhere, or gone."""
+
 _BOOT_FOLDER = re.compile(r"boot-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class IdleFiles:
+    """Files of local stores that a process leaves open from one batch to the next, without their locks.
+
+    Another process may use and change them meanwhile. To open a file takes longer than a small batch of its partition.
+    """
+
+    def __init__(self, files_max: int = IDLE_FILES_MAX) -> None:
+        """None yet; with `files_max` 0 it stays so."""
+        self._files_max, self._process = files_max, os.getpid()
+        self._files: dict[Path, tuple[StoreFile, float]] = {}
+
+    def take(self, path: Path) -> StoreFile | None:
+        """The open file of a store, under its lock; None when it is not here, or its lock cannot be had."""
+        if self._process != os.getpid():  # a forked process shares the locks of the one before it
+            self._files, self._process = {}, os.getpid()
+        file, _ = self._files.pop(path, (None, 0.0))
+        if file is None:
+            return None
+        try:
+            if file.take():
+                return file
+        except LocalStoreCorrupt:
+            file.release()
+        file.close()
+        return None
+
+    def keep(self, path: Path, file: StoreFile) -> None:
+        """Leave a file open, after the release of its lock; it is closed when there are many, or it is large."""
+        if len(self._files) < self._files_max and file.size <= IDLE_BYTES_MAX:
+            self._files[path] = file, time.monotonic()
+        else:
+            file.close()
+
+    def close_first(self, unused_seconds: float = 0.0) -> bool:
+        """Close the file that was used least recently, unless it was used since; False where there is none."""
+        path = next(iter(self._files), None)
+        if path is None or time.monotonic() - self._files[path][1] < unused_seconds:
+            return False
+        file, _ = self._files.pop(path)
+        file.close()
+        return True
+
+    def __len__(self) -> int:
+        """Their number."""
+        return len(self._files)
+
+
+OF_THIS_PROCESS: Final = IdleFiles()
 
 
 class LocalStorePool:
@@ -94,6 +153,7 @@ class LocalStorePool:
         copies_max: int | None = None,
         budget: MemoryBudget | None = None,
         decoded: SessionCache | None = None,
+        idle: IdleFiles = OF_THIS_PROCESS,
     ) -> None:
         """Check the location; nothing is created before a store is opened.
 
@@ -104,6 +164,7 @@ class LocalStorePool:
             copies_max: Stores open at once; by default limited by file handles and address space.
             budget: Memory budget of all states that are opened here, together.
             decoded: Sessions that the process keeps decoded; by default none.
+            idle: Files that the process leaves open.
         """
         self.budget = budget or MemoryBudget()
         self.decoded = decoded or SessionCache(bytes_max=0)
@@ -114,17 +175,18 @@ class LocalStorePool:
         self._folder = self._boot / f"v{STORE_VERSION}" / stream if self._boot else None
         self._copies_max = copies_max or compute_copies_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._open: dict[LocalStore, None] = {}
+        self._idle = idle
+        while idle.close_first(unused_seconds=IDLE_SECONDS):
+            pass
 
     def open(self, topic_id: str, partition: int) -> LocalStore:
         """Open a partition's store, or a private empty one when another process is using it.
 
-        Closes the store opened first when too many are open: its user opens it again when needed.
+        Closes idle ones and then the store opened first when too many are open: its user opens it again when needed.
 
         Raises:
             LocalStoreCorrupt: Not even an empty store can be created.
         """
-        while len(self._open) >= self._copies_max:
-            next(iter(self._open)).close()
         try:
             store = self._opened(topic_id, partition)
         except OSError as error:
@@ -142,39 +204,61 @@ class LocalStorePool:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise LocalStoreCorrupt(str(error)) from error
-        return LocalStore(None, None, lambda _: None, self._root)
+        return LocalStore(StoreFile(None, None, self._root), lambda store: store.file.close())
 
     def _opened(self, topic_id: str, partition: int) -> LocalStore:
         if self._folder is None:
-            return LocalStore(None, None, self._closed)
-        name = f"{quote(topic_id, safe='')}-{partition}"
-        lock = self._locked(self._folder / f"{name}.lock")
+            self._make_room()
+            return LocalStore(StoreFile(None, None), self._closed)
+        path = self._folder / f"{quote(topic_id, safe='')}-{partition}.lmdb"
+        file = self._idle.take(path)
+        if file is None:
+            self._make_room()
+            file = self._open_file(path)
+        return LocalStore(file, partial(self._closed, path=path))
+
+    def _make_room(self) -> None:
+        while len(self._open) + len(self._idle) >= self._copies_max:
+            if not self._idle.close_first():
+                next(iter(self._open)).close()
+
+    def _open_file(self, path: Path) -> StoreFile:
+        """The file of a store, or a private one when another process is using it."""
+        lock = self._locked(path.with_suffix(".lock"))
         if lock is None:
-            return LocalStore(None, None, self._closed)
+            return StoreFile(None, None)
         try:
-            path = self._folder / f"{name}.lmdb"
-            if lock.copy_is_suspect or not is_key_short_enough(path):
+            if lock.copy_is_suspect or find_whole_file(path) is None:
                 path.unlink(missing_ok=True)
-            return LocalStore(path, lock, self._closed)
+            return StoreFile(path, lock)
         except (LocalStoreCorrupt, OSError):
             lock.release()
+            lock.close()
             raise
 
     def _locked(self, path: Path) -> StoreLock | None:
         try:
-            return StoreLock.take(path)
+            lock = StoreLock(path)
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._remove_other_boots()
-            return StoreLock.take(path)
+            lock = StoreLock(path)
+        if lock.take():
+            return lock
+        lock.close()
+        return None
 
     def _remove_other_boots(self) -> None:
         for folder in self._root.iterdir():
             if folder != self._boot and _BOOT_FOLDER.fullmatch(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _closed(self, store: LocalStore) -> None:
+    def _closed(self, store: LocalStore, path: Path | None = None) -> None:
         self._open.pop(store, None)
+        if path is None or store.is_private:
+            store.file.close()
+        else:
+            self._idle.keep(path, store.file)
 
 
 def read_boot_id() -> str | None:

@@ -436,8 +436,7 @@ class PartitionState(Generic[S]):
         """The header of the address's segment."""
         if self.address.segment is None:
             return None
-        self._store.use(LocalStore.stamp)
-        return self._store.recovered.header if self._store.recovered else None
+        return self._store.use(lambda _: self._store.recovered.header if self._store.recovered else None)
 
 
 def _do_nothing() -> None:

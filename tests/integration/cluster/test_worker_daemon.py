@@ -88,10 +88,11 @@ import sys, tempfile
 from pathlib import Path
 import psutil
 from lockstep.spark.worker_daemon import set_malloc_options
-from lockstep.state.local_store import LocalStore
+from lockstep.state.local_store import LocalStore, StoreFile
 assert set_malloc_options()
 def opened(folder, count):
-    stores = [LocalStore(Path(folder, str(number)), None, lambda _: None) for number in range(count)]
+    files = [StoreFile(Path(folder, str(number)), None) for number in range(count)]
+    stores = [LocalStore(file, lambda store: store.file.close()) for file in files]
     for store in stores:
         store.apply([(b"session", b"value")], b"stamp")
     return stores

@@ -11,7 +11,7 @@ import msgspec
 from lockstep.state.changelog import StateFileWriter, StateVersion, make_empty_state
 from lockstep.state.codec import StateSchema
 from lockstep.state.decoded_sessions import SessionCache, SessionEntry
-from lockstep.state.local_store_pool import LocalStorePool
+from lockstep.state.local_store_pool import IdleFiles, LocalStorePool
 from lockstep.state.restore import Restored
 from lockstep.state.store import PartitionState
 
@@ -39,6 +39,7 @@ class Home:
     copies_max: int = 100
     schema: StateSchema[Panel] = field(default_factory=lambda: StateSchema[Panel](Panel))
     decoded: SessionCache = field(default_factory=lambda: SessionCache(bytes_max=0))
+    idle: IdleFiles = field(default_factory=lambda: IdleFiles(files_max=0))
 
     def start(self, partition: int = 0) -> StateVersion:
         """The empty state of a partition."""
@@ -47,7 +48,12 @@ class Home:
     def local_stores(self) -> LocalStorePool:
         """The hot folder, as a new process would open it."""
         return LocalStorePool(
-            self.local_root, self.durable, boot=self.boot, copies_max=self.copies_max, decoded=self.decoded
+            self.local_root,
+            self.durable,
+            boot=self.boot,
+            copies_max=self.copies_max,
+            decoded=self.decoded,
+            idle=self.idle,
         )
 
     def open(self, address: StateVersion, local_stores: LocalStorePool | None = None) -> PartitionState[Panel]:

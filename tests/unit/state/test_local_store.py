@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from lockstep.errors import LockstepError
 from lockstep.state.changelog import RestoreKind, StateFileWriter, StateVersion
-from lockstep.state.local_store import KeyCollision, LocalStore, LocalStoreCorrupt, is_key_short_enough, sort_changes
+from lockstep.state.local_store import (
+    KeyCollision,
+    LocalStore,
+    LocalStoreCorrupt,
+    StoreFile,
+    find_whole_file,
+    sort_changes,
+)
 from lockstep.state.local_store_pool import COPIES_MAX, LocalStorePool, compute_copies_max, read_boot_id
 from lockstep.state.restore import LocalStateUnusable
 from tests.unit.state.home import OTHER_BOOT, Home, put
@@ -174,9 +181,9 @@ def test_a_damaged_copy_is_rebuilt_without_a_word(home: Home, damage: Callable[[
 def test_a_whole_file_fits_and_one_cut_short_does_not(home: Home) -> None:
     filled(home)
     copy = home.copies()[0]
-    assert is_key_short_enough(copy)
+    assert find_whole_file(copy) is not None
     copy.write_bytes(copy.read_bytes()[:-1])
-    assert not is_key_short_enough(copy)
+    assert find_whole_file(copy) is None
 
 
 FLIP = """
@@ -225,6 +232,10 @@ def test_a_flipped_bit_is_harmless_or_found_within_three_attempts(home: Home) ->
     assert rebuilt > 0
 
 
+def _close(store: LocalStore) -> None:
+    store.file.close()
+
+
 KEYS = st.sampled_from([b"", b"a", b"ab", b"b", b"\xf9a\xff", b"x" * 510, b"x" * 511, b"y" * 600])
 VALUE = st.binary(max_size=3)
 
@@ -233,7 +244,7 @@ VALUE = st.binary(max_size=3)
 def test_items_after_changes_are_those_of_a_store_with_the_changes(
     stored: dict[bytes, bytes], changes: dict[bytes, bytes | None]
 ) -> None:
-    store = LocalStore(None, None, lambda _: None)
+    store = LocalStore(StoreFile(None, None), _close)
     store.apply(list(stored.items()), b"stamp")
     ahead = list(store.items(sort_changes(changes.items())))
     store.apply(list(changes.items()), b"stamp")
@@ -245,12 +256,12 @@ def test_items_after_changes_are_those_of_a_store_with_the_changes(
 
 def test_keys_out_of_order_are_found_behind_changes_too(tmp_path: Path) -> None:
     path = tmp_path / "copy"
-    store = LocalStore(path, None, lambda _: None)
+    store = LocalStore(StoreFile(path, None), _close)
     store.apply([(b"first", b"1"), (b"other", b"2")], None)
     store.close()
     swapped = path.read_bytes().replace(b"kfirst", b"*").replace(b"kother", b"kfirst").replace(b"*", b"kother")
     path.write_bytes(swapped)
-    store = LocalStore(path, None, lambda _: None)
+    store = LocalStore(StoreFile(path, None), _close)
     with pytest.raises(LocalStoreCorrupt, match="out of order"):
         list(store.items([(b"first", b"3"), (b"other", b"4")]))
     store.close()

@@ -31,7 +31,7 @@ from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_messa
 from lockstep.engine.executor.lookup_table import LookupCache
 from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutcome, FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
-from lockstep.engine.executor.row_buffer import Spill
+from lockstep.engine.executor.row_buffer import Spill, encode_few
 from lockstep.engine.executor.sessions import count_digests
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
@@ -211,6 +211,9 @@ def read_and_fold(opener: RangeOpener, ranges: list[RangeInProgress]) -> None:
         with name_partition(work.planned.position):
             if work.planned.watermark_us is not None:
                 work.fold.advance(work.planned.watermark_us)
+    encode_few(work.fold.emission for work in ranges)
+    for work in ranges:
+        with name_partition(work.planned.position):
             work.fold.finish(work.reached)
         work.bounds = msgspec.structs.replace(work.bounds, until=max(work.bounds.until, work.reached), beyond=0)
 

@@ -1,0 +1,92 @@
+"""Rows of many ranges are encoded together, and are what each range alone would have made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.engine.executor.row_buffer import CHUNK_ROWS, FEW_ROWS, MessageOrigin, RowBuffer, encode_few
+from lockstep.engine.protocol import Counts
+from lockstep.integrity.base import PartitionTime
+from lockstep.model.position import Position
+from lockstep.table.row_encoder import RowRejected, RowsBuilder
+
+
+class Reading(msgspec.Struct):
+    """A row."""
+
+    value: int
+    name: str | None = None
+
+
+BUILDER = RowsBuilder(Reading)
+MESSAGES = st.lists(
+    st.tuples(
+        st.integers(0, 3), st.sampled_from("ab"), st.none() | st.integers(1, 9), st.none() | st.integers(0, 10**9)
+    ),
+    max_size=30,
+)
+Messages = Sequence[tuple[int, str, int | None, int | None]]
+"""Number of rows, session, sequence, event time of each message."""
+
+
+def make_buffers(ranges: Sequence[Messages], *, behind: int = 0) -> list[RowBuffer]:
+    """Ranges of one partition each; `behind`: rows come from so many offsets before the one that is processed."""
+    buffers = []
+    for partition, messages in enumerate(ranges):
+        position = Position(topic="readings", topic_id="id", partition=partition, next_offset=100, rows_emitted=2)
+        buffer = RowBuffer(BUILDER, position, Counts(), PartitionTime())
+        for at, (rows, session, sequence, time) in enumerate(messages):
+            origin: MessageOrigin = (100 + at, rows, session, sequence, time, 100 + at + behind * (partition % 2))
+            buffer.proofs.append(origin)
+            buffer.rows += [Reading(1_000 * partition + at, session) for _ in range(rows)]
+        buffers.append(buffer)
+    return buffers
+
+
+def describe(buffer: RowBuffer) -> tuple[object, ...]:
+    """All that a range has come to."""
+    rows = pa.Table.from_batches(buffer.batches, BUILDER.schema).to_pylist() if buffer.batches else []
+    counts = msgspec.to_builtins(buffer._counts)  # noqa: SLF001
+    return rows, counts, buffer.rows_written, buffer.event_time_us, buffer.emitted_at(99 + len(rows)), buffer.rows
+
+
+@given(ranges=st.lists(MESSAGES, max_size=6), behind=st.integers(0, 2))
+def test_together_they_are_what_each_would_be_alone(ranges: list[Messages], behind: int) -> None:
+    together, alone = make_buffers(ranges, behind=behind), make_buffers(ranges, behind=behind)
+    encode_few(together)
+    for buffer in (*together, *alone):
+        buffer.flush()
+    assert list(map(describe, together)) == list(map(describe, alone))
+
+
+def test_many_ranges_with_a_few_rows_are_few_batches() -> None:
+    buffers = make_buffers([[(2, "a", 1, 5)]] * CHUNK_ROWS)
+    encode_few(buffers)
+    assert all(buffer.batches[0].num_rows == 2 and not buffer.rows for buffer in buffers)
+    values = [buffer.batches[0].column("value").buffers()[1] for buffer in buffers]
+    assert len({value.address for value in values if value is not None}) == 2
+
+
+def test_a_range_with_many_rows_keeps_them_for_its_own_batch() -> None:
+    many, few = make_buffers([[(FEW_ROWS + 1, "a", 1, 5)], [(1, "a", 1, 5)]])
+    encode_few([many, few])
+    assert (len(many.rows), len(few.rows)) == (FEW_ROWS + 1, 0)
+
+
+@pytest.mark.parametrize("wrong", [2**63, 1.5, None])
+def test_a_value_that_fits_no_column_is_found_in_its_own_range(wrong: object) -> None:
+    buffers = make_buffers([[(1, "a", 1, 5)]] * 3)
+    buffers[1].rows[0] = Reading(wrong)  # type: ignore[arg-type]  # the fault
+    encode_few(buffers)
+    with pytest.raises(RowRejected, match=r"readings/1@100 row 2: column value"):
+        buffers[1].flush()
+    assert buffers[1].rows_written == 0
+    for buffer in (buffers[0], buffers[2]):
+        buffer.flush()
+        assert buffer.rows_written == 1
