@@ -13,7 +13,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
@@ -54,12 +54,13 @@ from lockstep.table.ledger import read_ledger, read_ledger_file
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream
 from tests.correctness.walk.checking import check, read_exported
-from tests.correctness.walk.killing import kill_after
+from tests.correctness.walk.killing import Moment, do_in_process, kill_after
 from tests.correctness.walk.producing import Place, Producing
 from tests.correctness.walk.walked_stream import EXPIRED, FROM_SNAPSHOT, GROWN, LOSS, GivenUp, Release, Segment
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from lockstep import Export
@@ -71,6 +72,7 @@ BETWEEN_SECONDS = 1.5 * OLDEST_FILE_SECONDS
 FOREVER = 10.0 * 365 * 86_400
 SHADOW = "walked_shadow"
 RESUMPTIONS_MAX = 60
+WRITES_MAX = 1_000_000
 Segments = dict[Place, list[Segment]]
 Note = str | None
 """What a step did, for the message of a walk that fails; None where there was nothing to do."""
@@ -189,11 +191,17 @@ class Walk:
             *(*topics, *tables, *shadows, *copies, *cleaning),
         ]
 
-    def do(self, action: Callable[[], Note]) -> bool:
-        """A step, unless it finds nothing to do."""
+    @contextmanager
+    def clocked(self) -> Iterator[None]:
+        """Hours are those of the walk."""
         with ExitStack() as stack:
             for module in (planner, retain, compacting):
                 stack.enter_context(patch.object(module, "find_current_hour", self.find_hour))
+            yield
+
+    def do(self, action: Callable[[], Note]) -> bool:
+        """A step, unless it finds nothing to do."""
+        with self.clocked():
             note = action()
         if note is None:
             return False
@@ -584,13 +592,30 @@ class Walk:
             self.restore: lambda *_: self._after_killed_restore(),
         }
         action, before, model = self.choose.choice(list(after)), self.head, self.model
-        note: Note = None
-        with kill_after(int(self.choose.expovariate(1 / 12))) as killed:
-            note = action()
+        note, killed = self._do_killed(action)
         if not killed:
             return None if note is None else f"not {action.__name__}: {note}"
         after[action](model, before)
-        return f"{action.__name__} at {killed[0]}"
+        return f"{action.__name__} at {killed}"
+
+    def _do_killed(self, action: Callable[[], Note]) -> tuple[Note, str]:
+        """What an action says, and where it was killed, here or with a process of its own."""
+        writes, note = int(self.choose.expovariate(1 / 12)), cast("Note", None)
+        if self.choose.random() < 0.5:
+            with kill_after(writes) as killed:
+                note = action()
+            return note, "".join(killed)
+        if action == self.read_more:  # what is sent must be known here
+            action = self.run
+            self.kafka.send()
+        seconds = self.choose.choice((None, self.choose.expovariate(1 / 0.2)))
+        moment = Moment(writes if seconds is None else WRITES_MAX, seconds)
+        done = do_in_process(self, action.__name__, moment)
+        if done is None:
+            return None, f"SIGKILL, {moment}"
+        note, left = done
+        vars(self).update(left)
+        return note, ""
 
     def _after_killed_rewind(self, model: Model, before: Head) -> None:
         head = self.head
