@@ -13,6 +13,7 @@ from lockstep import (
     Export,
     Halt,
     Kind,
+    Lookup,
     MapState,
     Record,
     Sequence,
@@ -76,10 +77,24 @@ class WiderReading(msgspec.Struct):
     unit: str | None = None
 
 
+class Extra(msgspec.Struct, frozen=True):
+    """What each value of a name counts more."""
+
+    name: str
+    more: int
+
+
+EXTRAS = Lookup("extras", "extras", key="name", row=Extra)
+
+
 class Walked(Transform[Sent, S, R], Generic[S, R]):
     """What all releases share: values are added up by name."""
 
     unit, bias = "", 0
+
+    def __init__(self, *, looks_up: bool = False) -> None:
+        """Look up what each value counts more, or not."""
+        self.looks_up = looks_up
 
     def envelope(self, message: Sent, record: Record) -> Envelope:
         """The session is the key."""
@@ -92,7 +107,8 @@ class Walked(Transform[Sent, S, R], Generic[S, R]):
     def add(self, held: Any, message: Sent) -> Iterable[Any]:
         """Add, and give a row a value."""
         for name, more in message.values.items():
-            held[name] = held.get(name, 0) + more
+            extra = EXTRAS.get(name) if self.looks_up else None
+            held[name] = held.get(name, 0) + more + (0 if extra is None else extra.more)
             if more == POISON:
                 raise ZeroDivisionError("poison")
             value, total = held[name] + self.bias, sum(held[each] for each in held)
@@ -200,11 +216,17 @@ class RowsBiased(WideRows):
 
 
 class Release(NamedTuple):
-    """A release: which state and rows, whether biased, and whether it halts."""
+    """A release: which state and rows, whether biased, whether it halts, and whether it looks up.
+
+    One of windows has them in place of all that, in order where it reorders.
+    """
 
     number: int = 0
     is_biased: bool = False
     halts: bool = True
+    looks_up: bool = False
+    has_windows: bool = False
+    reorders: bool = False
 
     @property
     def unit(self) -> str | None:
@@ -217,18 +239,20 @@ class Release(NamedTuple):
         return Stream(
             name=name,
             topics=Topics(pattern=pattern),
-            transform=(biased if self.is_biased else plain)[self.number](),
+            transform=(biased if self.is_biased else plain)[self.number](looks_up=self.looks_up),
+            lookups=(EXTRAS,) if self.looks_up else (),
             integrity=Strict(evidence=Sequence(), on_violation=Halt() if self.halts else Suspend()),
             export=Export() if name == "walked" else None,
         )
 
 
 class Segment(NamedTuple):
-    """Offsets of a partition up to `until`, read by a batch of a release."""
+    """Offsets of a partition up to `until`, read by a batch of a release with what each name counts more."""
 
     until: int
     batch: int
     release: Release
+    extras: Mapping[str, int] | None = None
 
 
 EXPIRED, FROM_SNAPSHOT, LOSS, GROWN = "expired", "from-snapshot", "accept-loss", "grown"
@@ -243,20 +267,21 @@ class GivenUp(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What a partition must hold: rows by batch, states by session, offsets in quarantine."""
+    """What a partition must hold: rows by batch, states by session, offsets in quarantine and in the late table."""
 
     rows: list[tuple[int, tuple[Any, ...]]]
-    states: dict[str, dict[str, int]]
+    states: dict[str, Any]
     quarantined: dict[int, str]
+    late: dict[int, str]
 
 
 class Fold:
     """A plain fold of one partition: what is wrong in a session suspends it until its next snapshot."""
 
     def __init__(self) -> None:
-        self.states: dict[str, dict[str, int]] = {}
+        self.states: dict[str, Any] = {}
         self.numbers: dict[str, int] = {}
-        self.out = Folded([], self.states, {})
+        self.out = Folded([], self.states, {}, {})
 
     def arrive(self, offset: int, erased: Collection[tuple[str, int]], given_up: Collection[GivenUp]) -> None:
         """What happens before a message: erasures, and sessions that wait since their topic has grown."""
@@ -322,20 +347,21 @@ class Fold:
         """A row a value."""
         state, release = self.states[key], segment.release
         for row, (name, more) in enumerate(message["values"].items()):
-            state[name] = state.get(name, 0) + more
+            state[name] = state.get(name, 0) + more + (segment.extras or {}).get(name, 0)
             value = state[name] + 1000 * release.is_biased
             made = (offset, row, key, message["seq"], name, value, sum(state.values()), release.unit)
             self.out.rows.append((segment.batch, made))
 
 
 def fold(
+    folding: Fold,
     log: list[tuple[str, bytes]],
     segments: list[Segment],
     erased: Collection[tuple[str, int]],
     given_up: Collection[GivenUp],
 ) -> Folded:
     """What a partition holds: of a log, what was read of it, which sessions were erased where, what was given up."""
-    folding, at = Fold(), 0
+    at = 0
     for segment in segments:
         while at < segment.until:
             folding.arrive(at, erased, given_up)
