@@ -24,7 +24,7 @@ from tests.correctness.walk.walked_windows import FoldWindows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.delta_log import Head, SideFile
+    from lockstep.table.delta_log import Head, SideBatch
     from tests.correctness.walk.producing import Place
     from tests.correctness.walk.walking import Walk
 
@@ -80,7 +80,7 @@ def check_aside(walk: Walk, head: Head, expected: dict[Place, Folded]) -> None:
         _check_side(walk.folders.late, head, head.late, {place: each.late for place, each in expected.items()})
 
 
-def _check_side(folder: Path, head: Head, newest: SideFile | None, expected: dict[Place, dict[int, str]]) -> None:
+def _check_side(folder: Path, head: Head, newest: SideBatch | None, expected: dict[Place, dict[int, str]]) -> None:
     rows = DeltaTable(folder).to_pyarrow_table().to_pylist() if delta_log.has_log(folder) else []
     if newest is not None and newest.batch not in {row["batch"] for row in rows}:
         return  # a kill left the newest ones out, which the next start adds
@@ -148,7 +148,12 @@ def check_files(walk: Walk, head: Head) -> None:
 
 
 def prove(walk: Walk, head: Head) -> None:
-    """By `lockstep verify`, as far as Kafka, a promotion and the table that is looked up let it."""
+    """By `lockstep verify`, as far as Kafka, a promotion and the table that is looked up let it.
+
+    It judges all messages by the class of today: where that has changed, it may find violations.
+    """
+    if len({each.is_ordered for each in walk.model.released.values()}) > 1:
+        return
     report = verify_stream(walk.runs.stream, walk.folders, walk.runs.settings.kafka)
     assert report.violations == (), (report.violations, report.notes)
     read = walk.looked_up.is_lost or any(not each.looks_up for each in walk.model.released.values())

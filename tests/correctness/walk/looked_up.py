@@ -37,9 +37,11 @@ class LookedUp:
         some = {name: self.choose.randint(10, 99) for name in self.choose.sample("xyz", self.choose.randint(0, 3))}
         held = self.known[self.newest] if self.known else {}
         rows = pa.table({"name": pa.array(some, pa.string()), "more": pa.array(some.values(), pa.int64())})
-        mode = "overwrite" if held.keys() & some.keys() or not held else "append"
-        write_deltalake(self.path, rows, mode=mode)
-        return self._note({**held, **some} if mode == "append" else some)
+        if not held or held.keys() & some.keys():
+            write_deltalake(self.path, rows, mode="overwrite")
+            return self._note(some)
+        write_deltalake(self.path, rows, mode="append")
+        return self._note({**held, **some})
 
     def compact(self) -> str:
         """Another version with the same rows."""

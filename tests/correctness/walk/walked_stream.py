@@ -15,6 +15,7 @@ from lockstep import (
     Kind,
     Lookup,
     MapState,
+    Ordered,
     Record,
     Sequence,
     Stream,
@@ -216,7 +217,7 @@ class RowsBiased(WideRows):
 
 
 class Release(NamedTuple):
-    """A release: which state and rows, whether biased, whether it halts, and whether it looks up.
+    """A release: which state and rows, whether biased, whether it halts, looks up, and may skip numbers.
 
     One of windows has them in place of all that, in order where it reorders.
     """
@@ -225,6 +226,7 @@ class Release(NamedTuple):
     is_biased: bool = False
     halts: bool = True
     looks_up: bool = False
+    is_ordered: bool = False
     has_windows: bool = False
     reorders: bool = False
 
@@ -236,12 +238,14 @@ class Release(NamedTuple):
     def declare(self, pattern: str, name: str = "walked") -> Stream[Any, Any, Any]:
         """The declaration."""
         plain, biased = (First, Wide, WideSum, WideRows), (FirstBiased, WideBiased, SumBiased, RowsBiased)
+        policy = Halt() if self.halts else Suspend()
+        strict = Strict(evidence=Sequence(), on_violation=policy)
         return Stream(
             name=name,
             topics=Topics(pattern=pattern),
             transform=(biased if self.is_biased else plain)[self.number](looks_up=self.looks_up),
             lookups=(EXTRAS,) if self.looks_up else (),
-            integrity=Strict(evidence=Sequence(), on_violation=Halt() if self.halts else Suspend()),
+            integrity=Ordered(on_violation=policy) if self.is_ordered else strict,
             export=Export() if name == "walked" else None,
         )
 
@@ -314,17 +318,20 @@ class Fold:
         except ValueError:
             self.pass_over(offset, key)
             return
+        last, number, may_skip = self.numbers.get(key), message["seq"], segment.release.is_ordered
         if message["kind"] == "snapshot":
-            if key in self.numbers and message["seq"] not in {self.numbers[key], self.numbers[key] + 1}:
+            if not may_skip and last is not None and number not in {last, last + 1}:
                 self.suspend(offset, key)
                 return
-            self.states[key], self.numbers[key] = dict(message["values"]), message["seq"]
-        elif key not in self.numbers or message["seq"] != self.numbers[key] + 1 or POISON in message["values"].values():
+            self.states[key], self.numbers[key] = dict(message["values"]), number
+        elif may_skip and last is not None and number <= last:
+            return
+        elif last is None or not (may_skip or number == last + 1) or POISON in message["values"].values():
             self.suspend(offset, key)
         elif message["kind"] == "end":
             del self.states[key], self.numbers[key]
         else:
-            self.numbers[key] += 1
+            self.numbers[key] = number
             self.update(offset, key, message, segment)
 
     def suspend_all(self) -> None:

@@ -136,7 +136,7 @@ class Walk:
         if has_windows:
             release = Release(halts=False, has_windows=True, reorders=seed % 2 == 0)
         self.feed, self.root, self.kafka = feed, root, Producing(feed, self.choose, release)
-        self.model = Model(release)
+        self.model, self.changes_class = Model(release), seed % 3 == 0
         self.looked_up = LookedUp(root / "extras", self.choose)
         self.place, self.shadow, self.backup = root / "r0", cast("Shadow | None", None), cast("Model | None", None)
         self.clock = datetime.now(UTC) - timedelta(days=60)
@@ -359,13 +359,17 @@ class Walk:
         return name
 
     def deploy(self) -> Note:
-        """Another release: state and rows of another type; a policy that suspends, after which none halts again."""
+        """Another release: state and rows of another type, another class, a table that is looked up from now on.
+
+        After a policy that suspends none halts again.
+        """
         old = self.model.release
         if old.has_windows:
             return None
         number = self.choose.choice((0, 1, 2, 3) if old.number == 0 else (1, 2, 3))
         halts, looks_up = old.halts and self.choose.random() < 0.6, old.looks_up or self.choose.random() < 0.3
-        self.model.release = old._replace(number=number, halts=halts, looks_up=looks_up)
+        is_ordered = old.is_ordered is not (self.changes_class and self.choose.random() < 0.3)
+        self.model.release = old._replace(number=number, halts=halts, looks_up=looks_up, is_ordered=is_ordered)
         return str(self.model.release)
 
     def change_extras(self) -> Note:
