@@ -1,4 +1,7 @@
-"""A stream meets every operation at random: rewinds, shadows, erasures, backups, releases, kills, topics that go."""
+"""A stream meets every operation at random: rewinds, shadows, erasures, backups, releases, kills, topics that go.
+
+It adds values, by tables that it looks up at times, or it fills windows.
+"""
 
 from __future__ import annotations
 

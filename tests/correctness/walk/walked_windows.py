@@ -133,7 +133,7 @@ class FoldWindows(Fold):
     def __init__(self, *, reorders: bool) -> None:
         super().__init__()
         self.reorders, self.now = reorders, 0
-        self.fillers, self.seen = dict[str, Filler](), dict[str, int]()
+        self.fillers, self.seen, self.suspended = dict[str, Filler](), dict[str, int](), set[str]()
 
     def apply(self, offset: int, key: str, value: bytes, segment: Segment) -> None:
         """One message: before it what its time lets expire; one that is refused has no time."""
@@ -154,6 +154,8 @@ class FoldWindows(Fold):
         self.expire(size, emit)
         if t < self.now - LATENESS:
             self.out.late[offset] = key
+        elif message.get("kind") == "end" and key in self.suspended:
+            self.out.quarantined[offset] = key
         elif message.get("kind") == "end":
             self.end(key, emit)
         else:
@@ -162,6 +164,7 @@ class FoldWindows(Fold):
 
     def take_in(self, key: str, timed: tuple[int, int, int], size: int) -> None:
         """A value in its window, or with those that wait."""
+        self.suspended.discard(key)
         filler, self.seen[key] = self.fillers.setdefault(key, Filler()), max(self.seen.get(key, 0), timed[0])
         if self.reorders:
             filler.waiting = sorted([*filler.waiting, timed])
@@ -208,18 +211,21 @@ class FoldWindows(Fold):
         super().forget(session)
         self.fillers.pop(session, None)
         self.seen.pop(session, None)
+        self.suspended.discard(session)
         self.out.rows[:] = [row for row in self.out.rows if row[1][1] != session]
         self.out.late.update({at: "" for at, key in self.out.late.items() if key == session})
         self.show()
 
     def suspend_all(self) -> None:
         """Open windows are lost; each session begins again with its next message."""
+        self.suspended |= self.fillers.keys()
         self.fillers.clear()
         self.show()
 
     def suspend(self, offset: int, key: str) -> None:
         """The same of one session."""
-        self.fillers.pop(key, None)
+        if self.fillers.pop(key, None) is not None:
+            self.suspended.add(key)
         self.states.pop(key, None)
         self.out.quarantined[offset] = key
 
