@@ -16,9 +16,11 @@ import msgspec
 import pyarrow.compute as pc
 import zstandard
 
+from lockstep.declare.lookup import LookupNotBound
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.positions import read_position
 from lockstep.engine.driver.run import make_job
+from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.engine.executor.rejects import CRASHES_WORKER
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskSpec
@@ -125,7 +127,8 @@ def rebuild_state(handle: StreamHandle, *, plan_only: bool = False) -> RebuildPl
 
     Raises:
         NoTable: The stream has never run.
-        RebuildRefused: Kafka lacks messages, or the code no longer gives what it gave then.
+        RebuildRefused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer
+            gives what it gave then.
         KafkaError: Kafka does not answer.
     """
     damages = _find_damages(handle)  # 1
@@ -272,7 +275,11 @@ class _BatchReplay:
             planned_at_us=0 if row.planned_at is None else to_microseconds(row.planned_at - EPOCH),
             lookups=tuple(row.lookups or ()),
         )
-        (result,) = run_task(self._job, TaskSpec(batch, (planned,))).ranges
+        try:
+            (result,) = run_task(self._job, TaskSpec(batch, (planned,))).ranges
+        except (LookupNotBound, LookupUnusable) as error:  # declared after the batch, or its version was vacuumed
+            problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {error.problem}"
+            raise RebuildRefused(self._handle.stream.name, [problem]) from error
         self._check_counts(row, result)
         if row.state_bytes:
             self._keep(row, result)
