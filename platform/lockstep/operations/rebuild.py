@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -203,17 +204,19 @@ def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Da
         start=after[0].start,
         until=damaged.until,
         batches=sum(1 for row in after if row.state_bytes or row.messages),
-        refused=_find_refusal(handle, after),
+        refused=_find_refusal(handle, before, after),
     )
     return _Damage(shown, before, after)
 
 
-def _find_refusal(handle: StreamHandle, rows: Sequence[LedgerRow]) -> str:
+def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence[LedgerRow]) -> str:
     """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
     first, read = rows[0], [row for row in rows if row.messages]
     ends = handle.view.ends.get((first.topic_id, first.partition))
     if erasure := next((row for row in rows if row.erased), None):
         return f"batch {erasure.batch} erased a session since, whose messages a rebuild would fold again"
+    if taken := next((row for last, row in pairwise((before, *rows)) if row and _is_taken_over(last, row)), None):
+        return f"batch {taken.batch} took its state over from another table, of which a rebuild knows nothing"
     if not read:
         return ""
     if ends is None:
@@ -221,6 +224,13 @@ def _find_refusal(handle: StreamHandle, rows: Sequence[LedgerRow]) -> str:
     if (start := _find_start(read[0])) < ends.start:
         return f"Kafka has deleted offsets {start} to {ends.start - 1}, which were read since batch {first.batch}"
     return ""
+
+
+def _is_taken_over(before: LedgerRow | None, row: LedgerRow) -> bool:
+    """Whether a row has another state than the one before it, and no messages of which it came: a promotion."""
+    if row.state_bytes or row.messages or row.start != row.until or row.state_file is None:
+        return False
+    return before is None or read_position(before).state != read_position(row).state
 
 
 def _find_start(row: LedgerRow) -> int:
@@ -294,7 +304,7 @@ class _BatchReplay:
         position = msgspec.structs.replace(
             position, next_offset=start, is_only=is_only, joined_at=row.joined_at, catching_up=row.catching_up
         )
-        moved = start != row.start or before is None
+        moved = (start != row.start or before is None) and row.suspended_from <= start  # else a message suspended it
         return msgspec.structs.replace(position, suspended_from=row.suspended_from) if moved else position
 
     def _check_counts(self, row: LedgerRow, result: RangeResult) -> None:

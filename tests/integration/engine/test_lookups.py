@@ -403,7 +403,7 @@ def test_a_lost_state_is_not_rebuilt_of_batches_from_before_the_lookup(feed: Fee
     first.run()
     write_weights(made.table, LIGHT)
     shutil.rmtree(made.runs.folders.state)
-    with pytest.raises(RebuildRefused, match="batch 1 of .* cannot be folded again: lookup weights was read"):
+    with pytest.raises(RebuildRefused, match=r"batch 1 of .* cannot be folded again: lookup weights was read"):
         rebuild_state(made.runs.handle)
 
 
@@ -414,7 +414,7 @@ def test_a_lost_state_is_not_rebuilt_with_a_version_that_is_gone(made: Weighed) 
     made.runs.run()  # this process has loaded two versions since the first one, and keeps no more
     vacuum(made.table)
     shutil.rmtree(made.runs.folders.state)
-    with pytest.raises(RebuildRefused, match="batch 1 of .* cannot be folded again: lookup weights"):
+    with pytest.raises(RebuildRefused, match=r"batch 1 of .* cannot be folded again: lookup weights"):
         rebuild_state(made.runs.handle)
 
 
