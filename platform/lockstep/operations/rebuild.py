@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,9 +17,11 @@ import msgspec
 import pyarrow.compute as pc
 import zstandard
 
+from lockstep.declare.lookup import LookupNotBound
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.positions import read_position
 from lockstep.engine.driver.run import make_job
+from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.engine.executor.rejects import CRASHES_WORKER
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskSpec
@@ -125,7 +128,8 @@ def rebuild_state(handle: StreamHandle, *, plan_only: bool = False) -> RebuildPl
 
     Raises:
         NoTable: The stream has never run.
-        RebuildRefused: Kafka lacks messages, or the code no longer gives what it gave then.
+        RebuildRefused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer
+            gives what it gave then.
         KafkaError: Kafka does not answer.
     """
     damages = _find_damages(handle)  # 1
@@ -200,17 +204,19 @@ def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Da
         start=after[0].start,
         until=damaged.until,
         batches=sum(1 for row in after if row.state_bytes or row.messages),
-        refused=_find_refusal(handle, after),
+        refused=_find_refusal(handle, before, after),
     )
     return _Damage(shown, before, after)
 
 
-def _find_refusal(handle: StreamHandle, rows: Sequence[LedgerRow]) -> str:
+def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence[LedgerRow]) -> str:
     """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
     first, read = rows[0], [row for row in rows if row.messages]
     ends = handle.view.ends.get((first.topic_id, first.partition))
     if erasure := next((row for row in rows if row.erased), None):
         return f"batch {erasure.batch} erased a session since, whose messages a rebuild would fold again"
+    if taken := next((row for last, row in pairwise((before, *rows)) if row and _is_taken_over(last, row)), None):
+        return f"batch {taken.batch} took its state over from another table, of which a rebuild knows nothing"
     if not read:
         return ""
     if ends is None:
@@ -218,6 +224,13 @@ def _find_refusal(handle: StreamHandle, rows: Sequence[LedgerRow]) -> str:
     if (start := _find_start(read[0])) < ends.start:
         return f"Kafka has deleted offsets {start} to {ends.start - 1}, which were read since batch {first.batch}"
     return ""
+
+
+def _is_taken_over(before: LedgerRow | None, row: LedgerRow) -> bool:
+    """Whether a row has another state than the one before it, and no messages of which it came: a promotion."""
+    if row.state_bytes or row.messages or row.start != row.until or row.state_file is None:
+        return False
+    return before is None or read_position(before).state != read_position(row).state
 
 
 def _find_start(row: LedgerRow) -> int:
@@ -272,7 +285,11 @@ class _BatchReplay:
             planned_at_us=0 if row.planned_at is None else to_microseconds(row.planned_at - EPOCH),
             lookups=tuple(row.lookups or ()),
         )
-        (result,) = run_task(self._job, TaskSpec(batch, (planned,))).ranges
+        try:
+            (result,) = run_task(self._job, TaskSpec(batch, (planned,))).ranges
+        except (LookupNotBound, LookupUnusable) as error:  # declared after the batch, or its version was vacuumed
+            problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {error.problem}"
+            raise RebuildRefused(self._handle.stream.name, [problem]) from error
         self._check_counts(row, result)
         if row.state_bytes:
             self._keep(row, result)
@@ -287,7 +304,7 @@ class _BatchReplay:
         position = msgspec.structs.replace(
             position, next_offset=start, is_only=is_only, joined_at=row.joined_at, catching_up=row.catching_up
         )
-        moved = start != row.start or before is None
+        moved = (start != row.start or before is None) and row.suspended_from <= start  # else a message suspended it
         return msgspec.structs.replace(position, suspended_from=row.suspended_from) if moved else position
 
     def _check_counts(self, row: LedgerRow, result: RangeResult) -> None:

@@ -321,7 +321,8 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
     rows = tuple(make_rewound_rows(held, handle.positions, since.first))
     now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
     state, damaged = find_state_files(folders, rows)
-    partitions = tuple(_compare(handle.view, handle.positions, rows))
+    unread = (*rows, *make_unplaced_rows(held, since.first))
+    partitions = tuple(_compare(handle.view, handle.positions, unread))
     obstacles = (
         *_find_obstacles(handle, head, target, partitions),
         *_find_gone(folders, [(path, size) for path, size in then.items() if path not in now], damaged),
@@ -419,6 +420,17 @@ def make_rewound_rows(
         retired = now[key].retired if key in now and now[key].until == row.until else row.retired
         yield msgspec.structs.replace(row, retired=retired)
     yield from (_before_first_message(row) for row in since.values() if row.topic not in known)
+
+
+def make_unplaced_rows(held: Mapping[Key, LedgerRow], since: Mapping[Key, LedgerRow]) -> Iterable[LedgerRow]:
+    """What a rewind gives no position, and the next run reads again all the same: what known topics got since. Pure.
+
+    Args:
+        held: The newest row of each partition as of the target.
+        since: The first row of each partition after the target.
+    """
+    known = {row.topic for row in held.values()}
+    yield from (_before_first_message(row) for key, row in since.items() if row.topic in known and key not in held)
 
 
 def _before_first_message(row: LedgerRow) -> LedgerRow:

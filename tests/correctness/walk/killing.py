@@ -1,16 +1,26 @@
-"""Whatever is done ends at some write to the table root, as by a kill of its process."""
+"""Whatever is done ends at some write to the table root: by an exception, or with its process by SIGKILL.
+
+An exception costs nothing and always hits a write; a process that is killed runs no `finally`, and dies in the middle
+of what Parquet, Delta and LMDB write as well.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockstep.storage import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
     from pathlib import Path
+
+    from tests.correctness.walk.walking import Walk
 
 WRITES = ("create", "create_whole", "replace", "delete", "move", "share", "point", "sync")
 
@@ -19,8 +29,47 @@ class Killed(BaseException):
     """The process ends at once."""
 
 
+class Moment(NamedTuple):
+    """When a process is killed: after so many writes, or so many seconds, whatever it does then."""
+
+    writes: int
+    seconds: float | None
+
+
+def do_in_process(walk: Walk, action: str, moment: Moment) -> tuple[str | None, dict[str, Any]] | None:
+    """What an action of a walk said and left of the walk, done in a process of its own; None where that was killed."""
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["tests.correctness.walk.walking"])
+    here, there = forking.Pipe(duplex=False)
+    process = forking.Process(target=_do, args=(walk, action, moment, there))
+    process.start()
+    there.close()
+    try:
+        return here.recv()  # type: ignore[no-any-return]  # what `_do` sends
+    except EOFError:
+        return None
+    finally:
+        process.join()
+        assert process.exitcode in {0, -signal.SIGKILL}, process.exitcode
+
+
+def _do(walk: Walk, action: str, moment: Moment, tell: Connection) -> None:
+    end = threading.Timer(moment.seconds or 0, os.kill, (os.getpid(), signal.SIGKILL))
+    end.daemon = True
+    if moment.seconds is not None:
+        end.start()
+    with walk.clocked(), kill_after(moment.writes, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        note = getattr(walk, action)()
+    end.cancel()
+    tell.send((note, vars(walk)))
+
+
+def _raise() -> None:
+    raise Killed
+
+
 @contextmanager
-def kill_after(writes: int) -> Iterator[list[str]]:
+def kill_after(writes: int, kill: Callable[[], None] = _raise) -> Iterator[list[str]]:
     """Let so many writes pass, none of those after them; gives where it was killed, once it was."""
     before = {name: getattr(LocalStorage, name) for name in WRITES}
     left, killed = [writes], list[str]()
@@ -31,7 +80,7 @@ def kill_after(writes: int) -> Iterator[list[str]]:
                 left[0] -= 1
                 if left[0] < 0:
                     killed.append(f"{name} {'/'.join(path.parts[-2:])}")
-                    raise Killed
+                    kill()
             return before[name](self, path, *more)
 
         return write

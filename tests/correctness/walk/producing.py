@@ -12,9 +12,11 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from tests.correctness.walk.walked_stream import POISON
+from tests.correctness.walk.walked_windows import make_timed
 from tests.support.feed import ANSWER_SECONDS, ProducerRecord
 
 if TYPE_CHECKING:
+    from tests.correctness.walk.walked_stream import Release
     from tests.support.feed import Feed
 
 Place = tuple[str, int]
@@ -46,8 +48,9 @@ class Log:
 class Producing:
     """All topics of a walk, and their producer."""
 
-    def __init__(self, feed: Feed, choose: random.Random) -> None:
+    def __init__(self, feed: Feed, choose: random.Random, release: Release) -> None:
         self.feed, self.choose, self.logs = feed, choose, dict[Place, Log]()
+        self.release = release
 
     @property
     def living(self) -> list[str]:
@@ -126,6 +129,8 @@ class Producing:
 
     def _make_message(self, log: Log) -> tuple[str, bytes]:
         """Mostly the next update of a session; else a snapshot, an end, or one of the faults."""
+        if self.release.has_windows:
+            return make_timed(log, self.choose, ends=not self.release.reorders)
         key = f"{self.choose.choice('abcd')}{log.partition}"
         number, chance = log.numbers.get(key), self.choose.random()
         values = {name: self.choose.randint(1, 9) for name in self.choose.sample("xyz", self.choose.randint(1, 2))}

@@ -1,4 +1,7 @@
-"""A stream meets every operation at random: rewinds, shadows, erasures, backups, releases, kills, topics that go."""
+"""A stream meets every operation at random: rewinds, shadows, erasures, backups, releases, kills, topics that go.
+
+It adds values, by tables that it looks up at times, or it fills windows.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ if TYPE_CHECKING:
 STEPS, STEPS_MANY = 10, 60
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_after_each_of_a_few_operations_all_is_what_the_plain_fold_says(feed: Feed, tmp_path: Path, seed: int) -> None:
-    walk = Walk(feed, tmp_path, seed)
+@pytest.mark.parametrize(("seed", "has_windows"), [(1, False), (2, True)])
+def test_after_each_of_a_few_operations_all_is_what_the_plain_fold_says(
+    feed: Feed, tmp_path: Path, seed: int, *, has_windows: bool
+) -> None:
+    walk = Walk(feed, tmp_path, seed, has_windows=has_windows)
     for _ in range(STEPS):
         walk.step()
 
@@ -26,7 +31,10 @@ def test_after_each_of_a_few_operations_all_is_what_the_plain_fold_says(feed: Fe
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3, 23))
-def test_after_each_of_many_operations_all_is_what_the_plain_fold_says(feed: Feed, tmp_path: Path, seed: int) -> None:
-    walk = Walk(feed, tmp_path, seed)
+@pytest.mark.parametrize("has_windows", [False, True], ids=["values", "windows"])
+def test_after_each_of_many_operations_all_is_what_the_plain_fold_says(
+    feed: Feed, tmp_path: Path, seed: int, *, has_windows: bool
+) -> None:
+    walk = Walk(feed, tmp_path, seed, has_windows=has_windows)
     for _ in range(STEPS_MANY):
         walk.step()

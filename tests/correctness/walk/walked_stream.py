@@ -13,7 +13,9 @@ from lockstep import (
     Export,
     Halt,
     Kind,
+    Lookup,
     MapState,
+    Ordered,
     Record,
     Sequence,
     Stream,
@@ -76,10 +78,24 @@ class WiderReading(msgspec.Struct):
     unit: str | None = None
 
 
+class Extra(msgspec.Struct, frozen=True):
+    """What each value of a name counts more."""
+
+    name: str
+    more: int
+
+
+EXTRAS = Lookup("extras", "extras", key="name", row=Extra)
+
+
 class Walked(Transform[Sent, S, R], Generic[S, R]):
     """What all releases share: values are added up by name."""
 
     unit, bias = "", 0
+
+    def __init__(self, *, looks_up: bool = False) -> None:
+        """Look up what each value counts more, or not."""
+        self.looks_up = looks_up
 
     def envelope(self, message: Sent, record: Record) -> Envelope:
         """The session is the key."""
@@ -92,7 +108,8 @@ class Walked(Transform[Sent, S, R], Generic[S, R]):
     def add(self, held: Any, message: Sent) -> Iterable[Any]:
         """Add, and give a row a value."""
         for name, more in message.values.items():
-            held[name] = held.get(name, 0) + more
+            extra = EXTRAS.get(name) if self.looks_up else None
+            held[name] = held.get(name, 0) + more + (0 if extra is None else extra.more)
             if more == POISON:
                 raise ZeroDivisionError("poison")
             value, total = held[name] + self.bias, sum(held[each] for each in held)
@@ -200,11 +217,18 @@ class RowsBiased(WideRows):
 
 
 class Release(NamedTuple):
-    """A release: which state and rows, whether biased, and whether it halts."""
+    """A release: which state and rows, whether biased, whether it halts, looks up, and may skip numbers.
+
+    One of windows has them in place of all that, in order where it reorders.
+    """
 
     number: int = 0
     is_biased: bool = False
     halts: bool = True
+    looks_up: bool = False
+    is_ordered: bool = False
+    has_windows: bool = False
+    reorders: bool = False
 
     @property
     def unit(self) -> str | None:
@@ -214,21 +238,25 @@ class Release(NamedTuple):
     def declare(self, pattern: str, name: str = "walked") -> Stream[Any, Any, Any]:
         """The declaration."""
         plain, biased = (First, Wide, WideSum, WideRows), (FirstBiased, WideBiased, SumBiased, RowsBiased)
+        policy = Halt() if self.halts else Suspend()
+        strict = Strict(evidence=Sequence(), on_violation=policy)
         return Stream(
             name=name,
             topics=Topics(pattern=pattern),
-            transform=(biased if self.is_biased else plain)[self.number](),
-            integrity=Strict(evidence=Sequence(), on_violation=Halt() if self.halts else Suspend()),
+            transform=(biased if self.is_biased else plain)[self.number](looks_up=self.looks_up),
+            lookups=(EXTRAS,) if self.looks_up else (),
+            integrity=Ordered(on_violation=policy) if self.is_ordered else strict,
             export=Export() if name == "walked" else None,
         )
 
 
 class Segment(NamedTuple):
-    """Offsets of a partition up to `until`, read by a batch of a release."""
+    """Offsets of a partition up to `until`, read by a batch of a release with what each name counts more."""
 
     until: int
     batch: int
     release: Release
+    extras: Mapping[str, int] | None = None
 
 
 EXPIRED, FROM_SNAPSHOT, LOSS, GROWN = "expired", "from-snapshot", "accept-loss", "grown"
@@ -243,20 +271,21 @@ class GivenUp(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What a partition must hold: rows by batch, states by session, offsets in quarantine."""
+    """What a partition must hold: rows by batch, states by session, offsets in quarantine and in the late table."""
 
     rows: list[tuple[int, tuple[Any, ...]]]
-    states: dict[str, dict[str, int]]
+    states: dict[str, Any]
     quarantined: dict[int, str]
+    late: dict[int, str]
 
 
 class Fold:
     """A plain fold of one partition: what is wrong in a session suspends it until its next snapshot."""
 
     def __init__(self) -> None:
-        self.states: dict[str, dict[str, int]] = {}
+        self.states: dict[str, Any] = {}
         self.numbers: dict[str, int] = {}
-        self.out = Folded([], self.states, {})
+        self.out = Folded([], self.states, {}, {})
 
     def arrive(self, offset: int, erased: Collection[tuple[str, int]], given_up: Collection[GivenUp]) -> None:
         """What happens before a message: erasures, and sessions that wait since their topic has grown."""
@@ -289,17 +318,20 @@ class Fold:
         except ValueError:
             self.pass_over(offset, key)
             return
+        last, number, may_skip = self.numbers.get(key), message["seq"], segment.release.is_ordered
         if message["kind"] == "snapshot":
-            if key in self.numbers and message["seq"] not in {self.numbers[key], self.numbers[key] + 1}:
+            if not may_skip and last is not None and number not in {last, last + 1}:
                 self.suspend(offset, key)
                 return
-            self.states[key], self.numbers[key] = dict(message["values"]), message["seq"]
-        elif key not in self.numbers or message["seq"] != self.numbers[key] + 1 or POISON in message["values"].values():
+            self.states[key], self.numbers[key] = dict(message["values"]), number
+        elif may_skip and last is not None and number <= last:
+            return
+        elif last is None or not (may_skip or number == last + 1) or POISON in message["values"].values():
             self.suspend(offset, key)
         elif message["kind"] == "end":
             del self.states[key], self.numbers[key]
         else:
-            self.numbers[key] += 1
+            self.numbers[key] = number
             self.update(offset, key, message, segment)
 
     def suspend_all(self) -> None:
@@ -322,20 +354,21 @@ class Fold:
         """A row a value."""
         state, release = self.states[key], segment.release
         for row, (name, more) in enumerate(message["values"].items()):
-            state[name] = state.get(name, 0) + more
+            state[name] = state.get(name, 0) + more + (segment.extras or {}).get(name, 0)
             value = state[name] + 1000 * release.is_biased
             made = (offset, row, key, message["seq"], name, value, sum(state.values()), release.unit)
             self.out.rows.append((segment.batch, made))
 
 
 def fold(
+    folding: Fold,
     log: list[tuple[str, bytes]],
     segments: list[Segment],
     erased: Collection[tuple[str, int]],
     given_up: Collection[GivenUp],
 ) -> Folded:
     """What a partition holds: of a log, what was read of it, which sessions were erased where, what was given up."""
-    folding, at = Fold(), 0
+    at = 0
     for segment in segments:
         while at < segment.until:
             folding.arrive(at, erased, given_up)

@@ -13,7 +13,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
@@ -40,6 +40,7 @@ from lockstep.operations.export import export_stream, list_proven_hours
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.promote import promote_shadow
+from lockstep.operations.rebuild import RebuildRefused, rebuild_state
 from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.rewind import Obstacle, plan_rewind, rewind_stream
@@ -54,15 +55,19 @@ from lockstep.table.ledger import read_ledger, read_ledger_file
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream
 from tests.correctness.walk.checking import check, read_exported
-from tests.correctness.walk.killing import kill_after
+from tests.correctness.walk.killing import Moment, do_in_process, kill_after
+from tests.correctness.walk.looked_up import LookedUp
 from tests.correctness.walk.producing import Place, Producing
-from tests.correctness.walk.walked_stream import EXPIRED, FROM_SNAPSHOT, GROWN, LOSS, GivenUp, Release, Segment
+from tests.correctness.walk.walked_stream import EXPIRED, EXTRAS, FROM_SNAPSHOT, GROWN, LOSS, GivenUp, Release, Segment
+from tests.correctness.walk.walked_windows import declare_windows
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from lockstep import Export
+    from lockstep.declare.stream import AnyStream
     from lockstep.table.delta_log import Head
     from lockstep.table.ledger import LedgerRow
     from tests.support.feed import Feed
@@ -71,6 +76,7 @@ BETWEEN_SECONDS = 1.5 * OLDEST_FILE_SECONDS
 FOREVER = 10.0 * 365 * 86_400
 SHADOW = "walked_shadow"
 RESUMPTIONS_MAX = 60
+WRITES_MAX = 1_000_000
 Segments = dict[Place, list[Segment]]
 Note = str | None
 """What a step did, for the message of a walk that fails; None where there was nothing to do."""
@@ -124,14 +130,19 @@ class Shadow:
 class Walk:
     """The life of one stream, from a seed."""
 
-    def __init__(self, feed: Feed, root: Path, seed: int) -> None:
+    def __init__(self, feed: Feed, root: Path, seed: int, *, has_windows: bool = False) -> None:
         self.choose = random.Random(seed)  # noqa: S311  # choices of a test
-        self.feed, self.root, self.kafka = feed, root, Producing(feed, self.choose)
-        self.model = Model(Release(halts=self.choose.random() < 0.6))
+        release = Release(halts=self.choose.random() < 0.6, looks_up=self.choose.random() < 0.3)
+        if has_windows:
+            release = Release(halts=False, has_windows=True, reorders=seed % 2 == 0)
+        self.feed, self.root, self.kafka = feed, root, Producing(feed, self.choose, release)
+        self.model, self.changes_class = Model(release), seed % 3 == 0
+        self.looked_up = LookedUp(root / "extras", self.choose)
         self.place, self.shadow, self.backup = root / "r0", cast("Shadow | None", None), cast("Model | None", None)
         self.clock = datetime.now(UTC) - timedelta(days=60)
         self.written: dict[Path, float] = {}
         self.steps = list[str]()
+        self._link_extras(self.place)
         self.kafka.create()
         self.do(self.read_more)
 
@@ -139,7 +150,7 @@ class Walk:
     def runs(self) -> LocalRuns:
         """Runs of the deployed code."""
         limits = Limits(batch_messages=self.choose.choice((5, 20, 1000)), quarantine_burst=10_000)
-        stream = self.model.release.declare(self.feed.pattern)
+        stream = declare(self.model.release, self.feed.pattern)
         return LocalRuns(stream, self.feed.bootstrap_servers, self.place).with_limits(limits)
 
     @property
@@ -168,6 +179,11 @@ class Walk:
         while not self.do(self.choose.choice([*often, *self._list_seldom(), *[self.kill] * 4])):
             pass
 
+    def _link_extras(self, place: Path) -> None:
+        """The table that is looked up lies beside the others, in each root."""
+        (place / "tables").mkdir(parents=True, exist_ok=True)
+        (place / "tables" / EXTRAS.path).symlink_to(self.looked_up.path)
+
     def find_hour(self) -> str:
         """By the clock of the walk."""
         return self.clock.strftime("%Y-%m-%dT%H")
@@ -182,18 +198,25 @@ class Walk:
         topics = [kafka.create, kafka.grow, kafka.remove, kafka.make_again, self.expire]
         tables = [self.compact, self.compact_open_hour, self.write_checkpoint, self.close_hour, self.move_clock]
         shadows = [self.begin_shadow, self.run_shadow, self.run_shadow, self.promote, self.drop_shadow]
-        copies = [self.back_up, self.restore, self.restore, self.relocate, self.lose_local_stores]
+        copies = [self.back_up, self.restore, self.restore, self.relocate, self.lose_local_stores, self.lose_state]
+        looked_up = [self.change_extras] * 3
         cleaning = [self.keep_house, self.keep_house, self.drop_old_rows, self.erase, self.write_export]
         return [
             *(self.rewind, self.rewind, self.make_savepoint, self.drop_savepoint, self.deploy, self.deploy),
-            *(*topics, *tables, *shadows, *copies, *cleaning),
+            *(*topics, *tables, *shadows, *copies, *cleaning, *looked_up),
         ]
 
-    def do(self, action: Callable[[], Note]) -> bool:
-        """A step, unless it finds nothing to do."""
+    @contextmanager
+    def clocked(self) -> Iterator[None]:
+        """Hours are those of the walk."""
         with ExitStack() as stack:
             for module in (planner, retain, compacting):
                 stack.enter_context(patch.object(module, "find_current_hour", self.find_hour))
+            yield
+
+    def do(self, action: Callable[[], Note]) -> bool:
+        """A step, unless it finds nothing to do."""
+        with self.clocked():
             note = action()
         if note is None:
             return False
@@ -218,8 +241,8 @@ class Walk:
         return self.run()
 
     def run(self) -> Note:
-        """Read all; a halt is mostly resumed as it suggests."""
-        told = list[str]()
+        """Read all, with the newest rows of the table that is looked up; a halt is mostly resumed as it suggests."""
+        told, before = list[str](), max(self.model.after, default=0)
         for _ in range(RESUMPTIONS_MAX):
             try:
                 self.runs.run()
@@ -234,6 +257,9 @@ class Walk:
             reached = {place: self.model.positions.get(place, 0) for place in self.kafka.logs}
             left = {place: at for place, at in reached.items() if at < len(self.kafka.logs[place].sent)}
             assert all(self.kafka.logs[place].is_gone for place in left), left
+            new = [each for listed in self.model.segments.values() for each in listed if each.batch > before]
+            extras = self.looked_up.known[self.looked_up.newest] if self.model.release.looks_up else None
+            assert all(each.extras in (None, extras) for each in new), (new, extras)
             return str(told)
         raise AssertionError(f"it halts again and again: {told}")
 
@@ -261,7 +287,8 @@ class Walk:
             if row.until > row.start:
                 listed = found.setdefault(place, [])
                 assert row.start == (listed[-1].until if listed else 0), row
-                listed.append(Segment(row.until, row.batch, self.model.released[row.batch]))
+                read = [self.looked_up.known[each.table_id, each.version] for each in row.lookups or ()]
+                listed.append(Segment(row.until, row.batch, self.model.released[row.batch], *read))
         for (topic_id, partition), listed in found.items():
             for batch in (batch for grown_id, batch in grown if grown_id == topic_id):
                 at = max((each.until for each in listed if each.batch < batch), default=0)
@@ -332,11 +359,44 @@ class Walk:
         return name
 
     def deploy(self) -> Note:
-        """Another release: state and rows of another type; a policy that suspends, after which none halts again."""
+        """Another release: state and rows of another type, another class, a table that is looked up from now on.
+
+        After a policy that suspends none halts again.
+        """
         old = self.model.release
+        if old.has_windows:
+            return None
         number = self.choose.choice((0, 1, 2, 3) if old.number == 0 else (1, 2, 3))
-        self.model.release = old._replace(number=number, halts=old.halts and self.choose.random() < 0.6)
+        halts, looks_up = old.halts and self.choose.random() < 0.6, old.looks_up or self.choose.random() < 0.3
+        is_ordered = old.is_ordered is not (self.changes_class and self.choose.random() < 0.3)
+        self.model.release = old._replace(number=number, halts=halts, looks_up=looks_up, is_ordered=is_ordered)
         return str(self.model.release)
+
+    def change_extras(self) -> Note:
+        """The table that is looked up."""
+        if not self.model.release.looks_up:
+            return None
+        table = self.looked_up
+        return self.choose.choice((table.write, table.write, table.compact, table.vacuum, table.make_again))()
+
+    def lose_state(self) -> Note:
+        """Files of the state are lost, and made again by folding their batches; or put back where that is refused."""
+        files = sorted(self.folders.state.rglob("*.state"))
+        if not files:
+            return None
+        kept, lost = self.root / "kept", self.choose.sample(files, min(2, len(files)))
+        shutil.copytree(self.folders.state, kept, dirs_exist_ok=True)
+        for path in lost:
+            path.unlink()
+        try:
+            done = str(rebuild_state(self.runs.handle).files)
+            assert rebuild_state(self.runs.handle, plan_only=True).partitions == ()
+        except RebuildRefused as refused:
+            done = str(refused.problems)
+        for path in lost:  # a rewind may need more of them than the stream does
+            shutil.copy2(kept / path.relative_to(self.folders.state), path)
+        shutil.rmtree(kept)
+        return done
 
     # Housekeeping
 
@@ -401,14 +461,22 @@ class Walk:
             done = export_stream(self.runs.stream, self.folders)
         except ExportMismatch as mismatch:
             if self.choose.random() < 0.5:
-                shutil.rmtree(self.export_folder)
+                self._remove(self.export_folder)
                 self.model.exported.clear()
             return str(mismatch)
         self._note_exported()
         return f"{done.rows} rows"
 
+    def _remove(self, folder: Path) -> None:
+        """At once, however a kill comes."""
+        gone = folder.rename(self.root / f"gone{time.monotonic_ns()}")
+        shutil.rmtree(gone)
+
     def _note_exported(self) -> None:
-        for hour in list_exported_hours(self.export_folder):
+        hours = list_exported_hours(self.export_folder)
+        for gone in self.model.exported.keys() - set(hours):
+            del self.model.exported[gone]
+        for hour in hours:
             self.model.exported.setdefault(hour, read_exported(self.export_folder, hour))
 
     def erase(self) -> Note:
@@ -434,7 +502,7 @@ class Walk:
         if EraseObstacle.SHADOWS in kinds:
             self.drop_shadow()
         for hour in plan_erasure(self.folders, request, read_context(self.runs.handle)).exported_hours:
-            shutil.rmtree(self.export_folder / f"commit_hour={hour}")
+            self._remove(self.export_folder / f"commit_hour={hour}")
             del self.model.exported[hour]
 
     def _be_erased(self, session: str, topic: str, positions: dict[Place, int]) -> None:
@@ -453,16 +521,19 @@ class Walk:
         if self.shadow is not None or not batches:
             return None
         batch, old = self.choose.choice(batches), self.model.release
-        release = old._replace(is_biased=not old.is_biased, number=self.choose.randint(old.number, 3))
+        looks_up = old.looks_up or (not old.has_windows and self.choose.random() < 0.3)
+        release = old._replace(
+            is_biased=not old.is_biased, number=self.choose.randint(old.number, 3), looks_up=looks_up
+        )
         runs = self.runs
         try:
-            source = runs.of(release.declare(self.feed.pattern))
+            source = runs.of(declare(release, self.feed.pattern))
             begin_shadow(source.handle, SHADOW, str(batch), code="", who="ann", why="test")
         except ShadowRefused as refused:
             kinds = {each.kind for each in refused.obstacles}
             assert kinds == {Obstacle.EXPIRED}, refused  # noqa: PT017  # whether it is refused is not known before
             return str(kinds)
-        self.shadow = Shadow(release, batch, runs.of(release.declare(self.feed.pattern, SHADOW)))
+        self.shadow = Shadow(release, batch, runs.of(declare(release, self.feed.pattern, SHADOW)))
         return f"from {batch} with {release}"
 
     def run_shadow(self) -> Note:
@@ -482,7 +553,7 @@ class Walk:
         """However far the shadow has come."""
         if self.shadow is None:
             return None
-        before, deployed = self.head, self.runs.of(self.shadow.release.declare(self.feed.pattern))
+        before, deployed = self.head, self.runs.of(declare(self.shadow.release, self.feed.pattern))
         try:
             promote_shadow(deployed.handle, SHADOW, who="ann", why="test", accept_behind=True)
         except (ShadowRefused, NotRewindable) as refused:
@@ -525,6 +596,7 @@ class Walk:
             (self.place / "tables").rename(self.root / f"lost{len(self.steps)}")
         else:
             self.place = self.root / f"r{len(self.steps)}"
+        self._link_extras(self.place)
         restore_backup(self.folders, self.root / "backup")
         self._be_restored()
         return self.place.name
@@ -543,8 +615,9 @@ class Walk:
             return None
         chosen, export, elsewhere = self.choose.choice(named), self.root / f"e{len(self.steps)}", self.root / "other"
         export_savepoint(self.runs.handle, chosen.name, export)
-        stream = self.model.after[chosen.batch].release.declare(self.feed.pattern)
+        stream = declare(self.model.after[chosen.batch].release, self.feed.pattern)
         other = LocalRuns(stream, self.feed.bootstrap_servers, elsewhere / str(len(self.steps)))
+        self._link_extras(other.root)
         try:
             import_savepoint(other.handle, export, who="ann", why="test")
         except ImportRefused as refused:
@@ -584,13 +657,30 @@ class Walk:
             self.restore: lambda *_: self._after_killed_restore(),
         }
         action, before, model = self.choose.choice(list(after)), self.head, self.model
-        note: Note = None
-        with kill_after(int(self.choose.expovariate(1 / 12))) as killed:
-            note = action()
+        note, killed = self._do_killed(action)
         if not killed:
             return None if note is None else f"not {action.__name__}: {note}"
         after[action](model, before)
-        return f"{action.__name__} at {killed[0]}"
+        return f"{action.__name__} at {killed}"
+
+    def _do_killed(self, action: Callable[[], Note]) -> tuple[Note, str]:
+        """What an action says, and where it was killed, here or with a process of its own."""
+        writes, note = int(self.choose.expovariate(1 / 12)), cast("Note", None)
+        if action == self.restore or self.choose.random() < 0.5:
+            with kill_after(writes) as killed:
+                note = action()
+            return note, "".join(killed)
+        if action == self.read_more:  # what is sent must be known here
+            action = self.run
+            self.kafka.send()
+        seconds = self.choose.choice((None, self.choose.expovariate(1 / 0.2)))
+        moment = Moment(writes if seconds is None else WRITES_MAX, seconds)
+        done = do_in_process(self, action.__name__, moment)
+        if done is None:
+            return None, f"SIGKILL, {moment}"
+        note, left = done
+        vars(self).update(left)
+        return note, ""
 
     def _after_killed_rewind(self, model: Model, before: Head) -> None:
         head = self.head
@@ -607,6 +697,9 @@ class Walk:
 
     def _after_killed_erasure(self, model: Model, before: Head) -> None:
         erasure, table_id = self.head.erasure, before.table_id
+        self._note_exported()
+        if self.shadow is not None and not delta_log.has_log(self.shadow.runs.folders.table):
+            self._after_killed_drop()
         if erasure is None or erasure == before.erasure:
             return
         names = [f"{letter}{number}" for letter in "abcd" for number in range(4)]
@@ -638,6 +731,11 @@ class Walk:
         if not delta_log.has_log(self.folders.table):
             restore_backup(self.folders, self.root / "backup")
         self._be_restored()
+
+
+def declare(release: Release, pattern: str, name: str = "walked") -> AnyStream:
+    """The stream of a release."""
+    return declare_windows(release, pattern, name) if release.has_windows else release.declare(pattern, name)
 
 
 def list_given_up(row: LedgerRow) -> list[GivenUp]:

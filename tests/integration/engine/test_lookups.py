@@ -20,7 +20,7 @@ from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.trial import try_stream
 from lockstep.operations.promote import promote_shadow
-from lockstep.operations.rebuild import rebuild_state
+from lockstep.operations.rebuild import RebuildRefused, rebuild_state
 from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.shadow import begin_shadow
 from lockstep.operations.tables import StreamHandle
@@ -394,6 +394,28 @@ def test_a_lost_state_is_rebuilt_with_the_versions_of_its_batches(made: Weighed)
     made.runs.run()
     made.check_rows()
     assert made.prove().status is InvariantStatus.PROVEN
+
+
+def test_a_lost_state_is_not_rebuilt_of_batches_from_before_the_lookup(feed: Feed, runs: LocalRuns) -> None:
+    first = runs.of(replace(adding(feed.pattern), name="weighing"))
+    made = Weighed(feed, runs.of(weighing(feed.pattern)), feed.create("values"))
+    made.send(session(3), LIGHT)
+    first.run()
+    write_weights(made.table, LIGHT)
+    shutil.rmtree(made.runs.folders.state)
+    with pytest.raises(RebuildRefused, match=r"batch 1 of .* cannot be folded again: lookup weights was read"):
+        rebuild_state(made.runs.handle)
+
+
+def test_a_lost_state_is_not_rebuilt_with_a_version_that_is_gone(made: Weighed) -> None:
+    change(made)
+    write_weights(made.table, LIGHT)
+    made.send([update(7, a=1)], LIGHT)
+    made.runs.run()  # this process has loaded two versions since the first one, and keeps no more
+    vacuum(made.table)
+    shutil.rmtree(made.runs.folders.state)
+    with pytest.raises(RebuildRefused, match=r"batch 1 of .* cannot be folded again: lookup weights"):
+        rebuild_state(made.runs.handle)
 
 
 def test_a_trial_reads_the_newest_version_below_the_real_table_root(feed: Feed, runs: LocalRuns) -> None:

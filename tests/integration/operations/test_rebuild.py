@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Limits
+from lockstep import Limits, Ordered
 from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rebuild import RebuildRefused, rebuild_state
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.savepoint import make_savepoint
+from lockstep.operations.shadow import begin_shadow
 from lockstep.table import ledger
+from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import Adding, Panel, adding
 from tests.support.feed import Feed, folded, session, update
@@ -145,6 +148,29 @@ def test_state_of_a_savepoint_is_rebuilt_too(made: Made) -> None:
 
 
 @pytest.mark.fault("F17")
+def test_a_first_batch_that_a_message_suspended_is_folded_as_it_was(feed: Feed, runs: LocalRuns) -> None:
+    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
+    feed.send(topic, [*session(3), b"{", *session(2, first=9)])
+    ordered.run()
+    shutil.rmtree(ordered.folders.state)
+    rebuild_state(ordered.handle)
+    assert verify_stream(ordered.stream, ordered.folders, ordered.settings.kafka).status is InvariantStatus.PROVEN
+
+
+def test_a_state_that_was_promoted_is_refused_by_name(feed: Feed, runs: LocalRuns) -> None:
+    added, topic = runs.of(adding(feed.pattern)), feed.create("values")
+    feed.send(topic, session(3))
+    added.run()
+    begin_shadow(added.handle, "adding_shadow", "1", code="", who="ann", why="test")
+    feed.send(topic, [update(5, a=1)])
+    added.run()
+    added.of(dataclasses.replace(added.stream, name="adding_shadow")).run()
+    promote_shadow(added.handle, "adding_shadow", who="ann", why="test")
+    shutil.rmtree(added.folders.state)
+    with pytest.raises(RebuildRefused, match="took its state over from another table"):
+        rebuild_state(added.handle)
+
+
 def test_messages_that_kafka_no_longer_has_refuse_it_by_name(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
     feed.send(topic, MESSAGES)
@@ -178,6 +204,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rebuild import rebuild_state
 from lockstep.storage import LocalStorage
 from tests.support.adding_stream import adding

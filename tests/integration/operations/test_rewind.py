@@ -34,7 +34,7 @@ from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
 from tests.integration.operations.killed_rewind import MOMENTS
 from tests.support.adding_stream import Adding, adding
-from tests.support.feed import folded, session, snapshot, update
+from tests.support.feed import ProducerRecord, folded, session, snapshot, update
 from tests.support.plain_reader import named_files
 
 if TYPE_CHECKING:
@@ -233,6 +233,22 @@ def test_growth_that_was_accepted_since_is_judged_again(feed: Feed, runs: LocalR
     ordered.run()
     assert {row.lifecycle for row in runs.handle.positions.values() if row.partition == 1} == {GROWN}
     assert_proven(ordered)
+
+
+def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_the_rewind(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
+    read_in_batches(feed, ordered, topic, session(5))
+    feed.grow(topic, 2)
+    feed.append(topic, [ProducerRecord("p", value) for value in session(3)], 1)
+    ordered.run()
+    feed.expire(topic, 2, 1)
+    plan = plan_rewind(ordered.handle, "3")
+    assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
+    assert [(each.back_to, each.read_again, each.expired) for each in plan.partitions if each.partition == 1] == [
+        (0, 4, 2)
+    ]
 
 
 def test_quarantine_and_sql_show_what_counts_and_everything_is_proven(feed: Feed, runs: LocalRuns) -> None:
