@@ -100,7 +100,7 @@ class QuarantineBuffer:
         self._bytes = 0
 
     def add(self, record: Record, found: Finding) -> None:
-        """Quarantine a message unchanged, with its cause."""
+        """Quarantine a message unchanged, with its cause; under its key where its session is unknown."""
         value = record.value
         row = QuarantineRow(
             generation=0,
@@ -109,7 +109,7 @@ class QuarantineBuffer:
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
-            session=found.session,
+            session=format_key(record) if found.session is None else found.session,
             cause=found.cause,
             expected=found.expected,
             found=found.found or found.detail or None,
