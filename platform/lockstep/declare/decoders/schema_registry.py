@@ -22,7 +22,7 @@ from lockstep.declare.decoders.base import (
     SchemaReference,
     Undecodable,
 )
-from lockstep.errors import DeclarationError, RegistryUnreachable, SettingsError
+from lockstep.errors import DeclarationError, LockstepError, RegistryUnreachable, SettingsError
 
 if TYPE_CHECKING:
     from requests import Response
@@ -117,12 +117,27 @@ class Framed:
     def _asked(self, schema_id: int) -> RegisteredSchema | None:
         if self._registry is None:
             raise RegistryUnreachable("no schema registry is connected", next_step=_name_one(self._decoder))
-        found = self._registry.schema(schema_id)
+        found = _answer_of(self._registry, schema_id)
         if found is None and self._second_looks > 0:
             self._second_looks -= 1
             time.sleep(SECOND_LOOK_SECONDS)
-            found = self._registry.schema(schema_id)
+            found = _answer_of(self._registry, schema_id)
         return found
+
+
+def _answer_of(registry: Registry, schema_id: int) -> RegisteredSchema | None:
+    """The registry's answer. Whatever else it does is no verdict on a message, not even a ValueError."""
+    name = f"{type(registry).__qualname__}.schema({schema_id})"
+    remedy = f"correct {type(registry).__qualname__}: it returns a RegisteredSchema, or None for an unknown id"
+    try:
+        found = cast("object", registry.schema(schema_id))  # users need no checker
+    except LockstepError:
+        raise
+    except Exception as error:  # the user's class ends here
+        raise RegistryUnreachable(f"{name} raised {type(error).__name__}: {error}", next_step=remedy) from error
+    if found is not None and not isinstance(found, RegisteredSchema):
+        raise RegistryUnreachable(f"{name} returned a {type(found).__name__}", next_step=remedy)
+    return found
 
 
 def check_registry(decoder: Decoder) -> None:
@@ -267,6 +282,7 @@ class HttpRegistry(Registry):
 
     def _once(self, path: str, deadline: float) -> _Answer | None:
         import requests
+        from requests.auth import HTTPBasicAuth
         from requests.exceptions import ConnectionError as NoConnection
         from urllib3.exceptions import HTTPError as BrokenOff
 
@@ -275,7 +291,8 @@ class HttpRegistry(Registry):
             with requests.get(
                 self.url.rstrip("/") + path,
                 headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"},
-                auth=(self.user, self._password()) if self.user else None,
+                # Encoded here: of a text requests takes Latin-1 alone.
+                auth=HTTPBasicAuth(self.user.encode(), self._password().encode()) if self.user else None,
                 timeout=min(left, self.timeout_seconds / 2),
                 verify=str(self.ca_file) if self.ca_file else True,
                 allow_redirects=False,  # only the configured registry receives the password
