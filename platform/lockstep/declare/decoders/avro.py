@@ -15,6 +15,7 @@ import msgspec
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
+    FRAME_BYTES,
     Decode,
     DecodeCause,
     RegisteredSchema,
@@ -24,7 +25,7 @@ from lockstep.declare.decoders.base import (
     make_missing_extra,
 )
 from lockstep.declare.decoders.plain import find_foreign_classes, find_tag_fields
-from lockstep.declare.decoders.schema_registry import HEADER_BYTES, Framed, FramedDecoder
+from lockstep.declare.decoders.schema_registry import Framed, FramedDecoder
 from lockstep.errors import DeclarationError
 
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -411,7 +412,7 @@ def _conversion(target: Target, writers: Schema, own: Schema | None) -> Convert:
 def _datum(datum: Callable[[BytesIO], object], value: bytes) -> object:
     """Fastavro's result for a whole frame."""
     stream = BytesIO(value)
-    stream.seek(HEADER_BYTES)
+    stream.seek(FRAME_BYTES)
     try:
         read = datum(stream)
     except EOFError as error:

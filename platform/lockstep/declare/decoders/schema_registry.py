@@ -14,6 +14,7 @@ import msgspec
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
+    FRAME_BYTES,
     Decode,
     DecodeCause,
     Decoder,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from requests import Response
 
 
-HEADER_BYTES: Final = 5
-"""The magic byte and the id."""
 SECOND_LOOK_SECONDS: Final = 0.5
 """A follower of the registry may lag by milliseconds behind the instance that assigned the id."""
 SECOND_LOOKS_MAX: Final = 20
@@ -89,7 +88,7 @@ class Framed:
             RegistryUnreachable: The registry could not return the schema of the id.
         """
         # The raw header is the key: one look-up checks the magic byte and finds the schema.
-        read = self._readers.get(value[:HEADER_BYTES])
+        read = self._readers.get(value[:FRAME_BYTES])
         return read(value) if read is not None else self._met(value)(value)
 
     def _met(self, value: bytes) -> Decode:
@@ -100,7 +99,7 @@ class Framed:
             reader = self._reader_of(registered)
         except Undecodable as unfit:
             reader = _refusing(unfit.cause, f"schema {schema_id}: {unfit}")
-        self._readers[value[:HEADER_BYTES]] = reader
+        self._readers[value[:FRAME_BYTES]] = reader
         return reader
 
     def _known(self, schema_id: int) -> RegisteredSchema:
@@ -165,9 +164,9 @@ def _schema_id(value: bytes) -> int:
             DecodeCause.UNKNOWN_MAGIC_BYTE if value else DecodeCause.TRUNCATED,
             f"a frame begins with 0x00, this with {found}",
         )
-    if len(value) < HEADER_BYTES:
-        raise Undecodable(DecodeCause.TRUNCATED, f"a frame begins with {HEADER_BYTES} bytes, this has {len(value)}")
-    return int.from_bytes(value[1:HEADER_BYTES], "big")
+    if len(value) < FRAME_BYTES:
+        raise Undecodable(DecodeCause.TRUNCATED, f"a frame begins with {FRAME_BYTES} bytes, this has {len(value)}")
+    return int.from_bytes(value[1:FRAME_BYTES], "big")
 
 
 def _refusing(cause: DecodeCause, problem: str) -> Decode:
