@@ -69,6 +69,7 @@ NOTHING_THERE = (EXPIRED, HOLE)
 OF_A_TOPIC = (BURST, GONE, GREW, RECREATED, TRUNCATED)
 """Not about messages at an offset: each has an option of its own."""
 SESSION_LENGTH_MAX = 200
+_SURROGATE = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
 
 TOPIC, PLACE = r"(?P<topic>[A-Za-z0-9._-]+)", r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)"
 
@@ -343,7 +344,8 @@ def list_options(accepted: Iterable[Acceptance]) -> str:
 
 
 def _can_be_typed(session: str) -> bool:
-    return session.isprintable() and len(session) <= SESSION_LENGTH_MAX
+    """Whether the text is the session itself: of a session with lone surrogates a finding holds escapes."""
+    return session.isprintable() and len(session) <= SESSION_LENGTH_MAX and not _SURROGATE.search(session)
 
 
 def _range(text: str, form: str) -> tuple[str, int, int, int]:

@@ -23,7 +23,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             requests for all of them.
         patience_seconds: Time without an answer of Kafka after which a run ends, and without a leader of an unread
             partition after which a bounded run does. A broker restart takes a minute; a waiting run costs nothing, an
-            ended one must be restarted.
+            ended one must be restarted. A bounded run ends, too, where a partition gives nothing for so long.
         retry_seconds: Pause before the next question to a Kafka that does not answer.
         idle_seconds: Pause of a run that waits for something other than time: files to fill, a leader to come back. A
             bounded run that has just committed does not pause. A look at Kafka costs some 10 ms of CPU.
@@ -36,8 +36,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         silence_seconds_max: The same for a partition that was unavailable in the last `straggler_batches`: a slow link
             gives nothing for seconds while it transfers a large message.
         straggler_batches: After so many batches in a row without any message of a partition, it is waited for longer.
-        straggler_rest_seconds: Pause before such a partition is read again: a broker that answers about offsets and
-            sends no messages holds the others up for a tenth of the time at most.
+        straggler_rest_seconds: Longest pause before such a partition is read again; the pause is ten times as long as
+            it was waited for, so that it holds the others up for a tenth of the time at most.
         straggler_task_seconds: Tasks that have not ended this long after the others are cancelled, and their partitions
             planned again: a healthy task of a second that is delayed by that much is rare, and loses its work only.
             Within `straggler_rest_seconds` after that it is waited for three times as long, then nine times: a slow

@@ -10,6 +10,8 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 
 from lockstep.errors import KafkaError
@@ -96,6 +98,23 @@ class KafkaTopicLog:
         """
         found = self._describe([topic])
         return len(found[topic].partitions) if topic in found else 0
+
+    def find_compacted(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of some existing topics whose `cleanup.policy` is not `delete` alone.
+
+        Raises:
+            KafkaError: Kafka does not answer, or not this user.
+        """
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(topics)]
+        if not resources:
+            return frozenset()
+        admin, timeout = AdminClient(self._configuration()), self._settings.timeout_seconds
+        try:
+            answers = admin.describe_configs(resources, request_timeout=timeout)
+            policies = {resource.name: future.result()["cleanup.policy"].value for resource, future in answers.items()}
+        except KafkaException as error:
+            raise self._unread("the settings of topics", _error(error)) from error
+        return frozenset(name for name, policy in policies.items() if policy != "delete")
 
     def kept(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
         """First offset and high watermark of each partition."""

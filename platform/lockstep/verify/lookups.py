@@ -22,7 +22,7 @@ _UNREADABLE = (DeltaError, pa.ArrowException, OSError, msgspec.ValidationError, 
 
 
 class NotReproducible(Exception):  # not an error: the proof says what it does not prove
-    """A batch cannot be folded again: a version that it read is gone, or not what it was."""
+    """A batch cannot be folded again: a version or a message that it read is gone, or not what it was."""
 
 
 class LookupVersions:

@@ -42,6 +42,7 @@ class PartitionInputs(msgspec.Struct, frozen=True):
     stored: StoredState
     erased: ErasedSessions = NONE_ERASED
     lookups: RangeLookups = NO_LOOKUPS
+    is_compacted: bool = False
 
 
 class PartitionProof:
@@ -60,6 +61,7 @@ class PartitionProof:
         self._next = first
         self._at = self._ranges[first].read_from if first < len(self._ranges) else parts.chain.until
         self._range_gaps: list[tuple[int, int]] = []
+        self._claimed: dict[int, str] = {}
         self._suspend_at: list[int] = []
         self._taken_over = frozenset(parts.folding.waiting.held)
         self.totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
@@ -73,6 +75,11 @@ class PartitionProof:
     def start(self) -> int:
         """First offset to read."""
         return self._at
+
+    @property
+    def lasting_gaps(self) -> list[tuple[int, int, str]]:
+        """Those of the gaps whose cause Kafka still shows: compaction removes messages of aborted transactions."""
+        return [gap for gap in self.gaps if not (self._parts.is_compacted and gap[2] == "aborted")]
 
     @property
     def living(self) -> Iterator[str]:
@@ -171,9 +178,18 @@ class PartitionProof:
         while self._at < reached and self._next < len(self._ranges):
             until = min(reached, self._ranges[self._next].until)
             if self._at < until:
+                self._check_compacted(self._at, until)
                 self._range_gaps.append((self._at, until))
             self._at = max(self._at, until)
             self._close_reached()
+
+    def _check_compacted(self, start: int, until: int) -> None:
+        """Raise NotReproducible if the stream read a message there: compaction may remove it at any time since."""
+        row = self._ranges[self._next]
+        if self._parts.is_compacted and not row.is_loss:
+            removed = next((at for at in range(start, until) if at not in self._claimed), None)
+            if removed is not None:
+                raise NotReproducible(f"the topic is compacted, and Kafka has no message {removed} of it any more")
 
     def _close_reached(self) -> None:
         while self._next < len(self._ranges) and self._ranges[self._next].until <= self._at:
@@ -191,6 +207,9 @@ class PartitionProof:
         grown = may_grow and row.batch in self._parts.chain.grown_at
         at = row.read_from
         self._at = max(self._at, at)
+        self._claimed = {
+            at: hole.cause for hole in row.holes if hole.cause != EXPIRED for at in range(hole.start, hole.until)
+        }
         skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
@@ -279,9 +298,7 @@ class PartitionProof:
         if row.is_loss:
             self._range_gaps.clear()
             return
-        claimed = {
-            at: hole.cause for hole in row.holes if hole.cause != EXPIRED for at in range(hole.start, hole.until)
-        }
+        claimed = self._claimed
         found = {at for start, until in self._range_gaps for at in range(start, until)}
         self._range_gaps.clear()
         for start, until in _runs(found - claimed.keys()):

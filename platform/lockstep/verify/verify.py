@@ -334,6 +334,7 @@ class _Proving:
         self._integrity, self._absent, self._head = stream.integrity, stored.absent, stored.head
         self._quarantine, self._late = stored.quarantine, stored.late
         self._homes: dict[tuple[str, str], int] = {}
+        self._compacted: frozenset[str] = frozenset()
         self._lookups = LookupVersions(stream.lookups, folders.root)
         self._table_id = stored.head.table_id
         self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
@@ -351,6 +352,7 @@ class _Proving:
         self._unclaimed(found)
         ids = kafka.topic_ids({chain.place.topic for chain in found.values()})
         alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
+        self._compacted = kafka.find_compacted({chain.place.topic for chain in alive})
         kept = kafka.kept((chain.place.topic, chain.place.partition) for chain in alive)
         for chain in found.values():
             if chain not in alive:
@@ -370,7 +372,7 @@ class _Proving:
             proof.finish(_end(chain, end))
             self.work.add(chain, proof)
             self._check_homes(chain.place, proof)
-        check_causes(kafka, [(chain.place, proof.gaps) for chain, _, proof in proofs], self._violations)
+        check_causes(kafka, [(chain.place, proof.lasting_gaps) for chain, _, proof in proofs], self._violations)
 
     def _check_homes(self, place: ViolationPlace, proof: PartitionProof) -> None:
         """A session that continues in two partitions has no order, though its class promised one."""
@@ -450,6 +452,7 @@ class _Proving:
             ),
             erased=erased,
             lookups=RangeLookups(self._lookups),
+            is_compacted=chain.place.topic in self._compacted,
             stored=StoredState(self._folders.state, self._declared, self._violations, self._head),
         )
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from lockstep import LogOnly, Strict
+from lockstep import LogOnly, Ordered, Strict
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka import reader
@@ -23,9 +23,11 @@ from lockstep.localdev.broker import Broker
 from lockstep.model.finding import Hole
 from lockstep.model.tuning import Tuning
 from lockstep.settings import KafkaSettings
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.integration.engine.test_transactions import holes as holes_in_ledger
 from tests.support.adding_stream import adding
-from tests.support.feed import ANSWER_SECONDS, Feed, send_within, session, update
+from tests.support.feed import ANSWER_SECONDS, Feed, send_within, session, snapshot, update
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
@@ -91,6 +93,33 @@ def test_many_transactions_are_proven_by_one_read(feed: Feed) -> None:
     assert set(causes(found).values()) == {"marker"}
 
 
+def test_what_compaction_removed_after_it_was_read_is_not_proven_and_no_violation(feed: Feed, runs: LocalRuns) -> None:
+    """A message that a later one of its key replaced, and one of an aborted transaction; classes that bear holes."""
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    replaced, aborted = feed.create("replaced", config=CLEANABLE), feed.create("aborted", config=CLEANABLE)
+    producer = feed.transactional()
+    producer.begin_transaction()
+    send_within(producer, aborted, [snapshot(1, a=1)])
+    feed.end_transaction(producer, aborted, commits=False)
+    for topic in (replaced, aborted):
+        for key in ("s", "t"):
+            feed.send(topic, [snapshot(1, a=1)], key=key)
+    runs.run()
+    time.sleep(0.2)  # older than segment.ms: the next message begins a new segment
+    feed.send(replaced, [update(2, a=1)], key="s")
+    feed.send(aborted, [snapshot(1, a=1)], key="u")
+    runs.run()
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+    for topic in (replaced, aborted):
+        time.sleep(0.2)
+        feed.send(topic, [snapshot(1, a=1)], key="v")  # the newest segment is never cleaned
+        compact(feed, topic, gone=0)
+    found = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert (found.status, found.violations) == (InvariantStatus.NOT_PROVEN, ())
+    gone = "the topic is compacted, and Kafka has no message 0 of it any more"
+    assert found.notes == (f"{replaced}/0: from offset 0 on nothing is proven: {gone}",)
+
+
 def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
     broker: Broker, feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,12 +156,17 @@ def causes(found: list[Hole] | reader.UnreadableRange) -> dict[int, str]:
 
 def compact_for_a_while(feed: Feed, topic: str, *, gone: int) -> None:
     """Let the broker compact a topic until a message is gone; then it only deletes again."""
+    compact(feed, topic, gone=gone)
+    set_policy(feed, topic, "delete")
+
+
+def compact(feed: Feed, topic: str, *, gone: int) -> None:
+    """Let the broker compact a topic, and wait until a message is gone, be it committed or not."""
     set_policy(feed, topic, "compact")
     deadline = time.monotonic() + CLEANED_SECONDS_MAX
     while gone in offsets_of(feed, topic):
         assert time.monotonic() < deadline, "the log was not cleaned"
         time.sleep(0.2)
-    set_policy(feed, topic, "delete")
 
 
 def set_policy(feed: Feed, topic: str, policy: str) -> None:
@@ -149,6 +183,7 @@ def offsets_of(feed: Feed, topic: str) -> set[int]:
             "bootstrap.servers": feed.bootstrap_servers,
             "group.id": "looking",
             "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
             "log_level": 2,
         }
     )

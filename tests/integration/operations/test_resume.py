@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Envelope, InRange, Limits, Link, Linked, Once, OnViolation, Record, Strict
+from lockstep import Envelope, InRange, Kind, Limits, Link, Linked, Once, OnViolation, Record, Strict
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity import base, resume_options
 from lockstep.integrity.resume_options import (
@@ -27,7 +27,7 @@ from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import BY_CHECKSUM, POISON, Adding, Snapshot, Update, adding
-from tests.support.feed import Feed, session, snapshot, update
+from tests.support.feed import Feed, ProducerRecord, session, snapshot, update
 from tests.support.local_runs import LocalRuns
 from tests.support.resuming import TWO, WHO, WHY, applied, halted, kept, noted, resumed, send, send_all
 
@@ -188,6 +188,34 @@ def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) ->
     assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_session_that_is_unknown_or_cannot_be_written_is_not_proposed_to_be_skipped(
+    feed: Feed, runs: LocalRuns, errors: str
+) -> None:
+    """A key that is not UTF-8: the command that the halt printed was taken, and the next run halted as before."""
+    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, transform=KeyReading(errors)))
+    sent: list[tuple[str, bytes]] = [*TWO, ("", update(3, a=1)), ("s", snapshot(3, a=1)), ("s", update(4, a=1))]
+    for at, (key, value) in enumerate(sent):
+        feed.append(topic, [ProducerRecord(b"\xff" if at == len(TWO) else key, value)])
+    (finding,) = halted(runs)
+    assert suggest_option(finding) == FromSnapshot(topic, 0)
+    resumed(runs, suggest_option(finding))
+    assert runs.run() is RunOutcome.ENDED
+    assert applied(sent, 0, 1, 2, 3, 5, 6) == runs.rows(topic)
+    assert list(kept(runs)) == [(topic, 0, 4)]
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyReading(Adding):
+    """Makes a text of the key in its own way."""
+
+    errors: str
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
+        return Envelope((record.key or b"").decode(errors=self.errors), kind, sequence=message.seq)
+
+
 class Linking(Adding):
     """Each message names its predecessor."""
 
@@ -336,7 +364,7 @@ def test_every_cause_of_a_fault_is_answered_by_what_is_proposed() -> None:
         "gap",
         "checksum",
     ):
-        for name in ("s", "line\nbreak", "x" * 500, None):
+        for name in ("s", "line\nbreak", "\udcff", "x" * 500, None):
             finding = Finding(fault, "books.eth", "id", 0, 5, 6, session=name)
             assert suggest_option(finding).covers(finding), finding
             assert "\n" not in resume_options.list_options([suggest_option(finding)])

@@ -127,11 +127,17 @@ class Secured:
     @contextlib.contextmanager
     def seeing_nothing(self, user: str) -> Iterator[None]:
         """Hide every topic from this user for the length of the block."""
-        every = _acl("*", user, AclOperation.DESCRIBE, AclPermissionType.DENY)
-        self._create_acls([every])
+        with self.denied(user, AclOperation.DESCRIBE):
+            yield
+
+    @contextlib.contextmanager
+    def denied(self, user: str, operation: AclOperation, topic: str = "*") -> Iterator[None]:
+        """Forbid this user one operation for the length of the block."""
+        acl = _acl(topic, user, operation, AclPermissionType.DENY)
+        self._create_acls([acl])
         yield
         admin = self.admin()
-        admin.delete_acls([_filter_of(every)])[_filter_of(every)].result(ANSWER_SECONDS)
+        admin.delete_acls([_filter_of(acl)])[_filter_of(acl)].result(ANSWER_SECONDS)
 
     def _create_acls(self, bindings: list[AclBinding]) -> None:
         admin = self.admin()

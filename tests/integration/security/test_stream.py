@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
@@ -21,9 +22,12 @@ from tests.support.feed import folded, session
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import TaskResult
     from lockstep.settings import KafkaSettings
     from tests.integration.security.secured import Secured
 
@@ -32,7 +36,10 @@ SECURED: dict[str, Callable[[Secured], KafkaSettings]] = {
     "mutual TLS": lambda kafka: kafka.mutual(),
 }
 LOGGED_SECONDS_MAX = 30.0
-LEAST = "least-rights"
+LEAST, MOMENT = "least-rights", "rights-for-a-moment"
+REFUSED = 4
+"""Reads that are refused before the right is given back: one more than were tried within a second."""
+PATIENCE_SECONDS = {True: 60.0, False: 1.0}
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,42 @@ def test_a_stream_needs_no_other_rights_than_the_document_says(
     assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
     with pytest.raises(KafkaError, match="could not be made: Authorization failed"):
         produce(kafka, topic, [Sent(b"s", b"x")])
+
+
+@pytest.mark.parametrize("given_back", [True, False])
+def test_a_topic_that_may_not_be_read_for_a_moment_is_read_soon_again_and_no_run_waits_for_ever(
+    secured: Secured, topic_family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, given_back: bool
+) -> None:
+    """After three refusals within a second the topic was left alone for five minutes, and nothing was logged."""
+    topic, values = f"{topic_family}.a", session(5)
+    produce(secured.plain(), topic, [Sent(b"s", value) for value in values])
+    secured.create_user(MOMENT, PHRASE)
+    secured.allow_only(MOMENT, topic, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
+    kafka, denied = secured.sasl("SCRAM-SHA-256", MOMENT), contextlib.ExitStack()
+    runs = LocalRuns(adding(rf"{topic_family}\..+"), kafka.bootstrap_servers, tmp_path, kafka)
+    refused: list[BatchPlan] = []
+
+    def refuse(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
+            if not refused:
+                denied.enter_context(secured.denied(MOMENT, AclOperation.READ, topic))
+            refused.append(plan)
+            if given_back and len(refused) == REFUSED:
+                denied.close()
+            return runner(plan)
+
+        return run
+
+    with denied:
+        runs = runs.tuned(idle_seconds=0.1, retry_seconds=0.2, patience_seconds=PATIENCE_SECONDS[given_back])
+        if given_back:
+            assert runs.run(around=refuse) is RunOutcome.ENDED
+            assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
+        else:
+            with pytest.raises(KafkaError, match=rf"{topic}/0 gave no message for . s \(.*authorization failed\)"):
+                runs.run(around=refuse)
+    news = f"{topic}/0: Fetch from broker 1 failed: Broker: Topic authorization failed"
+    assert caplog.messages.count(news) == 1
 
 
 def test_the_broker_is_told_the_rack_of_the_reader(secured: Secured, topic_family: str) -> None:

@@ -143,6 +143,56 @@ def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
     assert decode(frame(older, {"number": 3})) == Update(3, "none", 0.5)
 
 
+UNIT = {"name": "unit", "type": "string"}
+RESOLVED: dict[str, tuple[dict[str, Any], str]] = {
+    "a field without a default": (UPDATE | {"fields": [*UPDATE["fields"], UNIT]}, "No default value for field unit"),
+    "another type": (
+        UPDATE | {"fields": [{"name": name, "type": "string"} for name in ("seq", "id", "value")]},
+        "Schema mismatch",
+    ),
+    "another record": (UPDATE | {"name": "acme.Other"}, "Schema mismatch"),
+}
+
+
+@pytest.mark.parametrize("what", RESOLVED)
+def test_a_message_that_does_not_resolve_to_the_readers_schema_is_refused(what: str) -> None:
+    """Fastavro's error is no ValueError: the fold took it for an error of the transform."""
+    own, problem = RESOLVED[what]
+    decode = decoder(Update, UPDATE, reader_schema=json.dumps(own))
+    why, said = cause(decode, frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0}))
+    assert why is DecodeCause.UNFIT_SCHEMA
+    assert said.startswith(f"cannot be resolved to Avro.reader_schema: {problem}")
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("writers", [UPDATE, [SNAPSHOT, UPDATE]])
+@pytest.mark.parametrize("own", [UPDATE, [SNAPSHOT, UPDATE]])
+def test_a_record_and_a_union_resolve_to_each_other(writers: Any, own: Any) -> None:
+    """A record of a union that was resolved to a record came as an array, and a record as none of the union."""
+    update, message_type = {"seq": 2, "id": "a", "value": 2.0}, Update if own is UPDATE else Snapshot | Update
+    decode = decoder(message_type, writers, reader_schema=json.dumps(own))
+    assert decode(frame(writers, update)) == Update(2, "a", 2.0)
+
+
+@pytest.mark.parametrize("writers", [["null", UPDATE], ["null", SNAPSHOT, UPDATE]])
+@pytest.mark.parametrize("own", [["null", UPDATE], ["null", SNAPSHOT, UPDATE]])
+def test_a_union_inside_of_a_record_resolves_to_one_of_more_or_fewer_records(writers: Any, own: Any) -> None:
+    def either(union: Any) -> dict[str, Any]:
+        return {"type": "record", "name": "Either", "fields": [{"name": "body", "type": union}]}
+
+    decode = decoder(Either, either(writers), reader_schema=json.dumps(either(own)))
+    assert decode(frame(either(writers), {"body": {"seq": 2, "id": "a", "value": 2.0}})) == Either(Update(2, "a", 2.0))
+
+
+def test_a_record_resolves_to_a_record_of_a_union_by_its_alias() -> None:
+    own = [SNAPSHOT, {**UPDATE, "aliases": ["acme.Changed"]}]
+    decode = decoder(Snapshot | Update, older := {**UPDATE, "name": "acme.Changed"}, reader_schema=json.dumps(own))
+    assert decode(frame(older, {"seq": 2, "id": "a", "value": 2.0})) == Update(2, "a", 2.0)
+    decode = decoder(Snapshot | Update, other := {**UPDATE, "name": "acme.Other"}, reader_schema=json.dumps(own))
+    problem = "schema 101: record acme.Other is none of acme.Snapshot, acme.Update"
+    assert cause(decode, frame(other, {"seq": 2, "id": "a", "value": 2.0})) == (DecodeCause.UNFIT_SCHEMA, problem)
+
+
 def test_a_schema_is_read_with_those_that_it_refers_to() -> None:
     where: Any = next(one["type"] for one in TRADE["fields"] if one["name"] == "where")  # type: ignore[index]  # its own
     outer = {"type": "record", "name": "Outer", "fields": [{"name": "where", "type": "acme.Where"}]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,16 @@ def test_a_registry_that_does_not_answer_is_no_verdict_and_is_asked_again() -> N
     decode = Avro(registry=registry).build(Update)
     with pytest.raises(RegistryUnreachable):
         decode(GOOD)
+    assert decode(GOOD) == Update(2, "abc", 2.0)
+
+
+@pytest.mark.parametrize("answer", [ValueError("no such city"), KeyError("token"), "a text"])
+def test_a_registry_that_fails_in_another_way_is_no_verdict_either(answer: Any) -> None:
+    """A ValueError of it was a verdict on each message: a class that counts dropped them all."""
+    decode = Avro(registry=Answers([answer, avro(UPDATE)])).build(Update)
+    with pytest.raises(RegistryUnreachable, match=rf"Answers.schema\({FIRST_ID}\) (raised|returned)") as unclear:
+        decode(GOOD)
+    assert unclear.value.next_step.startswith("correct Answers: it returns a RegisteredSchema, or None")
     assert decode(GOOD) == Update(2, "abc", 2.0)
 
 

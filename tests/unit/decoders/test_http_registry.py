@@ -145,6 +145,15 @@ def test_the_password_is_fetched_where_it_is_needed_and_shown_nowhere(
     assert CANARY not in said
 
 
+def test_a_password_of_any_letters_is_sent_as_utf_8(schemas: HttpSchemas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first letter outside of Latin-1 was an error about each message, which showed the letter."""
+    schemas.register("updates-value", TEXT)
+    schemas.authorization = "Basic " + base64.b64encode(f"läser:{CANARY}€".encode()).decode()
+    monkeypatch.setenv("REGISTRY_CANARY", f"{CANARY}€")
+    registry = HttpRegistry(schemas.url, user="läser", password_from="env:REGISTRY_CANARY")  # noqa: S106  # a place
+    assert registry.schema(FIRST_ID) == RegisteredSchema("AVRO", TEXT)
+
+
 @pytest.mark.parametrize("place", ["file:/nowhere/at/all", "env:NOT_SET_HERE"])
 def test_a_password_that_is_not_there_is_asked_for_by_its_place(schemas: HttpSchemas, place: str) -> None:
     said = problem(HttpRegistry(schemas.url, user="reader", password_from=place))

@@ -15,6 +15,7 @@ import msgspec
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
+    FRAME_BYTES,
     Decode,
     DecodeCause,
     RegisteredSchema,
@@ -24,7 +25,7 @@ from lockstep.declare.decoders.base import (
     make_missing_extra,
 )
 from lockstep.declare.decoders.plain import find_foreign_classes, find_tag_fields
-from lockstep.declare.decoders.schema_registry import HEADER_BYTES, Framed, FramedDecoder
+from lockstep.declare.decoders.schema_registry import Framed, FramedDecoder
 from lockstep.errors import DeclarationError
 
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -51,6 +52,14 @@ class Schema:
         parts = self.parsed if isinstance(self.parsed, list) else [self.parsed]
         resolved = [self.resolved(part) for part in parts]
         return [cast("dict[str, str]", part)["name"] for part in resolved if _is_record(part)]
+
+    def find_resolved(self, writers: str) -> str:
+        """Full name of the record of this schema to which a writer's record resolves: by its name or an alias."""
+        short = writers.rpartition(".")[2]
+        for record in self.records():
+            if short == record.rpartition(".")[2] or {writers, short} & set(self.named[record].get("aliases", ())):
+                return record
+        raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"record {writers} is none of {', '.join(self.records())}")
 
     def fields(self, record: str) -> set[str]:
         """Names of a record's fields."""
@@ -90,7 +99,8 @@ _MISSHAPEN: Final = (KeyError, TypeError, ValueError, AttributeError)
 def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO], object]:
     """The function that reads one message from a binary stream.
 
-    Records of a union of several record types are returned as (full name, record).
+    Records of a union of several record types are returned as (full name, record); with a reader's schema, in which a
+    union may have more of them than in the writer's, those of every union.
     """
     from fastavro import schemaless_reader
 
@@ -105,7 +115,7 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
         writer_schema=writers.parsed,
         reader_schema=None if own is None else own.parsed,
         return_record_name=True,
-        return_record_name_override=True,
+        return_record_name_override=own is None,
     )
 
 
@@ -205,8 +215,8 @@ class Target:
     tag_field: str | None
     tag_fields: tuple[str, ...]
 
-    def conversion(self, schema: Schema) -> Convert:
-        """The conversion of messages of one schema.
+    def conversion(self, schema: Schema, *, resolved: bool = False) -> Convert:
+        """The conversion of messages of one schema; of a reader's schema, if they were resolved to it.
 
         Raises:
             Undecodable: No message of this schema belongs to the stream.
@@ -214,7 +224,7 @@ class Target:
         records = schema.records()
         if not records:
             raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is no record, and no union of records")
-        tagged = partial(_tagged, tag_fields=self.tag_fields) if has_mixed_unions(schema) else None
+        tagged = partial(_tagged, tag_fields=self.tag_fields) if resolved or has_mixed_unions(schema) else None
         if len(records) == 1:
             return _then(tagged, self._of_record(schema, records[0]))
         by_record = {name: self._or_refusal(schema, name) for name in records}
@@ -313,6 +323,8 @@ def _tagged(value: Any, tag_fields: tuple[str, ...]) -> object:
 
 
 KIND: Final = "AVRO"
+MISMATCH_MAX: Final = 300
+"""Characters of fastavro's text, which may contain both schemas."""
 UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, struct.error, MemoryError)
 """Raised by fastavro when bytes do not fit their schema, besides EOFError and RecursionError."""
 
@@ -364,19 +376,43 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
     if registered.kind != KIND:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
     writers = parse_schema(registered.text, registered.references)
-    convert = target.conversion(writers if own is None else own)
-    datum = make_datum_reader(writers, own)
+    convert, datum = _conversion(target, writers, own), make_datum_reader(writers, own)
 
     def read(value: bytes) -> object:
         return convert(_datum(datum, value))
 
-    return read
+    return read if own is None else _resolving(read)
+
+
+def _resolving(read: Decode) -> Decode:
+    """Reads with a reader's schema: fastavro's error of a message that does not resolve to it is no ValueError."""
+    from fastavro.read import SchemaResolutionError
+
+    def resolve(value: bytes) -> object:
+        try:
+            return read(value)
+        except SchemaResolutionError as error:
+            problem = f"cannot be resolved to Avro.reader_schema: {str(error)[:MISMATCH_MAX]}"
+            raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
+
+    return resolve
+
+
+def _conversion(target: Target, writers: Schema, own: Schema | None) -> Convert:
+    """The conversion of messages of the writer's schema, resolved to one's own if there is one."""
+    if own is None:
+        return target.conversion(writers)
+    convert = target.conversion(own, resolved=True)
+    if len(own.records()) == 1 or isinstance(writers.parsed, list) or not writers.records():
+        return convert
+    name = own.find_resolved(writers.records()[0])  # fastavro names the records of the writer's unions alone
+    return lambda record: convert((name, record))
 
 
 def _datum(datum: Callable[[BytesIO], object], value: bytes) -> object:
     """Fastavro's result for a whole frame."""
     stream = BytesIO(value)
-    stream.seek(HEADER_BYTES)
+    stream.seek(FRAME_BYTES)
     try:
         read = datum(stream)
     except EOFError as error:

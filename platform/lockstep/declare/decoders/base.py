@@ -16,6 +16,8 @@ import msgspec
 
 from lockstep.errors import DeclarationError
 
+FRAME_BYTES = 5
+"""A schema registry's frame: the magic byte, and the schema's id in four bytes."""
 Decode = Callable[[bytes], object]
 """From a record's value to a message."""
 
@@ -100,6 +102,16 @@ def find_decode_cause(error: Exception) -> DecodeCause:
     if isinstance(error, RecursionError):
         return DecodeCause.TOO_DEEP
     return _of_text(str(error)) if isinstance(error, msgspec.DecodeError) else DecodeCause.MALFORMED
+
+
+def describe_decode_error(error: Exception, value: bytes) -> str:
+    """The decoder's error; of JSON behind a registry's frame, which is no JSON, what it looks like."""
+    if isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError):
+        return str(error)
+    if value[:1] != b"\x00" or len(value) < FRAME_BYTES:
+        return str(error)
+    schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
+    return f"{error}; it begins like a schema registry's frame of schema id {schema_id} (docs/decoders.md)"
 
 
 def _of_text(problem: str) -> DecodeCause:

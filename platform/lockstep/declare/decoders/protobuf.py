@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
+    FRAME_BYTES,
     Decode,
     DecodeCause,
     RegisteredSchema,
@@ -23,7 +24,7 @@ from lockstep.declare.decoders.base import (
     list_members,
     make_missing_extra,
 )
-from lockstep.declare.decoders.schema_registry import HEADER_BYTES, Framed, FramedDecoder
+from lockstep.declare.decoders.schema_registry import Framed, FramedDecoder
 from lockstep.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ DEPTH_MAX: Final = 100
 """Levels of nested message types; Protobuf's own limit of nested messages."""
 VARINT_BYTES_MAX: Final = 5
 """Of a 32-bit number."""
-_SHORT: Final = HEADER_BYTES + 1
-_TOP: Final = HEADER_BYTES + 2
+_SHORT: Final = FRAME_BYTES + 1
+_TOP: Final = FRAME_BYTES + 2
 """Start of a message after its one- or two-byte index."""
 
 Parse = Callable[[bytes], object]
@@ -179,11 +180,11 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
 
     def read(value: bytes) -> object:
         # Nearly all frames contain a top-level message of their schema, whose index takes a byte or two.
-        if first is not None and value[HEADER_BYTES:_SHORT] == b"\x00":
+        if first is not None and value[FRAME_BYTES:_SHORT] == b"\x00":
             return first(value[_SHORT:])
-        if (parse := top.get(value[HEADER_BYTES:_TOP])) is not None:
+        if (parse := top.get(value[FRAME_BYTES:_TOP])) is not None:
             return parse(value[_TOP:])
-        path, at = find_message_path(value, HEADER_BYTES)
+        path, at = find_message_path(value, FRAME_BYTES)
         parse = by_path.get(path)
         if parse is None:
             raise Undecodable(DecodeCause.WRONG_TYPE, f"holds {names.get(path, path)}, not {', '.join(parsers)}")

@@ -14,6 +14,7 @@ import msgspec
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
+    FRAME_BYTES,
     Decode,
     DecodeCause,
     Decoder,
@@ -22,14 +23,12 @@ from lockstep.declare.decoders.base import (
     SchemaReference,
     Undecodable,
 )
-from lockstep.errors import DeclarationError, RegistryUnreachable, SettingsError
+from lockstep.errors import DeclarationError, LockstepError, RegistryUnreachable, SettingsError
 
 if TYPE_CHECKING:
     from requests import Response
 
 
-HEADER_BYTES: Final = 5
-"""The magic byte and the id."""
 SECOND_LOOK_SECONDS: Final = 0.5
 """A follower of the registry may lag by milliseconds behind the instance that assigned the id."""
 SECOND_LOOKS_MAX: Final = 20
@@ -89,7 +88,7 @@ class Framed:
             RegistryUnreachable: The registry could not return the schema of the id.
         """
         # The raw header is the key: one look-up checks the magic byte and finds the schema.
-        read = self._readers.get(value[:HEADER_BYTES])
+        read = self._readers.get(value[:FRAME_BYTES])
         return read(value) if read is not None else self._met(value)(value)
 
     def _met(self, value: bytes) -> Decode:
@@ -100,7 +99,7 @@ class Framed:
             reader = self._reader_of(registered)
         except Undecodable as unfit:
             reader = _refusing(unfit.cause, f"schema {schema_id}: {unfit}")
-        self._readers[value[:HEADER_BYTES]] = reader
+        self._readers[value[:FRAME_BYTES]] = reader
         return reader
 
     def _known(self, schema_id: int) -> RegisteredSchema:
@@ -117,12 +116,27 @@ class Framed:
     def _asked(self, schema_id: int) -> RegisteredSchema | None:
         if self._registry is None:
             raise RegistryUnreachable("no schema registry is connected", next_step=_name_one(self._decoder))
-        found = self._registry.schema(schema_id)
+        found = _answer_of(self._registry, schema_id)
         if found is None and self._second_looks > 0:
             self._second_looks -= 1
             time.sleep(SECOND_LOOK_SECONDS)
-            found = self._registry.schema(schema_id)
+            found = _answer_of(self._registry, schema_id)
         return found
+
+
+def _answer_of(registry: Registry, schema_id: int) -> RegisteredSchema | None:
+    """The registry's answer. Whatever else it does is no verdict on a message, not even a ValueError."""
+    name = f"{type(registry).__qualname__}.schema({schema_id})"
+    remedy = f"correct {type(registry).__qualname__}: it returns a RegisteredSchema, or None for an unknown id"
+    try:
+        found = cast("object", registry.schema(schema_id))  # users need no checker
+    except LockstepError:
+        raise
+    except Exception as error:  # the user's class ends here
+        raise RegistryUnreachable(f"{name} raised {type(error).__name__}: {error}", next_step=remedy) from error
+    if found is not None and not isinstance(found, RegisteredSchema):
+        raise RegistryUnreachable(f"{name} returned a {type(found).__name__}", next_step=remedy)
+    return found
 
 
 def check_registry(decoder: Decoder) -> None:
@@ -150,9 +164,9 @@ def _schema_id(value: bytes) -> int:
             DecodeCause.UNKNOWN_MAGIC_BYTE if value else DecodeCause.TRUNCATED,
             f"a frame begins with 0x00, this with {found}",
         )
-    if len(value) < HEADER_BYTES:
-        raise Undecodable(DecodeCause.TRUNCATED, f"a frame begins with {HEADER_BYTES} bytes, this has {len(value)}")
-    return int.from_bytes(value[1:HEADER_BYTES], "big")
+    if len(value) < FRAME_BYTES:
+        raise Undecodable(DecodeCause.TRUNCATED, f"a frame begins with {FRAME_BYTES} bytes, this has {len(value)}")
+    return int.from_bytes(value[1:FRAME_BYTES], "big")
 
 
 def _refusing(cause: DecodeCause, problem: str) -> Decode:
@@ -267,6 +281,7 @@ class HttpRegistry(Registry):
 
     def _once(self, path: str, deadline: float) -> _Answer | None:
         import requests
+        from requests.auth import HTTPBasicAuth
         from requests.exceptions import ConnectionError as NoConnection
         from urllib3.exceptions import HTTPError as BrokenOff
 
@@ -275,7 +290,8 @@ class HttpRegistry(Registry):
             with requests.get(
                 self.url.rstrip("/") + path,
                 headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"},
-                auth=(self.user, self._password()) if self.user else None,
+                # Encoded here: of a text requests takes Latin-1 alone.
+                auth=HTTPBasicAuth(self.user.encode(), self._password().encode()) if self.user else None,
                 timeout=min(left, self.timeout_seconds / 2),
                 verify=str(self.ca_file) if self.ca_file else True,
                 allow_redirects=False,  # only the configured registry receives the password

@@ -157,8 +157,9 @@ class MicroBatchLoop:
         """Whether all offsets of the start of the run are committed, those of partitions without a leader too.
 
         Raises:
-            KafkaError: A partition that is not read yet has had no leader for too long.
+            KafkaError: A partition that is not read yet has had no leader, or given no message, for too long.
         """
+        self._check_silent()
         unread = [place for place in self._monitor.view.unavailable if not self._is_read(place)]
         if not unread:
             self._leaderless_since = math.inf
@@ -173,6 +174,17 @@ class MicroBatchLoop:
                 f"replicas, then: lockstep run {self._context.stream.name} --available-now",
             )
         return False
+
+    def _check_silent(self) -> None:
+        now, positions = time.monotonic(), self._partitions.positions
+        for key, silence in self._silent.find_lasting(now).items():
+            if key in positions and positions[key].next_offset < self._stop_at.get(key, 0):
+                raise KafkaError(
+                    f"{silence.place} gave no message for {now - silence.since:.0f} s ({silence.trouble}): "
+                    "its messages are not read; all others are",
+                    next_step=f"lockstep doctor asks for each topic; then: lockstep run {self._context.stream.name} "
+                    "--available-now",
+                )
 
     def _is_read(self, place: Place) -> bool:
         """Whether a partition was read up to its offset of the start of the run, which may be unknown."""
@@ -190,7 +202,9 @@ class MicroBatchLoop:
         """
         began = time.monotonic()
         bins = self._run(plan)  # 1
-        self._silent.note((item for group in bins or () for item in group.ranges), time.monotonic())
+        results = (item for group in bins or () for item in group.ranges)
+        for news in self._silent.note(results, began, time.monotonic()):
+            LOG.warning("%s", news)
         # 2
         if bins is None or self._replaced(plan) or not self._has_progress(bins):
             return False

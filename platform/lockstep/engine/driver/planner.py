@@ -340,36 +340,80 @@ class BacklogClock(msgspec.Struct, frozen=True):
         return self.since + at_most - now
 
 
+REST_RATIO = 10
+"""A partition that gives nothing holds the others of its batch up for a tenth of the time at most."""
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """A partition of which the last batches read nothing.
+
+    Attributes:
+        count: Number of these batches.
+        since: Start of the first one, in seconds of a monotonic clock.
+        at: End of the last one.
+        waited: Duration of the last one in seconds.
+        place: Topic and partition.
+        trouble: Why it read nothing.
+    """
+
+    count: int
+    since: float
+    at: float
+    waited: float
+    place: str
+    trouble: str
+
+
 class SilentPartitions:
     """Partitions of which the last batches read nothing, though there was something to read."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
-        self._silences: dict[Key, tuple[int, float]] = {}
+        self._silences: dict[Key, Silence] = {}
 
-    def note(self, results: Iterable[RangeResult], clock: float) -> None:
-        """Note the results of a batch.
+    def note(self, results: Iterable[RangeResult], began: float, clock: float) -> list[str]:
+        """Note the results of a batch; gives what is new in them, by topic and partition.
 
         Args:
             results: Results of its ranges.
-            clock: Seconds of a monotonic clock.
+            began: Start of the batch, in seconds of a monotonic clock.
+            clock: Its end.
         """
+        news: list[str] = []
         for result in results:
-            key, before = result.range.position.key, result.range.position.next_offset
-            if result.trouble is not None and result.reached.next_offset == before:
-                self._silences[key] = (self._silences.get(key, (0, clock))[0] + 1, clock)
-            else:
-                self._silences.pop(key, None)
+            position, trouble = result.range.position, result.trouble
+            known, place = self._silences.pop(position.key, None), f"{position.topic}/{position.partition}"
+            if trouble is None:
+                continue
+            if result.reached.next_offset == position.next_offset:
+                count, since = (0, began) if known is None else (known.count, known.since)
+                self._silences[position.key] = Silence(count + 1, since, clock, clock - began, place, trouble)
+            if known is None or known.trouble != trouble:
+                news.append(f"{place}: {trouble}")
+        return news
 
     def find_patient(self) -> frozenset[Key]:
         """Those that were silent too often for a short wait."""
         most = self._tuning.straggler_batches
-        return frozenset(key for key, (count, _) in self._silences.items() if count >= most)
+        return frozenset(key for key, silence in self._silences.items() if silence.count >= most)
 
     def find_resting(self, clock: float) -> frozenset[Key]:
-        """Those that were waited for long, not long ago."""
-        most, rest = self._tuning.straggler_batches, self._tuning.straggler_rest_seconds
-        return frozenset(key for key, (count, at) in self._silences.items() if count > most and clock - at < rest)
+        """Those that were waited for not long ago: after a long wait they rest long, after an error only briefly."""
+        most = self._tuning.straggler_batches
+        return frozenset(
+            key
+            for key, silence in self._silences.items()
+            if silence.count > most and clock - silence.at < self._rest_seconds(silence)
+        )
+
+    def find_lasting(self, clock: float) -> dict[Key, Silence]:
+        """Those that have been silent for longer than Kafka is waited for."""
+        since = clock - self._tuning.patience_seconds
+        return {key: silence for key, silence in self._silences.items() if silence.since < since}
+
+    def _rest_seconds(self, silence: Silence) -> float:
+        rest = max(self._tuning.retry_seconds, REST_RATIO * silence.waited)
+        return min(rest, self._tuning.straggler_rest_seconds)
 
 
 class IdlePartitions:

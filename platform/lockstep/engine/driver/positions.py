@@ -534,8 +534,6 @@ class Subscription:
         self.positions[key] = result.reached
         if result.newest_timestamp_ms:
             self._newest_ms[key] = result.newest_timestamp_ms
-        if result.trouble is not None:
-            LOG.warning("%s/%s: %s", result.range.position.topic, result.range.position.partition, result.trouble)
 
     def _learn(self, group: TaskResult) -> None:
         """Measurements of a bin per partition; a small bin shows little more than its fixed costs."""

@@ -18,7 +18,7 @@ from lockstep.engine.executor.columnar import ChunkFold
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
 from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
-from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler, format_key
+from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
 from lockstep.engine.executor.sessions import Sessions, check_session, is_multipart_open
 from lockstep.engine.protocol import Counts
@@ -69,11 +69,11 @@ def attribute_error(
 
 
 def find_session(compiled: CompiledStream, record: Record) -> str | None:
-    """The session of a message, where it can be determined."""
+    """The session of a message; None where the user's `envelope` raises."""
     try:
         return check_session(compiled.envelope(compiled.decode(record.value or b""), record).session)
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
-        return format_key(record)
+        return None
 
 
 def _of_row(error: RowRejected, emission: RowBuffer) -> FailedMessage:
@@ -384,9 +384,8 @@ class RangeFold:
         answer = self.judge.judge(Fault.TRANSFORM_FAILED, record.offset)
         self.counts.refused += 1
         self.judge.reject(answer, record, found)
-        try:
-            session = check_session(self._compiled.envelope(self._compiled.decode(record.value or b""), record).session)
-        except Exception:  # noqa: BLE001  # the user's `envelope` raised: the session is unknown
+        session = find_session(self._compiled, record)
+        if session is None:
             if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)
             return

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
+from lockstep.declare.decoders.base import DecodeCause, Undecodable, describe_decode_error, find_decode_cause
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.protocol import AcceptedLoss, Counts, to_event_time
@@ -100,7 +100,7 @@ class QuarantineBuffer:
         self._bytes = 0
 
     def add(self, record: Record, found: Finding) -> None:
-        """Quarantine a message unchanged, with its cause."""
+        """Quarantine a message unchanged, with its cause; under its key where its session is unknown."""
         value = record.value
         row = QuarantineRow(
             generation=0,
@@ -109,7 +109,7 @@ class QuarantineBuffer:
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
-            session=found.session,
+            session=format_key(record) if found.session is None else found.session,
             cause=found.cause,
             expected=found.expected,
             found=found.found or found.detail or None,
@@ -212,8 +212,9 @@ class VerdictHandler:
         Raises:
             StopFold: It is a violation.
         """
-        problem = "no value (null)" if record.value is None else str(error)
-        cause = DecodeCause.NO_VALUE if record.value is None else find_decode_cause(error)
+        value = record.value
+        problem = "no value (null)" if value is None else describe_decode_error(error, value)
+        cause = DecodeCause.NO_VALUE if value is None else find_decode_cause(error)
         answer = self.judge(Fault.UNDECODABLE, record.offset)
         if answer is Judgement.GAP and error is CRASHES_WORKER:
             answer = Judgement.QUARANTINE  # its offset is recorded: neither the proof nor a rebuild decodes it
