@@ -215,8 +215,8 @@ def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence
     ends = handle.view.ends.get((first.topic_id, first.partition))
     if erasure := next((row for row in rows if row.erased), None):
         return f"batch {erasure.batch} erased a session since, whose messages a rebuild would fold again"
-    if taken := next((row for last, row in pairwise((before, *rows)) if row and _is_taken_over(last, row)), None):
-        return f"batch {taken.batch} took its state over from another table, of which a rebuild knows nothing"
+    if other := next((row for last, row in pairwise((before, *rows)) if row and _is_without_messages(last, row)), None):
+        return f"batch {other.batch} has a state that comes of no messages: of an erasure, a promotion or an import"
     if not read:
         return ""
     if ends is None:
@@ -226,8 +226,8 @@ def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence
     return ""
 
 
-def _is_taken_over(before: LedgerRow | None, row: LedgerRow) -> bool:
-    """Whether a row has another state than the one before it, and no messages of which it came: a promotion."""
+def _is_without_messages(before: LedgerRow | None, row: LedgerRow) -> bool:
+    """Whether a row has another state than the one before it, and no messages of which it came."""
     if row.state_bytes or row.messages or row.start != row.until or row.state_file is None:
         return False
     return before is None or read_position(before).state != read_position(row).state

@@ -167,7 +167,7 @@ def test_a_state_that_was_promoted_is_refused_by_name(feed: Feed, runs: LocalRun
     added.of(dataclasses.replace(added.stream, name="adding_shadow")).run()
     promote_shadow(added.handle, "adding_shadow", who="ann", why="test")
     shutil.rmtree(added.folders.state)
-    with pytest.raises(RebuildRefused, match="took its state over from another table"):
+    with pytest.raises(RebuildRefused, match="has a state that comes of no messages"):
         rebuild_state(added.handle)
 
 
