@@ -1,7 +1,7 @@
 """The fault matrix as data: what may go wrong, what is then expected, and which tests prove it.
 
 A test that is named here need not know of it. Tests below tests/faults say by `@pytest.mark.fault(...)` which
-faults they prove; test_matrix.py compares both ways. Its lines lie in proofs.py;
+faults they prove; tests/house/rules/test_fault_matrix.py compares both ways. Its lines lie in proofs.py;
 docs/faults.md is the list as a page:
 
     python -m tests.faults.matrix.matrix > docs/faults.md

@@ -186,6 +186,7 @@ MACHINES: tuple[Fault, ...] = (
             f"{REBUILD}test_messages_that_kafka_no_longer_has_refuse_it_by_name",
             f"{REBUILD}test_state_of_a_savepoint_is_rebuilt_too",
             f"{REBUILD}test_a_rebuild_that_is_killed_is_done_again",
+            f"{REBUILD}test_a_first_batch_that_a_message_suspended_is_folded_as_it_was",
             f"{DAMAGE}test_state_that_is_damaged_is_named_and_nothing_is_committed_without",
             f"{DAMAGE}test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_suspected",
             f"{DAMAGE}test_a_file_of_another_state_in_its_place_is_found",
