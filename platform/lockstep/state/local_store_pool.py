@@ -107,7 +107,7 @@ class IdleFiles:
         try:
             if file.take():
                 return file
-        except LocalStoreCorrupt:
+        except (LocalStoreCorrupt, OSError):
             file.release()
         file.close()
         return None
@@ -243,8 +243,12 @@ class LocalStorePool:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._remove_other_boots()
             lock = StoreLock(path)
-        if lock.take():
-            return lock
+        try:
+            if lock.take():
+                return lock
+        except OSError:
+            lock.close()
+            raise
         lock.close()
         return None
 

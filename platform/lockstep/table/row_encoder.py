@@ -172,7 +172,7 @@ _NESTED: Final[dict[ColumnKind, Callable[[ColumnType], Convert]]] = {
 if TYPE_CHECKING:
     Tuples = list[tuple[Any, ...]]
 
-_WRONG: Final = (pa.ArrowException, msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError)
+VALUE_ERRORS: Final = (pa.ArrowException, msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError)
 """Raised by conversions of a value that does not fit."""
 
 _PLAIN: Final[dict[ColumnKind, Any]] = {
@@ -302,14 +302,14 @@ class RowsBuilder:
         """The rows of a chunk with their provenance, in order.
 
         Raises:
-            RowRefused: A value does not fit its column; names the first such row.
+            RowRejected: A value does not fit its column; names the first such row.
         """
         arrays = self._encode_fast(rows)
         if arrays is None:
             arrays = self._encode_strict(rows, proof)
         try:
             proven = _proof_arrays(proof)
-        except _WRONG:
+        except VALUE_ERRORS:
             _refuse_proof(proof)
             raise
         return pa.RecordBatch.from_arrays([*arrays, *proven], schema=self.schema)
@@ -322,7 +322,7 @@ class RowsBuilder:
         try:
             msgspec.convert({"rows": tuples}, self._checked, builtin_types=_AS_THEY_ARE)
             return self._converted(tuples) if self._converts else self._plain(tuples)
-        except _WRONG:
+        except VALUE_ERRORS:
             return None
 
     def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
@@ -352,7 +352,7 @@ class RowsBuilder:
         try:
             converted = self._strict[i](value)
             pa.array([converted], self._types[i])
-        except _WRONG as wrong:
+        except VALUE_ERRORS as wrong:
             raise RowRejected(proof.origin(position), name, value, str(wrong)) from None
         return converted
 
@@ -396,7 +396,7 @@ def _refuse_proof(proof: Provenance) -> None:
         for position, value in enumerate(values):
             try:
                 pa.array([value], kind)
-            except _WRONG as wrong:
+            except VALUE_ERRORS as wrong:
                 raise RowRejected(proof.origin(position), name, value, str(wrong)) from None
 
 

@@ -162,8 +162,8 @@ class NoMerge(WindowFold[Value, int, Values]):
     [
         (lambda: TumblingWindows(timedelta(0)), "TumblingWindows.size = datetime.timedelta(0): is too short"),
         (lambda: TumblingWindows(SECOND, lateness=-SECOND), "TumblingWindows.lateness"),
-        (lambda: TumblingWindows(SECOND, lateness=30), "lateness = 30: is no timedelta"),  # type: ignore[arg-type]
-        (lambda: SlidingWindows(SECOND, SECOND, offset=1), "offset = 1: is no timedelta"),  # type: ignore[arg-type]
+        (lambda: TumblingWindows(SECOND, lateness=30), "lateness = 30: is no timedelta"),  # type: ignore[arg-type]  # the fault
+        (lambda: SlidingWindows(SECOND, SECOND, offset=1), "offset = 1: is no timedelta"),  # type: ignore[arg-type]  # the fault
         (lambda: SlidingWindows(SECOND, 2 * SECOND), "leaves messages between windows out"),
         (lambda: SlidingWindows(timedelta(days=1), SECOND), "puts each message into more than 10000 windows"),
         (lambda: SessionWindows(5), "SessionWindows.gap"),  # type: ignore[arg-type]  # the fault

@@ -16,6 +16,7 @@ from lockstep.state import local_store_pool
 from lockstep.state.changelog import RestoreKind, StateVersion
 from lockstep.state.local_store import StoreFile, StoreLock
 from lockstep.state.local_store_pool import IdleFiles
+from lockstep.state.restore import LocalStateUnusable
 from tests.unit.state.home import Home, put
 
 VALUES = {f"session-{number}": number for number in range(50)}
@@ -142,6 +143,18 @@ def test_what_has_become_of_a_file_is_seen(kept: Home, change: Callable[[Home], 
     assert kept.values(address, list(VALUES)) == VALUES | {"session-7": 700}
     assert len(kept.copies()) == 1
     assert next(kept.local_root.rglob("*.lock")).read_bytes() == b"\0"
+
+
+def test_a_lock_is_free_after_an_error(kept: Home) -> None:
+    address = kept.batch(kept.start(), put(VALUES))
+    (copy,) = kept.copies()
+    copy.unlink()
+    copy.mkdir()  # cannot be read
+    with pytest.raises(LocalStateUnusable):
+        kept.values(address, ["session-7"])
+    copy.rmdir()
+    assert kept.values(address, list(VALUES)) == VALUES
+    assert len(kept.idle) == 1  # a private one would not be here
 
 
 def test_a_forked_process_does_not_share_the_locks_of_its_parent(kept: Home) -> None:

@@ -8,7 +8,6 @@ and memory-mapped: the same Arrow batches, in pages that the system can drop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from copy import copy
 from io import BufferedWriter
 from itertools import accumulate
@@ -25,7 +24,7 @@ from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.base import PartitionTime
 from lockstep.model.position import Position
 from lockstep.storage import Scratch
-from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
+from lockstep.table.row_encoder import VALUE_ERRORS, PartitionRun, Provenance, RowRejected, RowsBuilder
 
 MessageOrigin = tuple[int, int, str, int | None, int | None, int]
 """Of one message: offset, number of its rows, session, sequence, event time in microseconds, and the offset
@@ -173,10 +172,11 @@ class RowBuffer:
         """Encode the rows as Arrow.
 
         Raises:
-            RowRefused: A value does not fit its column.
+            RowRejected: A value does not fit its column.
         """
         if self.rows:
-            encode_together([self])
+            part = self.expand()
+            self.replace_encoded(part, self.build([part]))
         elif self.proofs:
             self._count(self._chunk())
 
@@ -222,7 +222,7 @@ class RowBuffer:
             times: Their event times, where they have any.
 
         Raises:
-            RowRefused: A value of an earlier row does not fit its column; nothing was added.
+            RowRejected: A value of an earlier row does not fit its column; nothing was added.
         """
         self.flush()
         without = len(rows) - int(np.count_nonzero(rows))
@@ -264,8 +264,12 @@ def encode_few(buffers: Iterable[RowBuffer]) -> None:
     Where a value does not fit its column they stay as they are: the `flush` of its range finds it again.
     """
     for group in _grouped([buffer for buffer in buffers if 0 < len(buffer.rows) <= FEW_ROWS]):
-        with suppress(Exception):  # whatever it is, it is found again in its range, which it ends
-            encode_together(group)
+        parts = [buffer.expand() for buffer in group]
+        try:
+            batch = group[0].build(parts)
+        except (RowRejected, *VALUE_ERRORS):
+            continue
+        _hand_out(batch, group, parts)
 
 
 def _grouped(buffers: Sequence[RowBuffer]) -> Iterator[list[RowBuffer]]:
@@ -281,17 +285,12 @@ def _grouped(buffers: Sequence[RowBuffer]) -> Iterator[list[RowBuffer]]:
         yield group
 
 
-def encode_together(buffers: Sequence[RowBuffer]) -> None:
-    """Encode the rows of ranges as one batch, of which each takes its part; all or none.
-
-    Raises:
-        RowRefused: A value does not fit its column.
-    """
-    parts = [buffer.expand() for buffer in buffers]
-    batch, start = buffers[0].build(parts), 0
+def _hand_out(batch: pa.RecordBatch, buffers: Sequence[RowBuffer], parts: Sequence[Expanded]) -> None:
+    """Give each range its part of the batch that was made of all of them."""
+    start = 0
     for buffer, part in zip(buffers, parts, strict=True):
         count = len(part.rows)
-        buffer.replace_encoded(part, batch if count == batch.num_rows else batch.slice(start, count))
+        buffer.replace_encoded(part, batch.slice(start, count))
         start += count
 
 
