@@ -25,21 +25,25 @@ from sensors.topics import topics_sensor
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 DERIVED: tuple[Derived, ...] = ()
 SCHEDULES = (compaction_schedules, housekeeping_schedules, checks_schedules, export_schedules, rotation_schedules)
-SENSORS = (topics_sensor, supervisor_sensor, health_sensor)
 OWNERS = ("team:data-platform",)
 
 settings = load_settings()
+streaming_jobs = [streaming_job(stream) for stream in STREAMS]
 
 defs = Definitions(
     assets=make_assets(STREAMS, DERIVED, settings, owners=OWNERS),
     asset_checks=[check for stream in STREAMS for check in make_stream_checks(stream, settings)],
-    jobs=[streaming_job(stream) for stream in STREAMS],
+    jobs=streaming_jobs,
     schedules=[
         *(schedule for stream in STREAMS for make in SCHEDULES for schedule in make(stream, settings)),
         *(derived_schedule(derived) for derived in DERIVED),
         pruning_schedule(STREAMS, settings),
     ],
-    sensors=[sensor(stream, settings) for stream in STREAMS for sensor in SENSORS],
+    sensors=[
+        topics_sensor(STREAMS, streaming_jobs, settings),
+        supervisor_sensor(STREAMS, streaming_jobs, settings),
+        health_sensor(STREAMS, settings),
+    ],
     resources={"spark": make_spark_resource(settings)},
     # One process a run: one JVM, and correct exit codes.
     executor=in_process_executor,

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import psutil
 from dagster import DagsterInstance, SensorDefinition, build_sensor_context
 
 from benchmarks.growth import STREAM, Look
+from jobs.streaming import streaming_job
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.tables import StreamHandle
@@ -58,7 +60,7 @@ def look_by_status(folders: StreamFolders) -> Look:
 
 def look_by_sensor(make: Callable[..., SensorDefinition], folders: StreamFolders) -> Look:
     """A tick on an instance without runs."""
-    sensor = make(STREAM, make_handle(folders).settings)
+    sensor = make(make_handle(folders).settings)
     with DagsterInstance.ephemeral() as instance:
         return look(lambda: sensor(build_sensor_context(instance=instance)), os.getpid())
 
@@ -83,8 +85,10 @@ def look_by_spark(folders: StreamFolders) -> Look:
 WORKS: Mapping[str, Callable[[StreamFolders], Look]] = {
     "a start": look_by_start,
     "status": look_by_status,
-    "a tick of the supervisor": lambda folders: look_by_sensor(supervisor_sensor, folders),
-    "a tick of the health sensor": lambda folders: look_by_sensor(health_sensor, folders),
+    "a tick of the supervisor": lambda folders: look_by_sensor(
+        partial(supervisor_sensor, [STREAM], [streaming_job(STREAM)]), folders
+    ),
+    "a tick of the health sensor": lambda folders: look_by_sensor(partial(health_sensor, [STREAM]), folders),
     "open the table with Spark": look_by_spark,
 }
 

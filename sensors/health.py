@@ -1,4 +1,6 @@
-"""One sensor per stream: raises alarms as evaluations of the check `health`, and at a webhook."""
+"""One sensor for all streams: raises alarms as evaluations of the checks `health`, and at a webhook."""
+
+from collections.abc import Sequence
 
 from dagster import (
     DefaultSensorStatus,
@@ -10,35 +12,43 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import SharedCluster, StreamHandle
+from lockstep.operations.webhook import Webhook
 from lockstep.orchestration import names
 from lockstep.orchestration.health_policy import read_health_cursor
 from lockstep.orchestration.health_sensor import observe_health
+from lockstep.orchestration.shared_tick import look_at_streams
 from lockstep.settings import Settings
 
 POLL_SECONDS = 30
 """An alarm is announced by the second look in a row that sees it: within a minute."""
 KAFKA_SECONDS_MAX = 5.0
-"""Other sensors wait for a look at a Kafka that does not answer."""
+"""Other streams wait for a look at a Kafka that does not answer."""
 
 
-def health_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
-    """Looks at the health of a stream; starts nothing."""
+def health_sensor(streams: Sequence[AnyStream], settings: Settings) -> SensorDefinition:
+    """Looks at the health of the streams; starts nothing."""
     cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
 
     @sensor(
-        name=names.name_health_sensor(stream),
+        name=names.STREAM_HEALTH,
         minimum_interval_seconds=POLL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Raises alarms of {stream.name} before data is lost: docs/health.md.",
+        description="Raises alarms of the streams before data is lost: docs/health.md.",
     )
     def poll_alarms(context: SensorEvaluationContext) -> SensorResult:
-        cursor, warning = read_health_cursor(context.cursor)
-        if warning:
-            context.log.warning(warning)
-        handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
-        result, problem = observe_health(handle, context.instance, cursor)
-        if problem:
-            context.log.warning("the webhook of %s took nothing, it is tried again: %s", stream.name, problem)
+        webhook = Webhook(settings.health.secrets.get("webhook", ""))
+
+        def look(stream: AnyStream, text: str | None) -> SensorResult:
+            cursor, warning = read_health_cursor(text)
+            if warning:
+                context.log.warning("%s: %s", stream.name, warning)
+            handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
+            return observe_health(handle, context.instance, cursor, webhook)
+
+        cluster.ask_again()
+        result = look_at_streams(context, streams, look)
+        if webhook.problem:
+            context.log.warning("the webhook took nothing, it is tried again: %s", webhook.problem)
         return result
 
     return poll_alarms

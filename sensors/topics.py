@@ -1,21 +1,22 @@
-"""One sensor per stream: restarts it when topics appear that its run does not read."""
+"""One sensor for all streams: restarts each when topics appear that its run does not read."""
 
 import time
+from collections.abc import Sequence
 
 from dagster import (
     DefaultSensorStatus,
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
-    SkipReason,
     sensor,
 )
 
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import LockstepError
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
+from lockstep.orchestration.definitions import AssetJob
 from lockstep.orchestration.restart_policy import decide_restart, read_cursor
+from lockstep.orchestration.shared_tick import look_at_streams
 from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
 
@@ -24,26 +25,28 @@ KAFKA_SECONDS_MAX = 10.0
 """Dagster kills a tick that waits longer; the next one comes soon."""
 
 
-def topics_sensor(stream: AnyStream, settings: Settings) -> SensorDefinition:
-    """Looks for new topics of a stream that its run does not adopt: it is handed over, or a bounded run reads them."""
+def topics_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], settings: Settings) -> SensorDefinition:
+    """Looks for new topics that no run adopts: a stream's run is handed over, or a bounded one reads them."""
+    cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
 
     @sensor(
-        name=names.name_topics_sensor(stream),
-        job_name=names.name_stream_job(stream),
+        name=names.STREAM_TOPICS,
+        jobs=jobs,
         minimum_interval_seconds=POLL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Starts {stream.name} again for topics that match {stream.topics.pattern} and that no run reads.",
+        description="Starts a stream again for topics that match its pattern and that no run reads.",
     )
-    def poll_topics(context: SensorEvaluationContext) -> SensorResult | SkipReason:
-        cursor, warning = read_cursor(context.cursor)
-        if warning:
-            context.log.warning(warning)
-        try:
-            handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)
+    def poll_topics(context: SensorEvaluationContext) -> SensorResult:
+        def look(stream: AnyStream, text: str | None) -> SensorResult:
+            cursor, warning = read_cursor(text)
+            if warning:
+                context.log.warning("%s: %s", stream.name, warning)
+            handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
             seen = read_inputs(handle, context.instance)
             observed = observe_assets(handle, context.instance, cursor)
-        except LockstepError as error:  # the cursor stays as it was; the next look may succeed
-            return SkipReason(str(error))
-        return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
+            return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
+
+        cluster.ask_again()
+        return look_at_streams(context, streams, look)
 
     return poll_topics

@@ -20,11 +20,12 @@ from sensors.topics import topics_sensor
 
 STREAM = dataclasses.replace(order_books, integrity=Ordered())
 SETTINGS = load_settings()
+JOBS = [streaming_job(STREAM)]
 
 defs = Definitions(
     assets=make_stream_assets(STREAM, SETTINGS, owners=()),
-    jobs=[streaming_job(STREAM)],
-    sensors=[topics_sensor(STREAM, SETTINGS), supervisor_sensor(STREAM, SETTINGS)],
+    jobs=JOBS,
+    sensors=[topics_sensor([STREAM], JOBS, SETTINGS), supervisor_sensor([STREAM], JOBS, SETTINGS)],
     resources={"spark": make_spark_resource(SETTINGS)},
     executor=in_process_executor,
 )

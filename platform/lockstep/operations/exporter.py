@@ -194,6 +194,7 @@ class HealthCollector(Collector):
     def _recent_looks(self) -> tuple[StreamLook, ...]:
         with self._lock:
             if time.monotonic() - self._looked_at >= self._cache_seconds:
+                self._cluster.ask_again()
                 with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="metrics") as pool:
                     self._looks = tuple(pool.map(self._look, self._streams))
                 self._looked_at = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.positions import find_retired_topics
-from lockstep.errors import LockstepError
+from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -80,8 +80,9 @@ class SharedCluster:
             timeout_seconds: Timeout of a request, where that is less than the setting.
         """
         self._kafka, self._timeout_seconds = kafka, min(kafka.timeout_seconds, timeout_seconds)
-        self._lock, self._made_at = threading.Lock(), 0.0
+        self._lock, self._asks, self._made_at = threading.Lock(), threading.Lock(), 0.0
         self._cluster: ClusterAdmin | None = None
+        self._names: frozenset[str] | KafkaError | None = None
 
     def connect(self) -> ClusterAdmin:
         """The client.
@@ -94,6 +95,29 @@ class SharedCluster:
                 self._cluster = ClusterAdmin(make_admin_client(self._kafka), self._timeout_seconds)
                 self._made_at = time.monotonic()
             return self._cluster
+
+    def topic_names(self) -> frozenset[str]:
+        """All topics of the cluster; requested once for all looks: one that does not answer is not waited for again.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+            LockstepError: The settings of the connection cannot be used.
+        """
+        cluster = self.connect()
+        with self._asks:
+            if self._names is None:
+                try:
+                    self._names = cluster.topic_names()
+                except KafkaError as error:
+                    self._names = error
+            if isinstance(self._names, KafkaError):
+                raise self._names.with_traceback(None)
+            return self._names
+
+    def ask_again(self) -> None:
+        """Forget the topics: the next look requests them."""
+        with self._asks:
+            self._names = None
 
 
 V = TypeVar("V")
@@ -205,7 +229,7 @@ class StreamHandle:
         Raises:
             KafkaError: The cluster did not answer; that is never "no topics".
         """
-        return self.stream.topics.select(self.cluster.topic_names())
+        return self.stream.topics.select((self._shared or self.cluster).topic_names())
 
     @computed_once
     def view(self) -> ClusterView:

@@ -63,13 +63,30 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def send_notification(reference: str, note: Notification) -> str:
-    """Send one notification; gives why it was not taken, without the address, and empty when it was.
+class Webhook:
+    """The webhook during one tick: after a notification that it did not take it is not asked again.
 
-    Args:
-        reference: Location of the address: `health.secrets`.
-        note: The notification.
+    Attributes:
+        reference: Location of its address: `health.secrets`; empty without a webhook.
+        problem: Why it did not take a notification, without the address; empty otherwise.
     """
+
+    def __init__(self, reference: str) -> None:
+        """Sends nothing yet.
+
+        Args:
+            reference: Location of its address.
+        """
+        self.reference, self.problem = reference, ""
+
+    def send(self, note: Notification) -> bool:
+        """Send one notification; gives whether it was taken."""
+        self.problem = self.problem or _post(self.reference, note)
+        return not self.problem
+
+
+def _post(reference: str, note: Notification) -> str:
+    """Why a notification was not taken; empty when it was."""
     try:
         address = fetch_secret(SETTING, reference)
     except SettingsError as error:

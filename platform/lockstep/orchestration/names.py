@@ -37,12 +37,15 @@ NONE = "none"
 """Value of these tags where a re-execution has copied them from its original: Dagster deletes no tag."""
 NEVER_TOO_LONG = {"dagster/max_runtime": "0"}
 """Tags of runs that no `max_runtime_seconds` of the instance may end: it would look like a person's Terminate."""
+STREAM_TOPICS, STREAM_SUPERVISOR, STREAM_HEALTH = "stream_topics", "stream_supervisor", "stream_health"
+"""The sensors; each looks at all streams."""
 PRUNING_JOB = "dagster_pruning"
 """The single job for all streams that prunes Dagster's storage."""
 ROTATION = "daily rotation"
 """The schedule that replaces a never-ending run once a day, as `AUTOMATIC_TAG` names it."""
-MAINTENANCE = {"lockstep/work": "maintenance"}
-"""Tags of runs of all streams due at the same time; deploy/dagster.yaml limits how many run at once."""
+MAINTENANCE = {"lockstep/work": "maintenance", "dagster/max_runtime": "21600"}
+"""Tags of runs of all streams due at the same time; deploy/dagster.yaml limits how many run at once. Dagster does not
+notice that the process of one was killed: it holds its slot until the longest time, six hours."""
 
 
 def make_table_key(stream: AnyStream) -> AssetKey:
@@ -115,11 +118,6 @@ def name_checks_job(stream: AnyStream) -> str:
     return f"{stream.name}_checks"
 
 
-def name_topics_sensor(stream: AnyStream) -> str:
-    """The sensor that looks for new topics."""
-    return f"{stream.name}_topics"
-
-
 def list_checks(stream: AnyStream) -> tuple[str, ...]:
     """The checks of the table's contents, one per rule."""
     return (*BUILT_IN, *(rule.name for rule in stream.rules))
@@ -141,16 +139,6 @@ def make_run_configuration(stream: AnyStream, *, available_now: bool) -> dict[st
     return {"ops": {make_table_key(stream).to_python_identifier(): {"config": {"available_now": available_now}}}}
 
 
-def name_health_sensor(stream: AnyStream) -> str:
-    """The sensor that raises alarms."""
-    return f"{stream.name}_health"
-
-
-def name_supervisor_sensor(stream: AnyStream) -> str:
-    """The sensor that keeps the stream running."""
-    return f"{stream.name}_supervisor"
-
-
 def list_all_assets(stream: AnyStream) -> tuple[AssetKey, ...]:
     """All assets of the stream."""
     keys = (make_topics_key, make_table_key, make_ledger_key, make_compaction_key, make_housekeeping_key)
@@ -168,14 +156,13 @@ def _list_hourly_jobs(stream: AnyStream) -> tuple[str, ...]:
     return name_compaction_job(stream), name_housekeeping_job(stream), name_checks_job(stream), *of_export
 
 
-def list_all_instigators(stream: AnyStream) -> tuple[str, ...]:
-    """All sensors and schedules of the stream."""
-    schedules = (
+def list_all_schedules(stream: AnyStream) -> tuple[str, ...]:
+    """All schedules of the stream."""
+    return (
         *map(name_schedule, _list_hourly_jobs(stream)),
         name_minor_compaction_schedule(stream),
         name_rotation_schedule(stream),
     )
-    return name_topics_sensor(stream), name_supervisor_sensor(stream), name_health_sensor(stream), *schedules
 
 
 def name_minor_compaction_schedule(stream: AnyStream) -> str:

@@ -70,7 +70,8 @@ class PruningScope(msgspec.Struct, frozen=True):
             assets=frozenset(key for stream in listed for key in names.list_all_assets(stream)),
             instigators=frozenset(
                 [
-                    *(name for stream in listed for name in names.list_all_instigators(stream)),
+                    *(name for stream in listed for name in names.list_all_schedules(stream)),
+                    *(names.STREAM_TOPICS, names.STREAM_SUPERVISOR, names.STREAM_HEALTH),
                     names.name_schedule(names.PRUNING_JOB),
                 ]
             ),

@@ -111,6 +111,7 @@ class SupervisorCursor(msgspec.Struct, frozen=True):
         lives_since: When the writer of the epoch was first seen to count.
         attempt: Number of starts since a writer lived long enough.
         asked_at: Time of the last start.
+        starting: Whether a run was on its way at the last poll.
     """
 
     version: int = CURSOR_VERSION
@@ -119,6 +120,7 @@ class SupervisorCursor(msgspec.Struct, frozen=True):
     lives_since: float = 0.0
     attempt: int = 0
     asked_at: float = 0.0
+    starting: bool = False
 
     def last_counter(self, epoch: int) -> int | None:
         """The writer's counter of an epoch, as of the last poll."""
@@ -191,23 +193,26 @@ def read_supervisor_cursor(text: str | None) -> tuple[SupervisorCursor, str]:
     return cursor, ""
 
 
-def decide_supervision(observation: SupervisorObservation, cursor: SupervisorCursor, now: float) -> SupervisorDecision:
+def decide_supervision(
+    observation: SupervisorObservation, cursor: SupervisorCursor, now: float, *, may_start: bool = True
+) -> SupervisorDecision:
     """Decide what to do for a stream.
 
     1. Count the polls; close dead runs, whatever the desired state.
     2. Leave a stream alone whose desired state is not `running`, or whose writer sends heartbeats.
     3. Wait for a run in progress.
     4. Without a live run: stop the stream if a person terminated its run.
-    5. Delay a start after failed starts, more each time.
+    5. Delay a start after failed starts, more each time, and while too many other streams start.
     6. Start.
 
     Args:
         observation: Inputs.
         cursor: Cursor of the previous poll.
         now: Monotonic clock of this machine.
+        may_start: Whether few enough other streams start.
     """
     seen = _counted(observation, cursor, now)  # 1
-    decided = _start_or_wait(observation, seen, now)  # 2 to 6
+    decided = _start_or_wait(observation, seen, now, may_start=may_start)  # 2 to 6
     dead = [run for run in observation.runs if _is_dead(run, observation, seen, now) and not run.process_exists]
     held = {RunStage.LAUNCHED, RunStage.CANCELING}
     return msgspec.structs.replace(
@@ -217,20 +222,25 @@ def decide_supervision(observation: SupervisorObservation, cursor: SupervisorCur
     )
 
 
-def _start_or_wait(observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
+def _start_or_wait(
+    observation: SupervisorObservation, seen: SupervisorCursor, now: float, *, may_start: bool
+) -> SupervisorDecision:
     head = observation.head
     if head is None or head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return SupervisorDecision(cursor=seen, says=_left_alone(head))  # 2
-    if lives := _writer(observation, seen) or _on_its_way(observation, seen, now):  # 2, 3
-        return SupervisorDecision(cursor=seen, says=f"{head.desired.value}: {lives}")
+    writes = _writer(observation, seen)
+    if lives := writes or _on_its_way(observation, seen, now):  # 2, 3
+        after = msgspec.structs.replace(seen, starting=not writes)
+        return SupervisorDecision(cursor=after, says=f"{head.desired.value}: {lives}")
     if observation.terminated:  # 4
         reason = f"terminated in Dagster (run {observation.terminated[:8]})"
         return SupervisorDecision(cursor=seen, says=f"stopping: {reason}", stop=Stop(head.epoch, reason))
     if head.desired is Desired.BOUNDED:
         return SupervisorDecision(cursor=seen, says=_left_alone(head))
     left = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
-    if seen.attempt and left > 0:  # 5
-        return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {left:.0f} s")
+    if left > 0 or not may_start:  # 5
+        again = f"start {seen.attempt} did not live; the next in {left:.0f} s"
+        return SupervisorDecision(cursor=seen, says=again if left > 0 else "waits until fewer other streams start")
     return _start(head, observation, seen, now)  # 6
 
 
@@ -245,7 +255,7 @@ def _start(head: Head, observation: SupervisorObservation, seen: SupervisorCurso
     cause = f"supervisor: {_gone(head, observation)}{again}"
     run_key = f"{head.stream}-{head.table_id[:8]}-{head.epoch}-supervisor-{attempt}"
     return SupervisorDecision(
-        cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now),
+        cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now, starting=True),
         says=cause,
         start=Start(run_key, head.epoch, attempt, cause),
     )
@@ -270,6 +280,7 @@ def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: 
         lives_since=lives_since if lives else 0.0,
         attempt=0 if lived else before.attempt,
         asked_at=now - PAUSE_SECONDS_MAX if rebooted else before.asked_at,
+        starting=False,
     )
 
 

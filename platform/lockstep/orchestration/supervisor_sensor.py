@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,11 +28,18 @@ from lockstep.orchestration.names import (
     name_stream_job,
 )
 from lockstep.orchestration.run_lifecycle import OVER, find_stop_epoch, was_terminated_by_user
-from lockstep.orchestration.supervisor_policy import RunStage, SeenRun, SupervisorObservation
+from lockstep.orchestration.supervisor_policy import (
+    RunStage,
+    SeenRun,
+    SupervisorObservation,
+    read_supervisor_cursor,
+)
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
@@ -41,6 +49,9 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 
+STARTS_MAX = max(2, os.cpu_count() or 2)
+"""Starts in progress at once, of all streams: each keeps a core busy for some 20 seconds, and all of them begin after a
+reboot."""
 LOST = "lost"
 """Outcome of a run whose process is gone."""
 STAGES = {
@@ -73,6 +84,11 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
         last_status=run.status.value if run is not None else "",
         terminated=_terminated(instance, stream, head, last),
     )
+
+
+def find_starting(cursors: Mapping[str, str]) -> set[str]:
+    """Streams of which a run is on its way, by the cursors of their last looks."""
+    return {stream for stream, text in cursors.items() if read_supervisor_cursor(text)[0].starting}
 
 
 def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:

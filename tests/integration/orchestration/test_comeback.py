@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(900)
 
 PLANNED_SECONDS = 15.0
 """Three triggers: messages that came before are planned in a batch by then."""
-SUPERVISOR, POLLS_ENOUGH = "order_books_supervisor", 2 * POLLS
+SUPERVISOR, POLLS_ENOUGH = "stream_supervisor", 2 * POLLS
 """What was not started after so many looks is not started at all."""
 
 

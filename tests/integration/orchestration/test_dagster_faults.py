@@ -48,7 +48,7 @@ FULL_SECONDS, DISK_MEGABYTES = 75.0, 32
 """The run reports to Dagster once a minute."""
 HANDOVER_SECONDS = 600.0
 """Two of Dagster's daemons and the start of a run come before it: four minutes at a load of 30."""
-TOPICS_SENSOR = "order_books_topics"
+TOPICS_SENSOR = "stream_topics"
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import HealthSettings, KafkaSettings
 from sensors.health import health_sensor
 from tests.support.feed import ProducerRecord, session, snapshot
+from tests.support.shared_ticks import read_own, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ class Watched:
     def configure(self, **changed: object) -> None:
         """The sensor under other settings, as after a reload of the code location."""
         settings = self.runs.settings.model_copy(update=changed)
-        self.sensor = health_sensor(self.runs.stream, settings)
+        self.sensor = health_sensor([self.runs.stream], settings)
         self.definitions = Definitions(
             assets=make_stream_assets(self.runs.stream, settings, owners=()),
             asset_checks=make_stream_checks(self.runs.stream, settings),
@@ -84,7 +85,7 @@ class Watched:
     @property
     def waiting(self) -> int:
         """How many notifications wait for the webhook."""
-        cursor, warning = read_health_cursor(self.cursor)
+        cursor, warning = read_health_cursor(read_own(self.cursor))
         assert warning == ""
         return len(cursor.waiting)
 
@@ -108,7 +109,7 @@ def test_an_alarm_becomes_a_failed_check_and_its_end_a_passed_one(feed: Feed, wa
     assert (watched.results, "nothing to judge" in str(never.skip_message)) == ([], True)
 
     watched.runs.run()
-    assert str(watched.look().skip_message) == "no alarm"
+    assert str(watched.look().skip_message) == "adding: no alarm"
     assert [result.status for result in watched.results] == [PASSED]
     for _ in range(3):
         watched.look()
@@ -119,8 +120,8 @@ def test_an_alarm_becomes_a_failed_check_and_its_end_a_passed_one(feed: Feed, wa
     watched.runs.run()
     late = feed.create("later", config={"retention.ms": str(HOUR * 1000)})
     feed.append(late, [ProducerRecord("t", snapshot(1, a=1), int((time.time() - 55 * 60) * 1000))])
-    assert str(watched.look().skip_message) == "no alarm; seen once: headroom"
-    assert str(watched.look().skip_message) == "error: headroom"
+    assert str(watched.look().skip_message) == "adding: no alarm; seen once: headroom"
+    assert str(watched.look().skip_message) == "adding: error: headroom"
     assert [result.status for result in watched.results] == [FAILED, PASSED]
     evaluation = watched.results[0].evaluation
     assert evaluation is not None
@@ -163,7 +164,7 @@ def test_a_kafka_that_does_not_answer_is_a_failed_check_that_says_what_is_unknow
 def test_a_cursor_that_cannot_be_read_is_reset_and_the_check_evaluated_again(watched: Watched) -> None:
     watched.runs.run()
     watched.look()
-    watched.cursor = "{"
+    watched.cursor = share("{", "adding")
     watched.look()
     assert [result.status for result in watched.results] == [PASSED, PASSED]
 
@@ -238,8 +239,8 @@ def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
         assert hook.notes == [began]
         watched.look()
         assert hook.notes == [began]
-    refused = [f"error: headroom; webhook: it answered {status}, 1 waiting" for status in (503, 302)]
-    assert said == [*refused, "error: headroom"]
+    refused = [f"adding: error: headroom; webhook: it answered {status}, 1 waiting" for status in (503, 302)]
+    assert said == [*refused, "adding: error: headroom"]
 
     lift_retention(feed)
     gone = watched.look()

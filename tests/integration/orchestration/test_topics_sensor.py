@@ -28,6 +28,7 @@ from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired
 from lockstep.table.layout import StreamFolders
 from sensors.topics import topics_sensor
+from tests.support.shared_ticks import read_own, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,10 +45,11 @@ class Watched:
 
     def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
         self.stream, self.settings, self.instance = stream, settings, instance
-        self.sensor = topics_sensor(stream, settings)
+        jobs = [streaming_job(stream)]
+        self.sensor = topics_sensor([stream], jobs, settings)
         self.definitions = Definitions(
             assets=make_stream_assets(stream, settings, owners=()),
-            jobs=[streaming_job(stream)],
+            jobs=jobs,
             sensors=[self.sensor],
             resources={"spark": make_spark_resource(settings)},
         )
@@ -86,15 +88,15 @@ def test_a_failed_read_is_no_news_and_keeps_the_cursor(tmp_path: Path) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.2)
     settings = Settings(kafka=nowhere, table_root=tmp_path)
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
-        tick = Watched(order_books, settings, instance).tick(Cursor(attempt=2).encode())
+        tick = Watched(order_books, settings, instance).tick(share(Cursor(attempt=2).encode()))
     assert tick.run_requests == []
     assert "Kafka did not answer" in str(tick.skip_message)
-    assert tick.cursor in (None, Cursor(attempt=2).encode())
+    assert tick.cursor == share(Cursor(attempt=2).encode())
 
 
 def test_a_quiet_look_says_what_it_looked_at(watched: Watched) -> None:
     watched.claim()
-    assert str(watched.tick().skip_message) == "0 topics wanted, 0 subscribed, none is new"
+    assert str(watched.tick().skip_message) == "order_books: 0 topics wanted, 0 subscribed, none is new"
 
 
 def test_a_new_topic_gets_a_run_that_can_be_launched(watched: Watched, topic_family: str) -> None:
@@ -111,7 +113,7 @@ def test_a_new_topic_gets_a_run_that_can_be_launched(watched: Watched, topic_fam
     config = validate_run_config(job, request.run_config)
     assert config["ops"]["order_books__table"]["config"]["available_now"] is True
     assert (request.tags[AUTOMATIC_TAG], request.tags[EPOCH_TAG]) == ("topics sensor", "1")
-    cursor, warning = read_cursor(tick.cursor)
+    cursor, warning = read_cursor(read_own(tick.cursor))
     assert (cursor.attempt, warning) == (0, "")
     assert time.time() - cursor.asked_at < 60
 
@@ -129,8 +131,9 @@ def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_after_the_superv
     first = watched.tick()
     assert first.run_requests == []
     assert "the supervisor starts one" in str(first.skip_message)
-    cursor, _ = read_cursor(first.cursor)
-    later = watched.tick(msgspec.structs.replace(cursor, pulse_at=time.time() - SUPERVISE_SECONDS).encode())
+    cursor, _ = read_cursor(read_own(first.cursor))
+    before = msgspec.structs.replace(cursor, pulse_at=time.time() - SUPERVISE_SECONDS)
+    later = watched.tick(share(before.encode()))
 
     (request,) = later.run_requests or []
     config = validate_run_config(watched.definitions.resolve_job_def("order_books_stream"), request.run_config)
@@ -147,7 +150,7 @@ def test_new_topics_are_left_to_a_run_that_adopts_them_and_not_to_another(
     create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
     control = StreamFolders(watched.stream.name, watched.settings.table_root).control
     with Heartbeat(control, 1, never_ending=True, run_id="the writer"):
-        tick = watched.tick(Cursor(pulse="1:0").encode())
+        tick = watched.tick(share(Cursor(pulse="1:0").encode()))
     adopts = "the run adopts them" in str(tick.skip_message)
     assert (adopts, len(tick.run_requests or [])) == ((True, 0) if declared is NewTopics.ADOPT else (False, 1))
 
@@ -176,7 +179,7 @@ def test_a_stream_that_a_person_stopped_stays_stopped(watched: Watched, topic_fa
 
 def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) -> None:
     watched.claim()
-    tick = watched.tick("not a cursor")
+    tick = watched.tick(share("not a cursor"))
     assert "none is new" in str(tick.skip_message)
-    cursor, warning = read_cursor(tick.cursor)
+    cursor, warning = read_cursor(read_own(tick.cursor))
     assert (cursor.run_key, cursor.pulse, warning) == ("", "1:", "")

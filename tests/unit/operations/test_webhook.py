@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.operations.health import AlarmKind, AlarmSeverity
-from lockstep.operations.webhook import Notification, NotificationEvent, send_notification
+from lockstep.operations.webhook import Notification, NotificationEvent, Webhook
 
 VARIABLE, CANARY = "WEBHOOK_OF_A_TEST", "canary-42"
 NOTE = Notification(
@@ -38,4 +38,5 @@ def test_an_address_that_takes_nothing_is_said_without_it(
     address: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, address)
-    assert send_notification(f"env:{VARIABLE}", NOTE) == expected
+    webhook = Webhook(f"env:{VARIABLE}")
+    assert (webhook.send(NOTE), webhook.problem) == (False, expected)

@@ -317,3 +317,25 @@ def test_an_unreadable_cursor_is_reset_with_a_warning(text: str) -> None:
     cursor, warning = read_supervisor_cursor(text)
     assert cursor == SupervisorCursor()
     assert "is reset" in warning
+
+
+def test_a_start_waits_while_too_many_other_streams_start_and_does_not_count_as_one_that_failed() -> None:
+    supervised = Supervised()
+    supervised.see_all([STILL] * (POLLS - 1))
+    supervised.now += TICK_SECONDS
+    waits = decide_supervision(STILL, supervised.cursor, supervised.now, may_start=False)
+    assert (waits.start, waits.says) == (None, "waits until fewer other streams start")
+    assert (waits.cursor.attempt, waits.cursor.starting) == (0, False)
+    supervised.cursor = waits.cursor
+    assert supervised.see(STILL).start is not None
+
+
+def test_a_start_is_in_progress_while_its_run_is_on_its_way() -> None:
+    supervised = Supervised()
+    supervised.until_start(STILL)
+    comes = look(run(RunStage.LAUNCHED, counter=1))
+    starting = [supervised.cursor.starting]
+    for seen in (STILL, comes, look(pulse=msgspec.structs.replace(PULSE, counter=51))):
+        supervised.see(seen)
+        starting.append(supervised.cursor.starting)
+    assert starting == [True, False, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +30,7 @@ from lockstep.engine.driver.handover import (
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, OUTCOME_TAG
+from lockstep.orchestration.shared_tick import read_shared_cursor
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
@@ -38,6 +40,7 @@ from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired, Head
 from lockstep.table.layout import StreamFolders
 from sensors.supervisor import supervisor_sensor
+from tests.support.shared_ticks import read_own, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,22 +52,26 @@ if TYPE_CHECKING:
 class Supervised:
     """A stream with its supervisor, on an instance of its own."""
 
-    def __init__(self, root: Path, instance: DagsterInstance) -> None:
+    def __init__(self, root: Path, instance: DagsterInstance, *others: str) -> None:
         # Supervision never asks Kafka; a start that fails because Kafka is away says so itself.
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
-        self.instance, self.sensor = instance, supervisor_sensor(order_books, settings)
+        streams = [order_books, *(dataclasses.replace(order_books, name=name) for name in others)]
+        jobs = [streaming_job(stream) for stream in streams]
+        self.instance, self.sensor = instance, supervisor_sensor(streams, jobs, settings)
         self.folders = StreamFolders("order_books", settings.table_root)
         self.definitions = Definitions(
-            assets=make_stream_assets(order_books, settings, owners=()),
-            jobs=[streaming_job(order_books)],
+            assets=[asset for stream in streams for asset in make_stream_assets(stream, settings, owners=())],
+            jobs=jobs,
             sensors=[self.sensor],
             resources={"spark": make_spark_resource(settings)},
         )
         self.cursor: str | None = None
 
-    def claim(self, desired: Desired = Desired.RUNNING) -> OutputLog:
+    def claim(self, desired: Desired = Desired.RUNNING, stream: str = "order_books") -> OutputLog:
         """Make the tables and claim them, as a first run does."""
-        output = open_tables(self.folders, make_table_schema(order_books.types.row), "a cluster")
+        output = open_tables(
+            StreamFolders(stream, self.folders.root), make_table_schema(order_books.types.row), "a cluster"
+        )
         output.commit(commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
         return output
 
@@ -108,6 +115,14 @@ class Supervised:
 def _aged(cursor: str | None) -> str | None:
     if cursor is None:
         return None
+    shared, warning = read_shared_cursor(cursor)
+    assert warning == ""
+    return msgspec.structs.replace(
+        shared, streams={name: _older(text) for name, text in shared.streams.items()}
+    ).encode()
+
+
+def _older(cursor: str) -> str:
     held, warning = read_supervisor_cursor(cursor)
     assert warning == ""
     return msgspec.structs.replace(held, looked_at=held.looked_at - POLL_SECONDS_MIN).encode()
@@ -161,9 +176,9 @@ def test_a_start_whose_run_never_came_is_asked_for_again_under_another_key(super
     """The code server was killed between the reservation and the launch."""
     supervised.claim()
     supervised.looks()
-    cursor, _ = read_supervisor_cursor(supervised.cursor)
+    cursor, _ = read_supervisor_cursor(read_own(supervised.cursor))
     later = msgspec.structs.replace(cursor, asked_at=cursor.asked_at - 60, looked_at=cursor.looked_at - 60)
-    (request,) = supervised.look(later.encode()).run_requests or []
+    (request,) = supervised.look(share(later.encode())).run_requests or []
     assert (request.run_key or "").endswith("-1-supervisor-1")
 
 
@@ -292,4 +307,22 @@ def test_a_table_that_cannot_be_read_is_said_and_keeps_the_cursor(supervised: Su
     before = supervised.cursor
     data = supervised.look()
     assert "version 1 is an unreadable entry" in str(data.skip_message)
-    assert data.cursor in (None, _aged(before))
+    assert data.cursor == _aged(before)
+
+
+def test_after_a_reboot_few_streams_start_at_once_and_the_next_when_one_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start keeps a core busy for a while: all at once they would not live within the time for a start."""
+    monkeypatch.setattr("sensors.supervisor.STARTS_MAX", 2)
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        supervised = Supervised(tmp_path, instance, "b", "c")
+        for stream in ("order_books", "b", "c"):
+            supervised.claim(stream=stream)
+        *_, last = supervised.looks()
+        assert [request.job_name for request in last.run_requests or ()] == ["order_books_stream", "b_stream"]
+        run = supervised.run(DagsterRunStatus.STARTED)
+        waits = supervised.look()
+        assert [request.job_name for request in waits.run_requests or ()] == ["c_stream"]  # that of b never came
+        assert supervised.look().run_requests == []
+        assert supervised.status(run) is DagsterRunStatus.STARTED
