@@ -2,8 +2,8 @@
 
 Dagster itself deletes only ticks older than a day (`retention` in dagster.yaml). This module deletes old runs except
 the newest of each job; old events that belong to no run, or to a never-ending one, except the newest of each asset,
-partition and kind; check results likewise; and ticks after hours, not days. Other code locations of the same Dagster
-are not touched.
+partition and kind, and all of topics that are gone; check results likewise; and ticks after hours, not days. Other code
+locations of the same Dagster are not touched.
 
 Dagster's interface deletes whole runs. The rest goes directly to its SQL storages, of which open source has only two:
 SQLite, where each run has its own file that Dagster empties and leaves behind, and Postgres.
@@ -11,6 +11,7 @@ SQLite, where each run has its own file that Dagster empties and leaves behind, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, f
 from lockstep.orchestration import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from dagster import DagsterInstance, DagsterRun
@@ -55,11 +56,13 @@ class PruningScope(msgspec.Struct, frozen=True):
         jobs: Names of the jobs.
         assets: Keys of the assets.
         instigators: Names of the sensors and schedules.
+        topics: The observed topics of each stream, with the name of their set of partitions.
     """
 
     jobs: frozenset[str]
     assets: frozenset[AssetKey]
     instigators: frozenset[str]
+    topics: Mapping[AssetKey, str] = {}
 
     @staticmethod
     def of(streams: Iterable[AnyStream]) -> PruningScope:
@@ -75,6 +78,7 @@ class PruningScope(msgspec.Struct, frozen=True):
                     names.name_schedule(names.PRUNING_JOB),
                 ]
             ),
+            topics={names.make_topics_key(stream): names.make_topics_partitions(stream) for stream in listed},
         )
 
     def holds(self, run: DagsterRun | None) -> bool:
@@ -121,7 +125,7 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
 
     1. Ended runs.
     2. Ticks of sensors that did nothing.
-    3. Events of no run and of runs that go on; the newest of each kind stays.
+    3. Events of no run and of runs that go on; the newest of each kind stays, but for topics that are gone.
     4. Results of checks; the newest of each check stays.
     5. Files that deleted runs left behind.
 
@@ -174,15 +178,29 @@ def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope:
     runs = [RUNLESS_RUN_ID, *unfinished]
     table = SqlEventLogStorageTable
     ours = and_(table.c.asset_key.in_(_written(scope.assets)), table.c.run_id.in_(runs))
-    old = _all_but_newest(
-        table,
-        (table.c.asset_key, table.c.dagster_event_type, table.c.partition),
-        and_(ours, table.c.timestamp < _plain(before)),
-    )
+    is_old = and_(ours, table.c.timestamp < _plain(before))
+    kind = (table.c.asset_key, table.c.dagster_event_type, table.c.partition)
+    old = [_all_but_newest(table, kind, is_old), *_of_gone_topics(instance, storage, scope, is_old)]
     if isinstance(storage, SqliteEventLogStorage):
         for run_id in runs:
-            _delete(partial(storage.run_connection, run_id), table, old)
-    return _delete(storage.index_connection, table, old)
+            for each in old:
+                _delete(partial(storage.run_connection, run_id), table, each)
+    return sum(_delete(storage.index_connection, table, each) for each in old)
+
+
+def _of_gone_topics(
+    instance: DagsterInstance, storage: SqlEventLogStorage, scope: PruningScope, which: ColumnElement[bool]
+) -> Iterator[Select[int]]:
+    """Ids of events of topics that are no partition of their asset any more, the newest included."""
+    table = SqlEventLogStorageTable
+    for asset, partitions in scope.topics.items():
+        of_asset = and_(which, table.c.asset_key == asset.to_string(), table.c.partition.is_not(None))
+        with storage.index_connection() as connection:
+            known = set(connection.scalars(select(table.c.partition).where(of_asset).distinct()))
+        gone = sorted(known - set(instance.get_dynamic_partitions(partitions)))
+        for first in range(0, len(gone), AT_ONCE):
+            names_of_gone = table.c.partition.in_(gone[first : first + AT_ONCE])
+            yield select(table.c.id).where(of_asset, names_of_gone).limit(AT_ONCE)
 
 
 def _prune_results(storage: SqlEventLogStorage, scope: PruningScope, before: datetime) -> int:

@@ -14,6 +14,7 @@ import re
 import resource
 import shutil
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -81,6 +82,8 @@ IDLE_BYTES_MAX = 64_000_000
 """Larger files are closed: their pages would count as memory of the process, and a batch of theirs costs more."""
 IDLE_SECONDS = 300.0
 """A file that was not used for so long is closed: its partition may be elsewhere, or gone."""
+UNUSED_SECONDS, SWEEP_SECONDS = 7 * 86_400.0, 3_600.0
+"""A store that was not used for so long is deleted; a process looks for such stores so often. Topics go for good."""
 
 _BOOT_FOLDER = re.compile(r"boot-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -96,6 +99,7 @@ class IdleFiles:
         """None yet; with `files_max` 0 it stays so."""
         self._files_max, self._process = files_max, os.getpid()
         self._files: dict[Path, tuple[StoreFile, float]] = {}
+        self._swept: dict[Path, float] = {}
 
     def take(self, path: Path) -> StoreFile | None:
         """The open file of a store, under its lock; None when it is not here, or its lock cannot be had."""
@@ -126,6 +130,14 @@ class IdleFiles:
             return False
         file, _ = self._files.pop(path)
         file.close()
+        return True
+
+    def is_sweep_due(self, folder: Path) -> bool:
+        """Whether this process has not looked for unused stores of a folder lately; it is taken to do so now."""
+        now = time.monotonic()
+        if now - self._swept.get(folder, float("-inf")) < SWEEP_SECONDS:
+            return False
+        self._swept[folder] = now
         return True
 
     def __len__(self) -> int:
@@ -178,6 +190,8 @@ class LocalStorePool:
         self._idle = idle
         while idle.close_first(unused_seconds=IDLE_SECONDS):
             pass
+        if self._folder is not None and idle.is_sweep_due(self._folder):
+            remove_unused_stores(self._folder, time.time() - UNUSED_SECONDS)
 
     def open(self, topic_id: str, partition: int) -> LocalStore:
         """Open a partition's store, or a private empty one when another process is using it.
@@ -263,6 +277,31 @@ class LocalStorePool:
             store.file.close()
         else:
             self._idle.keep(path, store.file)
+
+
+def remove_unused_stores(folder: Path, before: float) -> None:
+    """Delete the stores of a folder that were not used since; one that is in use stays.
+
+    Args:
+        folder: The folder of a stream's stores.
+        before: Time of the last use, in seconds since 1970 (UTC): each use writes the lock's file.
+    """
+    for path in folder.glob("*.lock"):
+        with suppress(OSError):  # another process may delete it at the same time
+            if path.stat().st_mtime < before:
+                _remove_store(path)
+
+
+def _remove_store(path: Path) -> None:
+    """Delete a store and its lock, under the lock: who waits for it sees that its file is gone."""
+    lock = StoreLock(path)
+    try:
+        if lock.take():
+            path.with_suffix(".lmdb").unlink(missing_ok=True)
+            path.unlink()
+            lock.release()
+    finally:
+        lock.close()
 
 
 def read_boot_id() -> str | None:

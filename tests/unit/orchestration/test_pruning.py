@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from dagster import (
     AssetCheckEvaluation,
@@ -167,6 +168,19 @@ def test_events_without_a_run_go_but_for_the_newest_of_each_asset_partition_and_
     assert len(observed(instance, FOREIGN)) == 4
     assert len(instance.all_logs(RUNLESS_RUN_ID)) == 4 + 4
     assert prune_storage(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
+
+
+def test_no_old_event_stays_of_a_topic_that_is_gone(instance: DagsterInstance) -> None:
+    """Topics that come and go by the hour would leave an event for each that there ever was."""
+    scope = msgspec.structs.replace(SCOPE, topics={TOPICS: "s_topics"})
+    for topic in ("stays", "gone"):
+        instance.report_runless_asset_event(AssetObservation(TOPICS, partition=topic))
+    instance.report_runless_asset_event(AssetObservation(TOPICS))
+    instance.add_dynamic_partitions("s_topics", ["stays"])
+    assert prune_storage(instance, scope, LIMITS, days_on(6)).events == 0
+    assert prune_storage(instance, scope, LIMITS, days_on(8)).events == 1
+    assert observed(instance, TOPICS) == [None, "stays"]
+    assert len(instance.all_logs(RUNLESS_RUN_ID)) == 2
 
 
 def test_results_of_a_check_go_but_for_the_newest(instance: DagsterInstance) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import LockstepError
+from lockstep.state import local_store_pool
 from lockstep.state.changelog import RestoreKind, StateFileWriter, StateVersion
 from lockstep.state.local_store import (
     KeyCollision,
@@ -25,7 +28,14 @@ from lockstep.state.local_store import (
     find_whole_file,
     sort_changes,
 )
-from lockstep.state.local_store_pool import COPIES_MAX, LocalStorePool, compute_copies_max, read_boot_id
+from lockstep.state.local_store_pool import (
+    COPIES_MAX,
+    UNUSED_SECONDS,
+    IdleFiles,
+    LocalStorePool,
+    compute_copies_max,
+    read_boot_id,
+)
 from lockstep.state.restore import LocalStateUnusable
 from tests.unit.state.home import OTHER_BOOT, Home, put
 
@@ -68,6 +78,34 @@ def test_a_copy_is_emptied_for_an_empty_state(home: Home) -> None:
     filled(home)
     address = home.batch(home.start(), put({"other": 1}))
     assert home.values(address, [*VALUES, "other"]) == {"other": 1}
+
+
+def test_a_store_that_was_not_used_for_a_week_is_removed_and_one_in_use_is_not(home: Home) -> None:
+    """Of topics that are gone; one that comes back is restored from the durable files."""
+    addresses = [home.batch(home.start(partition), put(VALUES)) for partition in range(3)]
+    long_ago = time.time() - UNUSED_SECONDS - 60
+    with home.open(addresses[1]) as used:
+        used.load("session-7")
+        for partition in (0, 1):
+            os.utime(next(home.local_root.rglob(f"*-{partition}.lock")), (long_ago, long_ago))
+        dataclasses.replace(home, idle=IdleFiles(files_max=0)).local_stores()  # as a new process
+        assert sorted(path.name[-6:] for path in home.local_root.rglob("*.l*")) == [
+            "1.lmdb",
+            "1.lock",
+            "2.lmdb",
+            "2.lock",
+        ]
+    assert home.values(addresses[0], list(VALUES)) == VALUES
+
+
+def test_unused_stores_are_looked_for_once_an_hour(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Path] = []
+    monkeypatch.setattr(local_store_pool, "remove_unused_stores", lambda folder, _: looks.append(folder))
+    for _ in range(3):
+        home.local_stores()
+    monkeypatch.setattr(local_store_pool, "SWEEP_SECONDS", 0.0)
+    home.local_stores()
+    assert len(looks) == 2
 
 
 def test_a_copy_of_another_boot_is_not_used_and_is_removed(home: Home) -> None:
