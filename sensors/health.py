@@ -19,8 +19,8 @@ from lockstep.orchestration.health_sensor import observe_health
 from lockstep.orchestration.shared_tick import look_at_streams
 from lockstep.settings import Settings
 
-POLL_SECONDS = 30
-"""An alarm is announced by the second look in a row that sees it: within a minute."""
+POLL_SECONDS = 29
+"""Every 30 seconds, as the daemon polls every five. An alarm is announced by the second look in a row that sees it."""
 KAFKA_SECONDS_MAX = 5.0
 """Other streams wait for a look at a Kafka that does not answer."""
 

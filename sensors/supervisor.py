@@ -15,9 +15,9 @@ from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
-from lockstep.orchestration.shared_tick import look_at_streams, read_shared_cursor
+from lockstep.orchestration.shared_tick import STARTS_MAX, look_at_streams, read_shared_cursor
 from lockstep.orchestration.supervisor_policy import decide_supervision, read_supervisor_cursor
-from lockstep.orchestration.supervisor_sensor import STARTS_MAX, carry_out, find_starting, observe_runs
+from lockstep.orchestration.supervisor_sensor import carry_out, find_starting, observe_runs
 from lockstep.settings import Settings
 
 POLL_SECONDS = 4

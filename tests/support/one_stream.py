@@ -1,4 +1,4 @@
-"""The repository's code location, in which sensors and schedules look at one of its streams, not at all of them."""
+"""The repository's code location with the schedules of one of its streams, not of all; the others have no table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_definitions() -> Definitions:
         asset_checks=whole.asset_checks,
         jobs=whole.jobs,
         schedules=[each for each in repository.schedule_defs if each.name.startswith(WATCHED)],
-        sensors=[each for each in repository.sensor_defs if each.name.startswith(WATCHED)],
+        sensors=whole.sensors,
         resources=whole.resources,
         executor=whole.executor,
     )

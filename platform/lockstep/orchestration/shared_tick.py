@@ -1,11 +1,12 @@
 """One tick of a sensor for all streams: each has a cursor of its own, and none holds up the others.
 
-A tick costs Dagster some 0.25 CPU seconds, whatever it looks at (measured): with sensors of its own for each of 40
-streams, a supervisor looked every 56 seconds instead of every five.
+A tick costs Dagster some 0.05 CPU seconds, whatever it looks at. With sensors of its own for each of 40 streams, a
+supervisor looked every 13 seconds instead of every five, and after 52 at times (measured: decision 44).
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 TICK_SECONDS_MAX = 20.0
 """No look begins later in a tick: Dagster gives up one of 60 seconds, and with it all cursors."""
+STARTS_MAX = max(2, os.cpu_count() or 2)
+"""Streams that start at once: a start keeps a core busy for some 20 seconds, and after a reboot all of them begin."""
 CURSOR_VERSION = 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 
-STARTS_MAX = max(2, os.cpu_count() or 2)
-"""Starts in progress at once, of all streams: each keeps a core busy for some 20 seconds, and all of them begin after a
-reboot."""
 LOST = "lost"
 """Outcome of a run whose process is gone."""
 STAGES = {

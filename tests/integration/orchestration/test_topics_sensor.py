@@ -43,12 +43,13 @@ if TYPE_CHECKING:
 class Watched:
     """A stream with its sensor, on an instance of its own."""
 
-    def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
+    def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance, *others: AnyStream) -> None:
         self.stream, self.settings, self.instance = stream, settings, instance
-        jobs = [streaming_job(stream)]
-        self.sensor = topics_sensor([stream], jobs, settings)
+        streams = [stream, *others]
+        jobs = [streaming_job(each) for each in streams]
+        self.sensor = topics_sensor(streams, jobs, settings)
         self.definitions = Definitions(
-            assets=make_stream_assets(stream, settings, owners=()),
+            assets=[asset for each in streams for asset in make_stream_assets(each, settings, owners=())],
             jobs=jobs,
             sensors=[self.sensor],
             resources={"spark": make_spark_resource(settings)},
@@ -60,10 +61,10 @@ class Watched:
         context = build_sensor_context(instance=self.instance, cursor=cursor, repository_def=repository)
         return self.sensor.evaluate_tick(context)
 
-    def claim(self, desired: Desired | None = None) -> OutputLog:
+    def claim(self, desired: Desired | None = None, stream: AnyStream | None = None) -> OutputLog:
         """Make the tables and claim them, as a first run does; a bounded one, unless said otherwise."""
         cluster = ClusterAdmin(make_admin_client(self.settings.kafka), 15.0).cluster_id()
-        folders = StreamFolders(self.stream.name, self.settings.table_root)
+        folders = StreamFolders((stream or self.stream).name, self.settings.table_root)
         output = open_tables(folders, make_table_schema(self.stream.types.row), cluster)
         output.commit(commit_claim(0, output.table_id, lambda _: None, desired=desired))
         return output
@@ -183,3 +184,18 @@ def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) ->
     assert "none is new" in str(tick.skip_message)
     cursor, warning = read_cursor(read_own(tick.cursor))
     assert (cursor.run_key, cursor.pulse, warning) == ("", "1:", "")
+
+
+def test_a_topic_of_many_streams_starts_few_of_them_in_a_tick_and_the_others_in_the_next(
+    watched: Watched, topic_family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sensors.topics.STARTS_MAX", 2)
+    others = [dataclasses.replace(watched.stream, name=name) for name in ("b", "c")]
+    watched = Watched(watched.stream, watched.settings, watched.instance, *others)
+    for stream in (watched.stream, *others):
+        watched.claim(stream=stream)
+    create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
+    first = watched.tick()
+    second = watched.tick(first.cursor)
+    asked = [[request.job_name for request in tick.run_requests or ()] for tick in (first, second)]
+    assert asked == [["order_books_stream", "b_stream"], ["c_stream"]]

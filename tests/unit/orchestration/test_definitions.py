@@ -55,7 +55,7 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
         ]
     )
     sensors = {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs}
-    assert sensors == {"stream_topics": 10, "stream_supervisor": 4, "stream_health": 30}
+    assert sensors == {"stream_topics": 9, "stream_supervisor": 4, "stream_health": 29}
     crons = {
         "checks": "30 * * * *",
         "compaction": "10 * * * *",
