@@ -8,7 +8,6 @@ from dagster import (
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
-    SkipReason,
     sensor,
 )
 
@@ -17,7 +16,7 @@ from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
 from lockstep.orchestration.restart_policy import decide_restart, read_cursor
-from lockstep.orchestration.shared_tick import STARTS_MAX, look_at_streams
+from lockstep.orchestration.shared_tick import look_at_streams
 from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
 
@@ -39,21 +38,14 @@ def topics_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], settin
         description="Starts a stream again for topics that match its pattern and that no run reads.",
     )
     def poll_topics(context: SensorEvaluationContext) -> SensorResult:
-        asked: list[str] = []
-
-        def look(stream: AnyStream, text: str | None) -> SensorResult | SkipReason:
-            if len(asked) >= STARTS_MAX:
-                return SkipReason(f"waits for the next tick: {', '.join(asked)} start in this one")
+        def look(stream: AnyStream, text: str | None) -> SensorResult:
             cursor, warning = read_cursor(text)
             if warning:
                 context.log.warning("%s: %s", stream.name, warning)
             handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
             seen = read_inputs(handle, context.instance)
             observed = observe_assets(handle, context.instance, cursor)
-            decision = decide_restart(seen, cursor, time.time())
-            if decision.restart is not None:
-                asked.append(stream.name)
-            return make_sensor_result(stream, decision, observed)
+            return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
 
         cluster.ask_again()
         return look_at_streams(context, streams, look)

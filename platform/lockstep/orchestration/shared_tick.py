@@ -69,28 +69,31 @@ def look_at_streams(
     look: Look,
     *,
     seconds_max: float = TICK_SECONDS_MAX,
+    starts_max: int = STARTS_MAX,
 ) -> SensorResult:
     """Look at each stream, and give all results as one.
 
-    A look that fails leaves its cursor unchanged, and the next tick repeats it. Streams for which no time is left are
-    the first ones of the next tick.
+    A look that fails leaves its cursor unchanged, and the next tick repeats it. Streams for which no time or no start
+    is left are the first ones of the next tick.
 
     Args:
         context: The tick.
         streams: All streams.
         look: Looks at one of them.
         seconds_max: No look begins after this time.
+        starts_max: No look begins after so many requests of runs.
     """
     cursor, warning = read_shared_cursor(context.cursor)
     if warning:
         context.log.warning(warning)
-    until, first = time.monotonic() + seconds_max, ""
+    until, first, starts = time.monotonic() + seconds_max, "", 0
     results: dict[str, SensorResult | SkipReason] = {}
     for stream in _order(streams, cursor.first):
-        if results and time.monotonic() >= until:
-            first, results[stream.name] = first or stream.name, SkipReason("waits for the next tick: no time was left")
+        if first or starts >= starts_max or (results and time.monotonic() >= until):
+            first, results[stream.name] = first or stream.name, SkipReason("waits for the next tick")
             continue
-        results[stream.name] = _look(context, stream, look, cursor.streams.get(stream.name))
+        results[stream.name] = result = _look(context, stream, look, cursor.streams.get(stream.name))
+        starts += len(result.run_requests or ()) if isinstance(result, SensorResult) else 0
     return _merge({stream.name: results[stream.name] for stream in streams}, cursor, first)
 
 

@@ -191,7 +191,7 @@ class LocalStorePool:
         while idle.close_first(unused_seconds=IDLE_SECONDS):
             pass
         if self._folder is not None and idle.is_sweep_due(self._folder):
-            remove_unused_stores(self._folder, time.time() - UNUSED_SECONDS)
+            delete_unused_stores(self._folder, time.time() - UNUSED_SECONDS)
 
     def open(self, topic_id: str, partition: int) -> LocalStore:
         """Open a partition's store, or a private empty one when another process is using it.
@@ -279,7 +279,7 @@ class LocalStorePool:
             self._idle.keep(path, store.file)
 
 
-def remove_unused_stores(folder: Path, before: float) -> None:
+def delete_unused_stores(folder: Path, before: float) -> None:
     """Delete the stores of a folder that were not used since; one that is in use stays.
 
     Args:

@@ -21,6 +21,7 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
 from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, Cursor, read_cursor
+from lockstep.orchestration.shared_tick import STARTS_MAX
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import OutputLog, Writer, commit_claim, set_desired_state
@@ -187,10 +188,9 @@ def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) ->
 
 
 def test_a_topic_of_many_streams_starts_few_of_them_in_a_tick_and_the_others_in_the_next(
-    watched: Watched, topic_family: str, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, topic_family: str
 ) -> None:
-    monkeypatch.setattr("sensors.topics.STARTS_MAX", 2)
-    others = [dataclasses.replace(watched.stream, name=name) for name in ("b", "c")]
+    others = [dataclasses.replace(watched.stream, name=f"stream_{number}") for number in range(STARTS_MAX)]
     watched = Watched(watched.stream, watched.settings, watched.instance, *others)
     for stream in (watched.stream, *others):
         watched.claim(stream=stream)
@@ -198,4 +198,5 @@ def test_a_topic_of_many_streams_starts_few_of_them_in_a_tick_and_the_others_in_
     first = watched.tick()
     second = watched.tick(first.cursor)
     asked = [[request.job_name for request in tick.run_requests or ()] for tick in (first, second)]
-    assert asked == [["order_books_stream", "b_stream"], ["c_stream"]]
+    assert [len(jobs) for jobs in asked] == [STARTS_MAX, 1]
+    assert {*asked[0], *asked[1]} == {f"{stream.name}_stream" for stream in (watched.stream, *others)}

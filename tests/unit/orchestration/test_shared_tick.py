@@ -80,7 +80,7 @@ def test_what_the_looks_request_is_requested_together(instance: DagsterInstance)
             dynamic_partitions_requests=[AddDynamicPartitionsRequest(f"{stream.name}_topics", ["t"])],
         )
 
-    result = look_at_streams(tick(instance), STREAMS, look)
+    result = look_at_streams(tick(instance), STREAMS, look, starts_max=3)
     assert [request.job_name for request in result.run_requests or ()] == ["a_stream", "b_stream"]
     assert [event.asset_key.to_user_string() for event in result.asset_events] == ["a", "b"]
     assert [each.partitions_def_name for each in result.dynamic_partitions_requests or ()] == ["a_topics", "b_topics"]
@@ -100,6 +100,16 @@ def test_streams_for_which_no_time_is_left_come_first_in_the_next_tick(instance:
         cursor = look_at_streams(tick(instance, cursor), STREAMS, slow, seconds_max=0.01).cursor
     assert looked == ["a", "b", "c"]
     assert read_shared_cursor(cursor) == (SharedCursor(streams={"a": "1", "b": "1", "c": "1"}, first="a"), "")
+
+
+def test_after_so_many_starts_the_other_streams_wait_for_the_next_tick(instance: DagsterInstance) -> None:
+    def start(stream: AnyStream, _: str | None) -> SensorResult:
+        return SensorResult(run_requests=[RunRequest(run_key=stream.name, job_name="job")], cursor="")
+
+    first = look_at_streams(tick(instance), STREAMS, start, starts_max=2)
+    second = look_at_streams(tick(instance, first.cursor), STREAMS, start, starts_max=2)
+    asked = [[request.run_key for request in each.run_requests or ()] for each in (first, second)]
+    assert asked == [["a", "b"], ["a", "c"]]
 
 
 def test_a_stream_that_is_gone_is_not_waited_for(instance: DagsterInstance) -> None:

@@ -100,7 +100,7 @@ def test_a_store_that_was_not_used_for_a_week_is_removed_and_one_in_use_is_not(h
 
 def test_unused_stores_are_looked_for_once_an_hour(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
-    monkeypatch.setattr(local_store_pool, "remove_unused_stores", lambda folder, _: looks.append(folder))
+    monkeypatch.setattr(local_store_pool, "delete_unused_stores", lambda folder, _: looks.append(folder))
     for _ in range(3):
         home.local_stores()
     monkeypatch.setattr(local_store_pool, "SWEEP_SECONDS", 0.0)
