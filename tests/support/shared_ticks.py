@@ -7,7 +7,7 @@ from lockstep.orchestration.shared_tick import SharedCursor, read_shared_cursor
 
 def share(cursor: str, stream: str = "order_books") -> str:
     """The sensor's cursor with this one of the stream."""
-    return SharedCursor(streams={stream: cursor}).encode()
+    return SharedCursor.of({stream: cursor}).encode()
 
 
 def read_own(cursor: str | None) -> str | None:

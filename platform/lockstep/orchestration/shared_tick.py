@@ -37,13 +37,23 @@ class SharedCursor(msgspec.Struct, frozen=True):
 
     Attributes:
         version: Version of this layout.
-        streams: The cursor of each stream that has been looked at, by its name.
+        cursors: The cursor of each stream that has been looked at, as JSON, by its name.
         first: The stream with which the next tick begins; empty for the first one.
     """
 
     version: int = CURSOR_VERSION
-    streams: dict[str, str] = {}
+    cursors: dict[str, msgspec.Raw] = {}
     first: str = ""
+
+    @classmethod
+    def of(cls, streams: Mapping[str, str], first: str = "") -> SharedCursor:
+        """The cursor of these streams."""
+        return cls(cursors={name: msgspec.Raw(text.encode()) for name, text in streams.items()}, first=first)
+
+    @property
+    def streams(self) -> dict[str, str]:
+        """The cursor of each stream, by its name."""
+        return {name: bytes(raw).decode() for name, raw in self.cursors.items()}
 
     def encode(self) -> str:
         """As sorted JSON."""
@@ -87,14 +97,14 @@ def look_at_streams(
     if warning:
         context.log.warning(warning)
     until, first, starts = time.monotonic() + seconds_max, "", 0
-    results: dict[str, SensorResult | SkipReason] = {}
+    results, before = dict[str, SensorResult | SkipReason](), cursor.streams
     for stream in _order(streams, cursor.first):
         if first or starts >= starts_max or (results and time.monotonic() >= until):
             first, results[stream.name] = first or stream.name, SkipReason("waits for the next tick")
             continue
-        results[stream.name] = result = _look(context, stream, look, cursor.streams.get(stream.name))
+        results[stream.name] = result = _look(context, stream, look, before.get(stream.name))
         starts += len(result.run_requests or ()) if isinstance(result, SensorResult) else 0
-    return _merge({stream.name: results[stream.name] for stream in streams}, cursor, first)
+    return _merge({stream.name: results[stream.name] for stream in streams}, before, first)
 
 
 def _order(streams: Sequence[AnyStream], first: str) -> Iterator[AnyStream]:
@@ -115,16 +125,16 @@ def _look(
         return SkipReason(f"FAILED, see the log of this tick: {type(error).__name__}: {error}")
 
 
-def _merge(results: Mapping[str, SensorResult | SkipReason], before: SharedCursor, first: str) -> SensorResult:
+def _merge(results: Mapping[str, SensorResult | SkipReason], before: Mapping[str, str], first: str) -> SensorResult:
     """One result; the reasons of all streams, unless a run is requested: Dagster shows one or the other."""
     done = {name: result for name, result in results.items() if isinstance(result, SensorResult)}
-    cursors = {name: before.streams[name] for name in results if name in before.streams}
+    cursors = {name: before[name] for name in results if name in before}
     cursors |= {name: result.cursor for name, result in done.items() if result.cursor is not None}
     requests = [request for result in done.values() for request in result.run_requests or ()]
     return SensorResult(
         run_requests=requests,
         skip_reason=None if requests else SkipReason("; ".join(_explain(results))),
-        cursor=SharedCursor(streams=cursors, first=first).encode(),
+        cursor=SharedCursor.of(cursors, first).encode(),
         asset_events=[event for result in done.values() for event in result.asset_events],
         dynamic_partitions_requests=[
             request for result in done.values() for request in result.dynamic_partitions_requests or ()

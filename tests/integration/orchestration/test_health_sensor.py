@@ -164,7 +164,7 @@ def test_a_kafka_that_does_not_answer_is_a_failed_check_that_says_what_is_unknow
 def test_a_cursor_that_cannot_be_read_is_reset_and_the_check_evaluated_again(watched: Watched) -> None:
     watched.runs.run()
     watched.look()
-    watched.cursor = share("{", "adding")
+    watched.cursor = share("[]", "adding")
     watched.look()
     assert [result.status for result in watched.results] == [PASSED, PASSED]
 

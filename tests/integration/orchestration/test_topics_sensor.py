@@ -181,7 +181,7 @@ def test_a_stream_that_a_person_stopped_stays_stopped(watched: Watched, topic_fa
 
 def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) -> None:
     watched.claim()
-    tick = watched.tick(share("not a cursor"))
+    tick = watched.tick(share('"not a cursor"'))
     assert "none is new" in str(tick.skip_message)
     cursor, warning = read_cursor(read_own(tick.cursor))
     assert (cursor.run_key, cursor.pulse, warning) == ("", "1:", "")

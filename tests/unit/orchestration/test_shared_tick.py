@@ -51,7 +51,7 @@ def test_each_stream_has_its_cursor_and_its_reason(instance: DagsterInstance) ->
     first = look_at_streams(tick(instance), STREAMS, counts)
     assert str(first.skip_reason and first.skip_reason.skip_message) == "a: look 1; b: look 1; c: look 1"
     second = look_at_streams(tick(instance, first.cursor), STREAMS[1:], counts)
-    assert read_shared_cursor(second.cursor) == (SharedCursor(streams={"b": "2", "c": "2"}), "")
+    assert read_shared_cursor(second.cursor) == (SharedCursor.of({"b": "2", "c": "2"}), "")
 
 
 @pytest.mark.parametrize("error", [TableError("torn", next_step="lockstep repair b"), ZeroDivisionError("a defect")])
@@ -61,7 +61,7 @@ def test_a_look_that_fails_keeps_its_cursor_and_the_others_go_on(instance: Dagst
             raise error
         return counts(stream, cursor)
 
-    before = SharedCursor(streams={"a": "5", "b": "5"})
+    before = SharedCursor.of({"a": "5", "b": "5"})
     result = look_at_streams(tick(instance, before.encode()), STREAMS, look)
     after, _ = read_shared_cursor(result.cursor)
     assert after.streams == {"a": "6", "b": "5", "c": "1"}
@@ -99,12 +99,12 @@ def test_streams_for_which_no_time_is_left_come_first_in_the_next_tick(instance:
     for _ in range(3):
         cursor = look_at_streams(tick(instance, cursor), STREAMS, slow, seconds_max=0.01).cursor
     assert looked == ["a", "b", "c"]
-    assert read_shared_cursor(cursor) == (SharedCursor(streams={"a": "1", "b": "1", "c": "1"}, first="a"), "")
+    assert read_shared_cursor(cursor) == (SharedCursor.of({"a": "1", "b": "1", "c": "1"}, first="a"), "")
 
 
 def test_after_so_many_starts_the_other_streams_wait_for_the_next_tick(instance: DagsterInstance) -> None:
     def start(stream: AnyStream, _: str | None) -> SensorResult:
-        return SensorResult(run_requests=[RunRequest(run_key=stream.name, job_name="job")], cursor="")
+        return SensorResult(run_requests=[RunRequest(run_key=stream.name, job_name="job")])
 
     first = look_at_streams(tick(instance), STREAMS, start, starts_max=2)
     second = look_at_streams(tick(instance, first.cursor), STREAMS, start, starts_max=2)

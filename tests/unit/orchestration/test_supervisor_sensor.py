@@ -30,7 +30,7 @@ from lockstep.engine.driver.handover import (
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, OUTCOME_TAG
-from lockstep.orchestration.shared_tick import read_shared_cursor
+from lockstep.orchestration.shared_tick import SharedCursor, read_shared_cursor
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, read_supervisor_cursor
 from lockstep.settings import KafkaSettings, Settings
@@ -117,9 +117,8 @@ def _aged(cursor: str | None) -> str | None:
         return None
     shared, warning = read_shared_cursor(cursor)
     assert warning == ""
-    return msgspec.structs.replace(
-        shared, streams={name: _older(text) for name, text in shared.streams.items()}
-    ).encode()
+    aged = {name: _older(text) for name, text in shared.streams.items()}
+    return SharedCursor.of(aged, shared.first).encode()
 
 
 def _older(cursor: str) -> str:
