@@ -20,11 +20,11 @@ from tests.support.plain_reader import read_table, read_until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockstep.integrity.base import IntegrityClass
-    from lockstep.integrity.resume_options import Acceptance
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
     from lockstep.engine.protocol import TaskResult
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.integrity.resume_options import Acceptance
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -98,7 +98,9 @@ def assert_proven(runs: LocalRuns) -> None:
     assert report.status.value == "proven", (report.violations, report.notes)
 
 
-@pytest.mark.parametrize("integrity", [NoIntegrity(), Ordered(on_violation=Suspend()), Once(keep_ids=9, on_violation=Suspend())])
+@pytest.mark.parametrize(
+    "integrity", [NoIntegrity(), Ordered(on_violation=Suspend()), Once(keep_ids=9, on_violation=Suspend())]
+)
 def test_those_of_a_partition_that_a_topic_got_are_in_the_ledger(
     feed: Feed, runs: LocalRuns, integrity: IntegrityClass
 ) -> None:
