@@ -72,7 +72,7 @@ def test_what_waits_behind_open_transactions_is_counted_with_the_worst_place_and
     one, other = StuckTransaction("a", 0, 3, 5, 0.0), StuckTransaction("b", 1, 4, 9, 100.0)
     said = describe_hidden("books", (one,))
     assert said.startswith("2 offsets wait behind open transactions and are not read, 2 of them in a/0 from 3 on; when")
-    assert "lockstep run books --available-now; for a transaction that nobody ends: kafka-transactions.sh" in said
+    assert "lockstep run books --available-now; for one that stays open: kafka-transactions.sh" in said
     assert describe_hidden("books", (one, other)).startswith(
         "7 offsets wait behind open transactions and are not read, 5 of them in b/1 from 4 on (2 partitions in all); "
     )

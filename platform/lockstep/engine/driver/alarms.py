@@ -62,7 +62,7 @@ def describe_hidden(stream: str, hidden: Sequence[StuckTransaction]) -> str:
     return (
         f"{total} offsets wait behind open transactions and are not read, {worst.offsets} of them in {worst.topic}/"
         f"{worst.partition} from {worst.stable_end} on{others if len(hidden) > 1 else ''}; when the producer has "
-        f"committed: lockstep run {stream} --available-now; for a transaction that nobody ends: "
+        f"committed: lockstep run {stream} --available-now; for one that stays open: "
         "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
     )
 
