@@ -158,6 +158,8 @@ class Replay:
         return None
 
     def _decoded(self, value: bytes | None) -> object:
+        if value is None and self._declared.takes_null:
+            return None
         if value is None or len(value) > self._declared.message_bytes_max:
             raise ValueError("no value, or a larger one than the stream takes")
         return self._declared.decode(value)
