@@ -76,6 +76,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WATCH_SECONDS = 2.0
+PLAN_COLUMNS = ["plan_type", "plan"]
+"""Of the answer to EXPLAIN, whose text has lines of its own."""
 ALARM_STYLES = {"error": "red", "warning": "yellow"}
 
 
@@ -642,6 +644,8 @@ def _asked(what: str, version: int | None, at: datetime | None, limit: int | Non
 
 
 def _rows(found: QueryResult) -> RenderableType:
+    if found.columns == PLAN_COLUMNS:
+        return make_lines(*(style_text(f"{kind}:\n{plan}") for kind, plan in found.rows))
     return make_records(found.columns, found.rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -18,6 +19,8 @@ SHOWN_SCOPES, SHOWN_HOURS = 50, 48
 """Most partitions and hours that one answer shows; `--json` has all."""
 PIPE_COLUMNS = 100_000
 """A pipe has no width: no line is folded or cut in it."""
+NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""In JSON, by Python's text of the float."""
 STYLES = {
     "ok": "green",
     "running": "green",
@@ -41,8 +44,27 @@ def print_answer(found: T, show: Callable[[T], RenderableType], *, as_json: bool
 
 
 def print_json(found: object) -> None:
-    """One JSON document and a newline; the fields are those of the struct."""
-    sys.stdout.write(msgspec.json.encode(found, enc_hook=str).decode() + "\n")
+    """One JSON document and a newline; the fields are those of the struct. For numbers see `encode_json`."""
+    sys.stdout.write(encode_json(found).decode() + "\n")
+
+
+def encode_json(found: object) -> bytes:
+    """A JSON document; NaN and infinity, which are no numbers of JSON, are the strings of `NOT_FINITE`."""
+    encoded = msgspec.json.encode(found, enc_hook=str)
+    if b"null" not in encoded:  # as which msgspec writes them
+        return encoded
+    return msgspec.json.encode(_name_not_finite(msgspec.to_builtins(found, enc_hook=str, str_keys=True)))
+
+
+def _name_not_finite(value: object) -> object:
+    """A value of plain types with strings in place of floats that JSON has no number for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return NOT_FINITE[str(value)]
+    if isinstance(value, dict):
+        return {key: _name_not_finite(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_name_not_finite(held) for held in value]
+    return value
 
 
 def print_out(shown: RenderableType) -> None:
@@ -69,11 +91,11 @@ def print_result() -> Console:
 
 
 def make_grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table whose cells are folded on a narrow terminal, never cut. None is shown as "-"."""
+    """A table whose cells are folded on a narrow terminal, never cut; None is "-", control characters are escaped."""
     terminal = sys.stdout.isatty()
     table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(escape_text(name), overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     return table
@@ -91,7 +113,7 @@ def make_facts(pairs: Iterable[tuple[str, object]]) -> Table:
     """Names and values, one per line."""
     table = Table.grid(padding=(0, 2))
     for name, value in pairs:
-        table.add_row(Text(name, style="dim"), _cell(value))
+        table.add_row(Text(escape_text(name), style="dim"), _cell(value))
     return table
 
 
@@ -127,5 +149,6 @@ def _harmless(text: str) -> str:
 
 
 def _cell(value: object) -> Text:
-    text = "-" if value is None else _harmless(str(value))
+    """A value in one line: a row is a line of a pipe, and no line break in a name makes it two."""
+    text = "-" if value is None else escape_text(str(value))
     return Text(text, style=STYLES.get(text, ""))

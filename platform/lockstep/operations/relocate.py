@@ -238,7 +238,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     folders, head = handle.folders, handle.require_head()
     kept = find_savepoint(head, name)  # 1
     after = read_head_of_batch(folders, head, kept.batch)
-    rows = read_rewound_rows(folders, head, after, handle.positions)
+    rows = read_rewound_rows(folders, head, after, handle.positions).placed
     files, damaged = find_state_files(folders, rows)
     if damaged:
         step = f"lockstep rebuild {head.stream} --plan; another savepoint: lockstep savepoint {head.stream}"

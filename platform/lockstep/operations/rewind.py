@@ -382,9 +382,19 @@ class _Undone:
         self.decisions = tuple(each for _, each in sorted(noted, key=lambda item: item[0]))
 
 
-def read_rewound_rows(
-    folders: StreamFolders, head: Head, target: Head, now: Mapping[Key, LedgerRow]
-) -> tuple[LedgerRow, ...]:
+class RewoundRows(msgspec.Struct, frozen=True):
+    """What a batch has of the partitions, as a rewind to it would have them.
+
+    Attributes:
+        placed: The positions: see `make_rewound_rows`.
+        unplaced: Partitions without a position that are read all the same: see `make_unplaced_rows`.
+    """
+
+    placed: tuple[LedgerRow, ...]
+    unplaced: tuple[LedgerRow, ...]
+
+
+def read_rewound_rows(folders: StreamFolders, head: Head, target: Head, now: Mapping[Key, LedgerRow]) -> RewoundRows:
     """The positions of a batch, as a rewind to it would have them.
 
     Args:
@@ -398,7 +408,10 @@ def read_rewound_rows(
     """
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     since = _Undone(folders, head, find_common_batch(head, target))
-    return tuple(make_rewound_rows(held, now, since.first))
+    return RewoundRows(
+        placed=tuple(make_rewound_rows(held, now, since.first)),
+        unplaced=tuple(make_unplaced_rows(held, since.first)),
+    )
 
 
 def make_rewound_rows(

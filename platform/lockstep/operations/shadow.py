@@ -86,7 +86,8 @@ class ShadowPlan(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the shadow: its tables, and its consumer group.
         from_batch: The batch whose state and positions it takes over.
         last_batch: The last batch of the stream now.
-        partitions: The partitions that it takes over.
+        partitions: The partitions that it takes over, and those that its topics got since, which it reads from their
+            first offset.
         to_read: Offsets up to the positions of the stream.
         state_bytes: Bytes of state files that are read for the copy.
         migrated: Differences of the state types that `migrate` handles.
@@ -304,9 +305,10 @@ def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
     if own is not None:
         check_empty(own)
     target = find_target(folders, head, start)
-    rows = read_rewound_rows(folders, head, target, source.positions)
+    read = read_rewound_rows(folders, head, target, source.positions)
+    rows = read.placed
     files, damaged = find_state_files(folders, rows)
-    partitions = tuple(_look_at(source, rows))
+    partitions = tuple(_look_at(source, (*rows, *read.unplaced)))
     return _PreparedShadow(
         ShadowPlan(
             stream=head.stream,

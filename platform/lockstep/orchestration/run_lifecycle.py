@@ -119,6 +119,12 @@ def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
     return Failure(description=str(error), metadata=metadata, allow_retries=False)
 
 
+def report_wrong_config(context: AssetExecutionContext, error: LockstepError) -> Failure:
+    """The failure of a run that fails again as long as its configuration is the same."""
+    context.instance.add_run_tags(context.run.run_id, NO_RETRY)
+    return Failure(description=str(error), metadata={"next": error.next_step}, allow_retries=False)
+
+
 def report_failure(error: LockstepError) -> Failure:
     """The failure of a run that may be restarted."""
     return Failure(description=str(error), metadata={"next": error.next_step})

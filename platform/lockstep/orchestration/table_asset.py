@@ -1,6 +1,7 @@
 """The table asset and its catalog metadata."""
 
 import inspect
+import math
 import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -31,7 +32,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, SettingsError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration import run_lifecycle
@@ -203,9 +204,25 @@ class TableConfig(Config):
     available_now: bool = Field(default=False, description="Read what is available at the start, then end.")
     report_seconds: float = Field(
         default=REPORT_SECONDS,
-        ge=1,
-        description="Seconds between the recorded metrics of the run, to be plotted.",
+        description="Seconds between the recorded metrics of the run, to be plotted; 1 or more.",
     )
+
+
+REPORT_SECONDS_MIN = 1.0
+"""Each report is an event in Dagster's storage."""
+
+
+def refuse_wrong_config(context: AssetExecutionContext, config: TableConfig) -> None:
+    """Refuse values that the launchpad takes: Dagster's run configuration knows types, and no bounds.
+
+    Raises:
+        Failure: Names the field, the value and what it may be; the run is not retried.
+    """
+    seconds = config.report_seconds
+    if not REPORT_SECONDS_MIN <= seconds < math.inf:
+        problem = f"run configuration: report_seconds = {seconds:g} is not a finite number of seconds from 1 on"
+        step = f"launch the run again with 1 or more, or without report_seconds: the default is {REPORT_SECONDS:g}"
+        raise run_lifecycle.report_wrong_config(context, SettingsError(problem, next_step=step))
 
 
 def make_table_asset(
@@ -231,6 +248,7 @@ def make_table_asset(
     def table(
         context: AssetExecutionContext, config: TableConfig, spark: SparkResource
     ) -> Iterator[MaterializeResult[None]]:
+        refuse_wrong_config(context, config)
         if copied := find_copied_tags(context.run):
             context.instance.add_run_tags(context.run_id, copied)
         trigger = choose_effective_trigger(stream, context, available_now=config.available_now)

@@ -21,7 +21,18 @@ from lockstep.errors import Fenced, TableError
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import CreateEntry, Desired, FoldCode, Head, NextEntry, Resumption, SideBatch, SideFile
+from lockstep.table.delta_log import (
+    CreateEntry,
+    Desired,
+    FoldCode,
+    Head,
+    NextEntry,
+    PolicyChange,
+    Resumption,
+    SideBatch,
+    SideFile,
+    ViolationPolicy,
+)
 from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import DataFile
@@ -264,6 +275,22 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
     resumption: Resumption | None = None
 
 
+class Deployed(msgspec.Struct, frozen=True):
+    """What the head records of the declaration that a run has.
+
+    Attributes:
+        code_digest: Digest of the code of its fold; empty leaves what is known of it.
+        policy: What it does on a violation; None leaves what is known of it.
+    """
+
+    code_digest: str = ""
+    policy: ViolationPolicy | None = None
+
+
+NOTHING_DEPLOYED = Deployed()
+"""Of an operator's claim."""
+
+
 def commit_claim(
     named_epoch: int,
     table_id: str,
@@ -272,7 +299,7 @@ def commit_claim(
     desired: Desired | None = None,
     reason: str = "claimed",
     cause: str = "",
-    code_digest: str = "",
+    deployed: Deployed = NOTHING_DEPLOYED,
 ) -> Proposal:
     """A claim: replaces the epoch it names, and no other.
 
@@ -284,15 +311,17 @@ def commit_claim(
             new state when it is resumed. The first claim makes a new stream `bounded` by default.
         reason: The reason, and the operator.
         cause: Why the run began, for the history of the stream.
-        code_digest: Digest of the code of the fold that will write; empty leaves what is known of it.
+        deployed: The declaration that will write.
     """
 
     def next_head(base: Base) -> Head:
         check(base.head)
         if base.head.epoch != named_epoch:
             raise Fenced(named_epoch + 1, base.head.epoch)
-        code = _find_code(base.head, code_digest)
-        claimed = msgspec.structs.replace(base.head, epoch=named_epoch + 1, table_id=table_id, code=code)
+        code, policies = _find_code(base.head, deployed.code_digest), _find_policies(base.head, deployed.policy)
+        claimed = msgspec.structs.replace(
+            base.head, epoch=named_epoch + 1, table_id=table_id, code=code, policies=policies
+        )
         if desired is not None:
             return _with_wanted_state(base, claimed, desired, reason)
         return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
@@ -305,6 +334,15 @@ def _find_code(head: Head, digest: str) -> FoldCode | None:
     """The code that writes from now on: the one known, or one that begins with the next batch."""
     known = not digest or (head.code is not None and head.code.digest == digest)
     return head.code if known else FoldCode(digest, head.batch + 1)
+
+
+def _find_policies(head: Head, policy: ViolationPolicy | None) -> tuple[PolicyChange, ...]:
+    """The policies up to now, and one that begins with the next batch; one that no batch was under is left out."""
+    if policy is None:
+        return head.policies
+    before = tuple(each for each in head.policies if each.first_batch <= head.batch)
+    known = bool(before) and before[-1].policy == policy
+    return before if known else (*before, PolicyChange(head.batch + 1, policy))
 
 
 def commit_batch(

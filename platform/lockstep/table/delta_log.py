@@ -260,6 +260,30 @@ class FoldCode(msgspec.Struct, frozen=True):
     first_batch: int
 
 
+class ViolationPolicy(msgspec.Struct, frozen=True):
+    """What a declaration does on a violation.
+
+    Attributes:
+        suspends: The session of the violation is suspended; otherwise the stream halts.
+        restarts_on_growth: The sessions of a topic that gets partitions are suspended, whatever else a violation does.
+    """
+
+    suspends: bool = False
+    restarts_on_growth: bool = False
+
+
+class PolicyChange(msgspec.Struct, frozen=True):
+    """A policy, as of the claim that brought it.
+
+    Attributes:
+        first_batch: First batch that may be under it.
+        policy: The policy.
+    """
+
+    first_batch: int
+    policy: ViolationPolicy
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
@@ -295,6 +319,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         imported: Of a stream that began with a savepoint from another table root: which one.
         promotion: The newest promotion of a shadow; None before the first.
         code: The code that writes; None before the first claim of a run, or where it is in no files.
+        policies: The policies on violations, oldest first: a proof judges each batch by the one of its time.
         version: Version of this layout.
     """
 
@@ -329,6 +354,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     imported: Imported | None = None
     promotion: Promotion | None = None
     code: FoldCode | None = None
+    policies: tuple[PolicyChange, ...] = ()
     version: int = 1
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from lockstep.declare.decoders.base import Registry
+from lockstep.declare.decoders.base import Registry, has_null
 from lockstep.declare.options import EventTime
 from lockstep.declare.rules import check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
@@ -38,6 +38,7 @@ class Declared(msgspec.Struct, frozen=True):
         row_type: The type of emitted rows.
         state: The codec of states.
         message_bytes_max: Larger values are no messages.
+        takes_null: A record without a value is the message None.
     """
 
     decode: Callable[[bytes], object]
@@ -48,6 +49,7 @@ class Declared(msgspec.Struct, frozen=True):
     row_type: type[msgspec.Struct]
     state: StateSchema[object]
     message_bytes_max: int
+    takes_null: bool = False
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
     watermark: Callable[[object, Record], int | None] | None = None
     deadline: Callable[[object], int | None] | None = None
@@ -94,6 +96,7 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
         row_type=types.row,
         state=StateSchema(types.state, find_migration(transform)),
         message_bytes_max=stream.limits.message_bytes,
+        takes_null=has_null(types.message),
         event_time=stream.event_time,
     )
 

@@ -43,6 +43,10 @@ class ReplayBuffer:
         self._rules, self._applying, self._aside = rules, applying, aside
         self.held: dict[int, Held] = {}
 
+    def use(self, rules: GateRules) -> None:
+        """See `Replay.use`."""
+        self._rules = rules
+
     def hold(self, message: Held) -> None:
         """Buffer a message."""
         self.held[message[2].offset] = message
@@ -200,6 +204,10 @@ class ReplayTimers:
         self.is_timed = self.arms or rules.by_time or declared.watermark is not None
         self._at: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
+
+    def use(self, rules: GateRules) -> None:
+        """See `Replay.use`."""
+        self._rules = rules
 
     def advance(self, envelope: Envelope, body: object, record: Record) -> None:
         """Advance the watermark by a message."""

@@ -10,6 +10,7 @@ from confluent_kafka import Message
 from lockstep.verify.declaration import Declared
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, GateAnswer, GateRules
+from lockstep.verify.gates.classes import RulesInForce
 from lockstep.verify.kafka_reader import find_offset
 from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange
 from lockstep.verify.lookups import NO_LOOKUPS, NotReproducible, RangeLookups
@@ -34,7 +35,7 @@ class PartitionInputs(msgspec.Struct, frozen=True):
 
     declared: Declared
     chain: LedgerChain
-    rules: GateRules
+    rules: RulesInForce
     folding: Replay
     aside: SideTableCheck
     cursor: RowCursor
@@ -58,6 +59,7 @@ class PartitionProof:
     def __init__(self, parts: PartitionInputs, first: int, violations: Violations) -> None:
         self._parts, self._violations = parts, violations
         self._ranges = parts.chain.ranges
+        self._rules = parts.folding.rules
         self._next = first
         self._at = self._ranges[first].read_from if first < len(self._ranges) else parts.chain.until
         self._range_gaps: list[tuple[int, int]] = []
@@ -200,7 +202,8 @@ class PartitionProof:
 
     def _begin(self) -> None:
         """Apply the suspensions with which a range begins: the driver's, and those of gaps inside."""
-        row, rules, folding = self._ranges[self._next], self._parts.rules, self._parts.folding
+        row, folding = self._ranges[self._next], self._parts.folding
+        rules = self._use_rules(row)
         self._parts.lookups.begin(row, self._before if self._next else None)
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
         may_grow = rules.grew is GateAnswer.SUSPEND
@@ -231,6 +234,13 @@ class PartitionProof:
         if row.is_empty and planned_us is not None and row.watermark_us is not None:
             self._advance(row, planned_us, row.watermark_us)
 
+    def _use_rules(self, row: LedgerRange) -> GateRules:
+        """The rules of a range, which the fold judges by from now on."""
+        if (rules := self._parts.rules.find(row.batch)) is not self._rules:
+            self._rules = rules
+            self._parts.folding.use(rules)
+        return rules
+
     def _advance(self, row: LedgerRange, planned_us: int, watermark_us: int) -> None:
         """Advance the watermark of an idle partition by the clock, if the stream declares so."""
         folding, advance_us = self._parts.folding, self._parts.declared.advance_us
@@ -254,7 +264,7 @@ class PartitionProof:
         self._compare_suspensions(row)
         whole = self._next == len(self._ranges) - 1
         parts.stored.compare(row, parts.folding, whole=whole)
-        if parts.rules.hole is GateAnswer.STOP and any(hole.cause == "unproven" for hole in row.holes):
+        if self._rules.hole is GateAnswer.STOP and any(hole.cause == "unproven" for hole in row.holes):
             raise ReadPastViolation("a hole that nothing explains")
 
     def _compare_suspensions(self, row: LedgerRange) -> None:
@@ -263,9 +273,7 @@ class PartitionProof:
             expected = f"suspended from {folding.suspension.before} after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
         skipped, found = folding.suspension.skipped, set(row.skips)
-        if (
-            self._parts.rules.needs_no_snapshot
-        ):  # no session waits: what lies before an offset is quarantined, and no more
+        if self._rules.needs_no_snapshot:  # no session waits: what lies before an offset is quarantined, and no more
             left = {session for session, before in skipped.items() if before > row.until}
             found = {session for session, before in row.skips.items() if before > row.until}
         else:

@@ -34,6 +34,7 @@ class Replay:
     """The fold of one partition.
 
     Attributes:
+        rules: Those it judges by.
         aside: Messages that are not applied, and all counts.
         applying: The sessions.
         waiting: The buffered messages.
@@ -49,11 +50,18 @@ class Replay:
         place: report.ViolationPlace,
         aside: SideTableCheck,
     ) -> None:
-        self._declared, self._rules, self._place, self.aside = declared, rules, place, aside
+        self._declared, self.rules, self._place, self.aside = declared, rules, place, aside
         self.applying = ReplaySessions(declared, aside, undoes=rules.raised is not GateAnswer.STOP)
         self.waiting = ReplayBuffer(rules, self.applying, aside)
         self.due = ReplayTimers(declared, rules, moment, self.applying, self.waiting, aside)
         self.suspension = Suspension()
+
+    def use(self, rules: GateRules) -> None:
+        """Judge by other rules of the same class from now on: its policy has changed."""
+        self.rules = rules
+        self.applying.set_undoing(is_on=rules.raised is not GateAnswer.STOP)
+        self.waiting.use(rules)
+        self.due.use(rules)
 
     @property
     def sessions(self) -> dict[str, Session]:
@@ -63,12 +71,12 @@ class Replay:
     @property
     def suspends(self) -> bool:
         """Whether sessions are stored with the offset at which they began."""
-        decided = bool(self.suspension.before or self.suspension.skipped) and not self._rules.needs_no_snapshot
-        return self._rules.suspends or decided
+        decided = bool(self.suspension.before or self.suspension.skipped) and not self.rules.needs_no_snapshot
+        return self.rules.suspends or decided
 
     def waits_before(self, session: str) -> int:
         """The offset before which a suspended session began."""
-        return 0 if self._rules.needs_no_snapshot else self.suspension.of(session)
+        return 0 if self.rules.needs_no_snapshot else self.suspension.of(session)
 
     def suspend_before(self, offset: int) -> None:
         """Suspend all sessions that began before an offset."""
@@ -150,6 +158,8 @@ class Replay:
         return None
 
     def _decoded(self, value: bytes | None) -> object:
+        if value is None and self._declared.takes_null:
+            return None
         if value is None or len(value) > self._declared.message_bytes_max:
             raise ValueError("no value, or a larger one than the stream takes")
         return self._declared.decode(value)
@@ -184,7 +194,7 @@ class Replay:
         held = self.sessions.get(envelope.session)
         known = held.known if held is not None else None
         try:
-            fated = decide_outcome(self._rules, known, envelope, record, self.suspension)
+            fated = decide_outcome(self.rules, known, envelope, record, self.suspension)
             self.waiting.discard(fated.freed)
             self.waiting.drop(fated.stale)
             done = self._done(fated, message, held)
@@ -280,7 +290,7 @@ class Replay:
             self.aside.counts["repeats"] += 1
 
     def _undecodable(self, record: Record, *, killed: bool = False) -> None:
-        answer = self.aside.judge(self._rules.undecodable, record.offset, "undecodable")
+        answer = self.aside.judge(self.rules.undecodable, record.offset, "undecodable")
         if answer is GateAnswer.COUNT and not killed:
             self.aside.drop(record.offset)
             return
@@ -291,7 +301,7 @@ class Replay:
     def _misplaced(self, record: Record, error: Exception) -> None:
         """A message whose envelope the transform cannot extract."""
         cause = str(getattr(error, "what", "transform raised"))
-        answer = self.aside.judge(self._rules.raised, record.offset, cause)
+        answer = self.aside.judge(self.rules.raised, record.offset, cause)
         self.aside.keep(record, cause, None)
         if answer is not GateAnswer.QUARANTINE:
             self.suspend_before(record.offset + 1)

@@ -63,6 +63,13 @@ class ReplaySessions:
         self.emitted = Emitted()
         self.last_row = (0, 0)
 
+    def set_undoing(self, *, is_on: bool) -> None:
+        """Set whether a message on which the transform raises is undone."""
+        if is_on is not self._undoes:
+            self._undoes = is_on
+            for held in self.sessions.values():
+                self.save(held)
+
     def apply(
         self,
         message: tuple[Envelope, object, Record],

@@ -23,7 +23,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
-from lockstep.verify.gates.classes import make_rules
+from lockstep.verify.gates.classes import RulesInForce, make_rules
 from lockstep.verify.kafka_reader import TOGETHER_MAX, BufferedRange, KafkaTopicLog, WantedRange, find_offset
 from lockstep.verify.ledger import (
     Key,
@@ -416,7 +416,7 @@ class _Proving:
         if first > 0:
             before = chain.ranges[first - 1]
             try:
-                parts.stored.begin(before, parts.folding, suspends=parts.rules.suspends)
+                parts.stored.begin(before, parts.folding, suspends=parts.rules.find(chain.ranges[first].batch).suspends)
             except StateError as error:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
                 self._violations.add(
@@ -434,13 +434,13 @@ class _Proving:
     def _parts(self, chain: LedgerChain) -> PartitionInputs:
         erased = self._erased(chain)
         key, moment = (chain.place.topic_id, chain.place.partition), ReplayWatermark()
-        rules = make_rules(self._integrity, moment, joined=chain.is_joined)
+        rules = RulesInForce(self._integrity, self._head.policies, moment, joined=chain.is_joined)
         aside = self._aside(chain)
         return PartitionInputs(
             declared=self._declared,
             chain=chain,
             rules=rules,
-            folding=Replay(self._declared, rules, moment, chain.place, aside),
+            folding=Replay(self._declared, rules.find(chain.ranges[0].batch), moment, chain.place, aside),
             aside=aside,
             cursor=self._rows.cursor(key),
             rows=RowComparison(

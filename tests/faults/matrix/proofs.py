@@ -288,6 +288,11 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{LOGS}test_what_expired_is_counted_by_an_ordered_one_whose_sessions_wait_for_a_snapshot",
             f"{LOGS}test_what_expired_is_counted_by_best_effort_which_goes_on",
             f"{LOGS}test_a_range_that_expired_is_in_the_ledger_once_although_nothing_came_after_it",
+            "integration/engine/test_expired.py::test_those_of_a_partition_that_a_topic_got_are_in_the_ledger",
+            (
+                "integration/engine/test_expired.py::"
+                "test_those_of_a_partition_that_a_topic_got_halt_a_class_that_reads_it_without_asking"
+            ),
             "integration/engine/test_runs.py::test_one_odd_answer_of_a_broker_loses_nothing",
         ),
     ),
@@ -383,6 +388,10 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         T1,
         (
             "integration/engine/test_transactions.py::test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_goes_on",
+            (
+                "integration/engine/test_transactions.py::"
+                "test_a_bounded_run_says_what_it_leaves_behind_a_young_open_transaction"
+            ),
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
             "unit/engine/test_alarms.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",

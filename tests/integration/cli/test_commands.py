@@ -34,7 +34,7 @@ from lockstep.testing import read_messages
 from lockstep.testing import run as run_messages
 from lockstep.verify.report import VerifyReport
 from tests.support.adding_stream import POISON
-from tests.support.feed import session, update
+from tests.support.feed import session, snapshot, update
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Platform
@@ -462,6 +462,28 @@ def test_rows_come_as_csv_with_as_many_as_were_asked(platform: Platform) -> None
     said = platform.call("query", "SELECT name, total FROM adding ORDER BY name, total", "--csv", "--limit", "2")
     assert said.stdout == "name,total\na,4\na,4\n"
     assert said.stderr == "the first 2 rows; more with --limit\n"
+
+
+def test_a_line_break_in_a_session_or_a_text_is_shown_escaped_in_its_row(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), [snapshot(1, a=1), update(2, **{"n\n": 1})], key="a\nb\x1b[2J")
+    fresh.runs.run()
+    assert fresh.call("state", "adding").stdout.splitlines()[1].split()[2] == r"a\nb\x1b[2J"
+    said = fresh.call("query", "SELECT _session, name FROM adding").stdout
+    assert [line.split() for line in said.splitlines()] == [["_session", "name"], [r"a\nb\x1b[2J", r"n\n"]]
+    (group,) = msgspec.json.decode(fresh.call("state", "adding", "--json").stdout)["sessions"]
+    assert group["session"] == "a\nb\x1b[2J"
+
+
+def test_a_query_plan_keeps_its_lines(platform: Platform) -> None:
+    said = platform.call("query", "EXPLAIN SELECT 1 FROM adding").stdout.splitlines()
+    assert said[0] == "logical_plan:"
+    assert "physical_plan:" in said[1:]
+
+
+def test_numbers_that_json_has_not_are_strings_in_it(platform: Platform) -> None:
+    sql = "SELECT CAST(n AS DOUBLE) FROM (VALUES ('NaN'), ('inf'), ('-inf'), ('0.5'), (NULL)) AS t(n)"
+    said = msgspec.json.decode(platform.call("query", sql, "--json").stdout)
+    assert said["rows"] == [["NaN"], ["Infinity"], ["-Infinity"], [0.5], [None]]
 
 
 def test_positions_for_spark_are_json_by_topic(platform: Platform) -> None:

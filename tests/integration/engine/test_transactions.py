@@ -42,6 +42,25 @@ def test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_go
     assert read_until(runs.folders.ledger, topic) == 10
 
 
+def test_a_bounded_run_says_what_it_leaves_behind_a_young_open_transaction(
+    feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No batch says so: nothing of the second run can be read."""
+    topic, producer = feed.create("values"), feed.transactional()
+    feed.send(topic, session(2))
+    assert runs.run() is RunOutcome.ENDED
+    assert "transaction" not in caplog.text
+    producer.begin_transaction()
+    send_within(producer, topic, [update(4, a=1), update(5, a=1)])
+    assert runs.run() is RunOutcome.ENDED
+    assert f"2 offsets wait behind open transactions and are not read, 2 of them in {topic}/0 from 3 on" in caplog.text
+    caplog.clear()
+    feed.end_transaction(producer, topic)
+    assert runs.run() is RunOutcome.ENDED
+    assert "transaction" not in caplog.text
+    assert len(runs.rows(topic)) == 6
+
+
 def test_a_compacted_topic_is_refused_at_start(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values", config={"cleanup.policy": "compact"})
     feed.send(topic, session(2))

@@ -29,6 +29,7 @@ from lockstep.operations.rewind import Obstacle, RewindRefused, plan_rewind, rew
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.table.ledger import read_ledger
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
@@ -249,6 +250,24 @@ def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_t
     assert [(each.back_to, each.read_again, each.expired) for each in plan.partitions if each.partition == 1] == [
         (0, 4, 2)
     ]
+
+
+def test_a_loss_that_was_accepted_of_a_partition_that_a_topic_got_since_is_in_the_ledger(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
+    read_in_batches(feed, ordered, topic, session(5))
+    feed.grow(topic, 2)
+    feed.append(topic, [ProducerRecord("p", value) for value in session(3)], 1)
+    ordered.run()
+    feed.expire(topic, 2, 1)
+    back(ordered, 3, accept_expired=True)
+    ordered.run()
+    held = read_ledger(runs.folders.ledger)
+    counted = [row for row in held if row.generation == 2 and row.partition == 1]
+    assert [(hole.start, hole.until, hole.cause) for row in counted for hole in row.holes] == [(0, 2, "expired")]
+    assert counted[0].lifecycle == GROWN
+    assert_proven(ordered)
 
 
 def test_quarantine_and_sql_show_what_counts_and_everything_is_proven(feed: Feed, runs: LocalRuns) -> None:

@@ -45,7 +45,7 @@ from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
 from tests.integration.operations.killed_promotion import AFTER, BEGINNINGS, MOMENTS
 from tests.support.adding_stream import Adding, adding
-from tests.support.feed import folded, session, update
+from tests.support.feed import ProducerRecord, folded, session, update
 from tests.support.plain_reader import named_files, read_table
 
 if TYPE_CHECKING:
@@ -426,6 +426,26 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
     assert runs.rows(topic) == [*kept, *expected(values, since=2)]
     prove(runs)
     assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
+
+
+def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_the_shadow(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
+    read_in_batches(feed, ordered, topic, session(5))
+    feed.grow(topic, 2)
+    feed.append(topic, [ProducerRecord("p", value) for value in session(3)], 1)
+    ordered.run()
+    assert plan_shadow(ordered.handle, NAME, "2").to_read == 2 + 4
+    feed.expire(topic, 2, 1)
+    plan = plan_shadow(ordered.handle, NAME, "2")
+    assert [(each.partition, each.begins_at, each.position, each.expired) for each in plan.partitions] == [
+        (0, 4, 6, 0),
+        (1, 0, 4, 2),
+    ]
+    assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
+    with pytest.raises(ShadowRefused, match=f"no longer has 2 of the offsets .* most of {topic}/1: 2 from 0 on"):
+        begin(ordered, "2")
 
 
 def test_a_shadow_that_is_begun_again_from_another_batch_keeps_that_one(feed: Feed, runs: LocalRuns) -> None:

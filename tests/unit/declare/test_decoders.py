@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Bytes, Decoder, Function, Json, MessagePack
-from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
+from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause, has_null
 from lockstep.errors import DeclarationError
 from tests.unit.declare.panels import Snapshot, Update
 from tests.unit.declare.wrong_transforms import decode_update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UPDATE = Update(seq=3, id="a", value=1.5)
 
@@ -128,6 +132,23 @@ def test_other_errors_have_causes_too(error: Exception, cause: DecodeCause) -> N
 def test_bytes_are_the_value_itself() -> None:
     value = bytes(range(256))
     assert Bytes().build(bytes)(value) is value
+
+
+@pytest.mark.parametrize(
+    ("decoder", "encode"), [(Json(), msgspec.json.encode), (MessagePack(), msgspec.msgpack.encode)]
+)
+def test_none_in_the_message_type_is_for_tombstones(decoder: Decoder, encode: Callable[[object], bytes]) -> None:
+    """And for the null of a form that has one."""
+    decode = decoder.build(Snapshot | Update | None)
+    assert (decode(encode(UPDATE)), decode(encode(None))) == (UPDATE, None)
+    assert (has_null(Snapshot | Update | None), has_null(Snapshot | Update), has_null(bytes)) == (
+        True,
+        False,
+        False,
+    )
+    assert Bytes().build(bytes | None)(b"") == b""
+    with pytest.raises(DeclarationError, match="bytes are what arrives"):
+        decoder.build(bytes | None)
 
 
 class Generated:

@@ -90,6 +90,12 @@ def test_whatever_was_written_is_read(trade: Trade) -> None:
     assert decoder(Trade, TRADE)(frame(TRADE, plain(trade))) == trade
 
 
+def test_none_in_the_message_type_is_for_tombstones_and_no_record() -> None:
+    decode = decoder(Update | None, UPDATE)
+    assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0})) == Update(2, "a", 2.0)
+    assert cause(decode, b"")[0] is DecodeCause.TRUNCATED
+
+
 def test_the_records_of_a_topic_become_the_members_of_a_union_by_name() -> None:
     decode = decoder(Snapshot | Update, SNAPSHOT, UPDATE)
     assert decode(frame(SNAPSHOT, {"seq": 1, "values": {"a": 1.0}})) == Snapshot(1, {"a": 1.0})
@@ -310,7 +316,7 @@ def test_random_bytes_raise_nothing_but_a_decode_error(body: bytes, message_type
             decode(b"\x00" + (FIRST_ID + number).to_bytes(4, "big") + body)
 
 
-@pytest.mark.parametrize("message_type", [bytes, dict, int | str, ProtoUpdate, Update | None])
+@pytest.mark.parametrize("message_type", [bytes, dict, int | str, ProtoUpdate, type(None)])
 def test_a_message_type_that_avro_cannot_make_is_refused_when_declared(message_type: object) -> None:
     with pytest.raises(DeclarationError, match=r"Stream.transform = .*\n  next: use a msgspec.Struct"):
         Avro().build(message_type)

@@ -14,6 +14,7 @@ from lockstep import Function, Stream
 from lockstep.declare.decoders.base import DecodeCause
 from lockstep.engine.driver.run import make_registry
 from lockstep.settings import load_settings
+from lockstep.testing import run
 from tests.support.decoders import panel_pb2
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def test_the_function_of_the_page_decodes_and_refuses(tmp_path: Path, monkeypatc
     assert decode(b"sensor-11.5") == module.Reading("sensor-1", 1.5)
     with pytest.raises(ValueError, match="3 bytes are no reading"):
         decode(b"abc")
+
+
+def test_the_stream_of_the_page_ends_a_session_by_a_tombstone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = as_module("python tombstones", tmp_path, monkeypatch)
+    ran = run(module.accounts, module.Account(3), module.Account(4), None, module.Account(5), key="k")
+    assert [row.balance for row in ran.rows] == [3, 4, None, 5]
+    assert ran.states == {"k": module.Account(5)}
 
 
 def test_the_settings_of_the_page_name_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

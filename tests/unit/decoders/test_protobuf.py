@@ -52,6 +52,10 @@ def test_whatever_was_written_is_read_as_the_class_that_its_place_names(update: 
     assert decode(protobuf_frame(snapshot.SerializeToString())) == snapshot
 
 
+def test_none_in_the_message_type_is_for_tombstones_and_no_class() -> None:
+    assert decoder(Update | None)(GOOD) == UPDATE
+
+
 def test_the_first_message_may_also_be_named_by_its_number() -> None:
     snapshot = Snapshot(seq=1, values={"a": 1.0})
     header = b"\x00" + FIRST_ID.to_bytes(4, "big")
@@ -148,7 +152,7 @@ def test_random_bytes_raise_nothing_but_a_decode_error(body: bytes) -> None:
             decode(b"\x00" + (FIRST_ID + number).to_bytes(4, "big") + body)
 
 
-@pytest.mark.parametrize("message_type", [bytes, Trade, Update | Trade, object])
+@pytest.mark.parametrize("message_type", [bytes, Trade, Update | Trade, object, type(None)])
 def test_a_message_type_that_is_no_generated_class_is_refused_when_declared(message_type: object) -> None:
     with pytest.raises(DeclarationError, match=r"Protobuf\(\) makes generated message classes, and this is none"):
         Protobuf().build(message_type)

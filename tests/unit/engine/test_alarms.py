@@ -10,6 +10,7 @@ from lockstep.engine.driver.alarms import (
     LastStableOffsets,
     StuckTransaction,
     compute_stuck_patience_seconds,
+    describe_hidden,
 )
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.tuning import Tuning
@@ -65,3 +66,13 @@ def test_patience_is_a_minute_and_three_triggers_at_least() -> None:
     assert compute_stuck_patience_seconds(Every(seconds=30), Tuning()) == 90.0
     assert compute_stuck_patience_seconds(AvailableNow(), Tuning()) == 60.0
     assert compute_stuck_patience_seconds(FileSize("128 MB", at_most=timedelta(hours=1)), Tuning()) == 60.0
+
+
+def test_what_waits_behind_open_transactions_is_counted_with_the_worst_place_and_what_to_do() -> None:
+    one, other = StuckTransaction("a", 0, 3, 5, 0.0), StuckTransaction("b", 1, 4, 9, 100.0)
+    said = describe_hidden("books", (one,))
+    assert said.startswith("2 offsets wait behind open transactions and are not read, 2 of them in a/0 from 3 on; when")
+    assert "lockstep run books --available-now; for one that stays open: kafka-transactions.sh" in said
+    assert describe_hidden("books", (one, other)).startswith(
+        "7 offsets wait behind open transactions and are not read, 5 of them in b/1 from 4 on (2 partitions in all); "
+    )

@@ -125,6 +125,13 @@ def test_partitions_whose_cost_no_clock_has_seen_are_spread_over_the_cores() -> 
     assert [len(group) for group in plan.bins] == [1, 1, 1, 1]
 
 
+def test_a_partition_whose_log_begins_after_its_position_waits_for_the_audit() -> None:
+    given = given_lags({("a", 0): 5, ("b", 0): 5})
+    later = msgspec.structs.replace(given.ends["a", 0], start=1_001)
+    plan = plan_batch(msgspec.structs.replace(given, ends={**given.ends, ("a", 0): later}))
+    assert (planned(plan), plan.backlog) == ({("b", 0): 5}, 0)
+
+
 @given(inputs())
 def test_every_partition_is_in_at_most_one_range_from_its_position(given: PlanInput) -> None:
     ranges = [item for group in plan_batch(given).bins for item in group]

@@ -36,6 +36,27 @@ def repository(location: Definitions) -> RepositoryDefinition:
     return location.get_repository_def()
 
 
+@pytest.mark.parametrize("seconds", [0, -1.5, float("nan"), float("inf")])
+def test_a_run_configuration_that_the_launchpad_takes_and_the_stream_does_not_is_refused_by_name(
+    location: Definitions, seconds: float
+) -> None:
+    config = {"ops": {"order_books__table": {"config": {"report_seconds": seconds, "available_now": True}}}}
+    with DagsterInstance.ephemeral() as instance:
+        ended = location.resolve_job_def("order_books_stream").execute_in_process(
+            run_config=config, instance=instance, raise_on_error=False
+        )
+        run = instance.get_run_by_id(ended.run_id)
+    failed = ended.failure_data_for_node("order_books__table")
+    assert failed is not None
+    assert failed.user_failure_data is not None
+    assert failed.user_failure_data.description == (
+        f"run configuration: report_seconds = {seconds:g} is not a finite number of seconds from 1 on\n"
+        "  next: launch the run again with 1 or more, or without report_seconds: the default is 60"
+    )
+    assert run is not None
+    assert run.tags["dagster/max_retries"] == "0"
+
+
 def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition) -> None:
     graph = repository.asset_graph
     assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == [

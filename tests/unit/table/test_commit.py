@@ -17,6 +17,7 @@ from lockstep.model.finding import Finding
 from lockstep.table import delta_log
 from lockstep.table.commit import (
     CommitKind,
+    Deployed,
     HourClosed,
     Proposal,
     Writer,
@@ -27,7 +28,7 @@ from lockstep.table.commit import (
     raise_rewind_floor,
     set_desired_state,
 )
-from lockstep.table.delta_log import Desired
+from lockstep.table.delta_log import Desired, ViolationPolicy
 from tests.support.protocol_run import HOUR, ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -70,6 +71,25 @@ def test_a_claim_replaces_the_epoch_it_names_and_no_other(folders: StreamFolders
     assert (refused.value.mine, refused.value.holder) == (2, 2)
     assert [entry.kind for entry in entries(folders)] == ["create", "claim", "claim"]
     del run
+
+
+def test_a_claim_records_a_changed_policy_from_the_next_batch_on(run: ProtocolRun) -> None:
+    halts, suspends, table_id = ViolationPolicy(), ViolationPolicy(suspends=True), run.output.table_id
+
+    def claim(policy: ViolationPolicy | None) -> list[tuple[int, ViolationPolicy]]:
+        proposal = commit_claim(run.output.base().head.epoch, table_id, anything, deployed=Deployed(policy=policy))
+        return [(each.first_batch, each.policy) for each in run.output.commit(proposal).head.policies]
+
+    run.batch()
+    assert claim(suspends) == [(2, suspends)]
+    assert claim(None) == [(2, suspends)]  # an operator's
+    assert claim(halts) == [(2, halts)]  # no batch was under the one before
+    ProtocolRun(run.folders).claim()
+    after = ProtocolRun(run.folders)
+    after.claim()
+    after.batch()
+    assert claim(halts) == [(2, halts)]
+    assert claim(suspends) == [(2, halts), (3, suspends)]
 
 
 def test_a_batch_without_its_ledger_file_is_not_proposed(run: ProtocolRun) -> None:

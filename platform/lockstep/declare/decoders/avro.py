@@ -21,7 +21,7 @@ from lockstep.declare.decoders.base import (
     RegisteredSchema,
     SchemaReference,
     Undecodable,
-    list_members,
+    list_decoded,
     make_missing_extra,
 )
 from lockstep.declare.decoders.plain import find_foreign_classes, find_tag_fields
@@ -254,8 +254,8 @@ def find_target(message_type: object) -> Target:
     Raises:
         DeclarationError: It is neither.
     """
-    structs = list_members(message_type)
-    if not all(isinstance(one, type) and issubclass(one, msgspec.Struct) for one in structs):
+    structs = list_decoded(message_type)
+    if not structs or not all(isinstance(one, type) and issubclass(one, msgspec.Struct) for one in structs):
         raise _unfit(message_type, "Avro records become Structs, and this is none")
     try:
         msgspec.json.Decoder(message_type)  # reports the same for unions that cannot be distinguished

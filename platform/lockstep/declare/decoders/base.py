@@ -37,6 +37,10 @@ class Decoder(ABC):
         `ValueError` or `msgspec.DecodeError` on bad input: a verdict on the message. Where a service does
         not answer, it raises `RegistryUnreachable`: no verdict, the batch is retried.
 
+        Args:
+            message_type: The stream's message type. None in it stands for records without a value, which are never
+                passed to the function.
+
         Raises:
             DeclarationError: This decoder does not support messages of this type.
         """
@@ -55,6 +59,16 @@ def list_members(message_type: object) -> tuple[object, ...]:
     """The members of a union; any other type is its only member."""
     is_union = get_origin(message_type) in {Union, types.UnionType}
     return get_args(message_type) if is_union else (message_type,)
+
+
+def has_null(message_type: object) -> bool:
+    """Whether a record without a value (a tombstone) is a message of a stream: None, where its message type has it."""
+    return type(None) in list_members(message_type)
+
+
+def list_decoded(message_type: object) -> tuple[object, ...]:
+    """The members of a message type that are made of a value: all but None."""
+    return tuple(member for member in list_members(message_type) if member is not type(None))
 
 
 def make_missing_extra(decoder: str, extra: str, error: ImportError) -> DeclarationError:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import inspect
 from typing_extensions import override
 
-from lockstep.declare.decoders.base import Decode, Decoder, list_members
+from lockstep.declare.decoders.base import Decode, Decoder, list_decoded, list_members
 from lockstep.errors import DeclarationError
 
 
@@ -71,7 +71,7 @@ class Bytes(Decoder):
 
     @override
     def build(self, message_type: object) -> Decode:
-        if message_type is not bytes:
+        if list_decoded(message_type) != (bytes,):
             raise DeclarationError(
                 "Stream.transform",
                 message_type,
@@ -120,7 +120,7 @@ def _refuse_unsupported(message_type: object) -> None:
         foreign = find_foreign_classes(message_type)
     except (TypeError, NameError) as error:
         raise _unsupported(message_type, f"messages cannot be decoded to this type: {error}") from error
-    if message_type is bytes:
+    if list_decoded(message_type) == (bytes,):
         raise _unsupported(message_type, "bytes are what arrives, not what this decoder makes of it", "Bytes()")
     if foreign:
         raise _unsupported(message_type, f"messages cannot be decoded to {foreign[0].__qualname__}", "Protobuf()")

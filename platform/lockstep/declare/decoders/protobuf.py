@@ -21,7 +21,7 @@ from lockstep.declare.decoders.base import (
     DecodeCause,
     RegisteredSchema,
     Undecodable,
-    list_members,
+    list_decoded,
     make_missing_extra,
 )
 from lockstep.declare.decoders.schema_registry import Framed, FramedDecoder
@@ -212,8 +212,9 @@ def _varint(value: bytes, start: int) -> tuple[int, int]:
 def _classes(message_type: object) -> list[type[Message]]:
     from google.protobuf.message import Message
 
-    classes = list_members(message_type)
-    if not all(isinstance(one, type) and issubclass(one, Message) and one is not Message for one in classes):
+    classes = list_decoded(message_type)
+    are_generated = (isinstance(one, type) and issubclass(one, Message) and one is not Message for one in classes)
+    if not classes or not all(are_generated):
         raise DeclarationError(
             "Stream.transform",
             message_type,

@@ -6,7 +6,7 @@ died in a transaction looks like a slow one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -34,15 +34,37 @@ class StuckTransaction(msgspec.Struct, frozen=True):
     seconds: float
 
     @property
+    def offsets(self) -> int:
+        """How many offsets wait."""
+        return self.high_watermark - self.stable_end
+
+    @property
     def place(self) -> tuple[str, int, int]:
         """Identity of a stall: topic, partition and last stable offset."""
         return self.topic, self.partition, self.stable_end
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}/{self.partition}: {self.high_watermark - self.stable_end} offsets from {self.stable_end} on "
+            f"{self.topic}/{self.partition}: {self.offsets} offsets from {self.stable_end} on "
             f"wait behind an open transaction, for {self.seconds:.0f} s now"
         )
+
+
+def describe_hidden(stream: str, hidden: Sequence[StuckTransaction]) -> str:
+    """What a run that ends leaves unread because transactions are open, and what to do.
+
+    Args:
+        stream: Name of the stream.
+        hidden: All partitions below their high watermarks, one at least.
+    """
+    worst = max(hidden, key=lambda each: each.offsets)
+    total, others = sum(each.offsets for each in hidden), f" ({len(hidden)} partitions in all)"
+    return (
+        f"{total} offsets wait behind open transactions and are not read, {worst.offsets} of them in {worst.topic}/"
+        f"{worst.partition} from {worst.stable_end} on{others if len(hidden) > 1 else ''}; when the producer has "
+        f"committed: lockstep run {stream} --available-now; for one that stays open: "
+        "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
+    )
 
 
 def compute_stuck_patience_seconds(trigger: Trigger, tuning: Tuning) -> float:

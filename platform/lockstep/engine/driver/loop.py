@@ -14,7 +14,12 @@ from typing import NoReturn
 import msgspec
 
 from lockstep.declare.options import AvailableNow, Every, FileSize, NewTopics
-from lockstep.engine.driver.alarms import LastStableOffsets, StuckTransaction, compute_stuck_patience_seconds
+from lockstep.engine.driver.alarms import (
+    LastStableOffsets,
+    StuckTransaction,
+    compute_stuck_patience_seconds,
+    describe_hidden,
+)
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
@@ -56,6 +61,8 @@ FAILURES_MAX = 3
 """Number of jobs that may fail in a row; each is planned again from the last commit."""
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 """Objects between two looks at the youngest generation, and such looks between two at each older one."""
+ANY_AGE_SECONDS = -1.0
+"""Patience with transactions for which none is too young."""
 POLL_SECONDS = 0.1
 """Interval at which a stop or a successor's request is looked for while waiting; a poll costs one stat()."""
 
@@ -315,6 +322,12 @@ class MicroBatchLoop:
         self._publisher.note(self._partitions.positions.values())
         return seconds
 
+    def warn_of_hidden(self) -> None:
+        """Say what the run leaves unread behind open transactions, however young: it shows as lag, and no more."""
+        view, clock = self._monitor.view, time.monotonic()
+        if hidden := self._stable_ends.update(view, clock).stalls(view, clock, ANY_AGE_SECONDS):
+            LOG.warning("%s", describe_hidden(self._context.stream.name, hidden))
+
     def end(self) -> None:
         """Publish the final offsets for lag monitors and mark the run as ended, not as overtaken."""
         self._publisher.publish(self._partitions.positions.values())
@@ -508,6 +521,7 @@ def _run_until_done(
         began, bounded = time.monotonic(), isinstance(context.trigger, AvailableNow)
         plan = batches.plan()  # 1
         if plan is None and bounded and batches.has_reached_stop_offsets():
+            batches.warn_of_hidden()
             return RunOutcome.ENDED
         committed = plan is not None and batches.run_batch(plan)  # 2
         # A bounded run waits only for what it could not read or commit: a leader, a log that settles.

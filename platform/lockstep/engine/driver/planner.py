@@ -261,8 +261,9 @@ def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]
 
 
 def _waiting(position: Position, given: PlanInput) -> int:
+    """Messages that a batch may read; none where the log begins after the position: the next audit tells the class."""
     ends = given.ends.get(position.key)
-    if ends is None or position.key in given.resting:
+    if ends is None or position.key in given.resting or position.next_offset < ends.start:
         return 0
     end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))
     return max(0, end - position.next_offset)

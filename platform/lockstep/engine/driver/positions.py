@@ -440,7 +440,8 @@ class Subscription:
         elif finding.cause == TRUNCATED and key in self.positions:
             self._continue_after_truncation(key, finding.offset, suspend=suspend)
         elif finding.cause == GREW and key in view.ends:
-            self.positions[key] = find_first_position(view.topics[finding.topic], key, view.ends[key])
+            # Its log began at offset 0: what has expired since is found by the next audit, as of any other partition.
+            self.positions[key] = find_first_position(view.topics[finding.topic], key, view.ends[key], joined_at=0)
             self._lifecycle[key] = GROWN
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
                 self._move(sibling, self.positions[sibling].next_offset, suspend=True)

@@ -19,7 +19,7 @@ from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, re
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.positions import read_position
 from lockstep.errors import Fenced, LockstepError, StreamHeld, TableError
-from lockstep.integrity.base import Fault, IntegrityClass
+from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, Suspend
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView
@@ -31,9 +31,9 @@ from lockstep.state.changelog import SegmentHeader, StateDamaged, read_header
 from lockstep.state.codec import StateSchema
 from lockstep.state.values import read_versions
 from lockstep.table import side_tables
-from lockstep.table.commit import Committed, OutputLog, Writer, commit_claim
+from lockstep.table.commit import Committed, Deployed, OutputLog, Writer, commit_claim
 from lockstep.table.create import evolve_tables, open_tables
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.delta_log import Desired, Head, ViolationPolicy
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
@@ -86,6 +86,12 @@ def find_code_digest(stream: AnyStream) -> str:
         return digest_code(stream)
     except OSError:
         return ""
+
+
+def find_policy(integrity: IntegrityClass) -> ViolationPolicy:
+    """What a class does on a violation, as the head records it."""
+    restarts = getattr(integrity, "on_growth", None) is OnGrowth.RESTART_SESSIONS
+    return ViolationPolicy(isinstance(integrity.on_violation, Suspend), restarts)
 
 
 LOG = logging.getLogger("lockstep")
@@ -172,7 +178,7 @@ class WriterStartup:
         self._refuse(self.head)
         find_newest_versions(stream, folders)
         check_state_types(stream, folders, read_positions(folders, self.head).values())
-        self._code_digest = find_code_digest(stream)
+        self._deployed = Deployed(find_code_digest(stream), find_policy(stream.integrity))
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="startup")
         self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
         self._whole = self._pool.submit(refuse_torn, folders)
@@ -236,14 +242,14 @@ class WriterStartup:
                 desired=desired,
                 reason=reason,
                 cause=cause,
-                code_digest=self._code_digest,
+                deployed=self._deployed,
             )
         )
 
     def _describe_code(self) -> str:
         """That the fold's code is not that of the run before, for the history."""
         before = self.head.code
-        is_new = before is not None and self._code_digest not in {"", before.digest}
+        is_new = before is not None and self._deployed.code_digest not in {"", before.digest}
         return "; new code" if is_new else ""
 
     def _refuse(self, head: Head) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from lockstep.declare.decoders.base import Registry
+from lockstep.declare.decoders.base import Registry, has_null
 from lockstep.declare.lookup import Lookup, without_lookups
 from lockstep.declare.options import EventTime
 from lockstep.declare.rules import ColumnRule, check_first_rows, check_rows, find_inline_rules
@@ -64,6 +64,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         rows: Row encoder.
         row_type: Row type that the transform must emit.
         message_bytes_max: Larger messages are undecodable.
+        takes_null: A record without a value is the message None; otherwise it is undecodable.
         columns: A `ColumnFold` for chunks; None where messages are folded one by one.
         lookups: The lookup tables that the transform reads.
     """
@@ -80,8 +81,13 @@ class CompiledStream(msgspec.Struct, frozen=True):
     rows: RowsBuilder
     row_type: type[msgspec.Struct]
     message_bytes_max: int
+    takes_null: bool = False
     columns: ColumnProgram | None = None
     lookups: tuple[Lookup[Any], ...] = ()
+
+    def decode_again(self, value: bytes | None) -> object:
+        """The message of a value that was decoded before."""
+        return None if value is None else self.decode(value)
 
     @property
     def is_timed(self) -> bool:
@@ -119,6 +125,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         rows=rows,
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,
+        takes_null=has_null(types.message),
         columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
         lookups=tuple(stream.lookups),
     )

@@ -333,7 +333,7 @@ class DeferredEvents:
     def _apply(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool = False) -> None:
         """Apply one buffered message."""
         self.subject = record
-        body = self.compiled.decode(record.value or b"")
+        body = self.compiled.decode_again(record.value)
         envelope, before = self.compiled.envelope(body, record), len(self._emission.rows)
         if opens or entry.state is None or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
             self.set_state(entry, body, envelope, record)

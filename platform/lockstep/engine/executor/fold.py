@@ -71,7 +71,7 @@ def attribute_error(
 def find_session(compiled: CompiledStream, record: Record) -> str | None:
     """The session of a message; None where the user's `envelope` raises."""
     try:
-        return check_session(compiled.envelope(compiled.decode(record.value or b""), record).session)
+        return check_session(compiled.envelope(compiled.decode_again(record.value), record).session)
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
         return None
 
@@ -219,20 +219,20 @@ class RangeFold:
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
         compiled, where, sessions, timing = self._compiled, self._position, self.sessions, self._timing
-        entries, load = self._state.entries, sessions.load
+        entries, load, kind_of_message = self._state.entries, sessions.load, type(messages[0])
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
         decode, bytes_max = compiled.decode, compiled.message_bytes_max
-        envelope_of, on_update = compiled.envelope, compiled.on_update
-        rows, proofs = self.emission.rows, self.emission.proofs
-        take, prove, kind_of_message = rows.extend, proofs.append, type(messages[0])
+        envelope_of, on_update, emission = compiled.envelope, compiled.on_update, self.emission
+        rows, proofs, take, prove = emission.rows, emission.proofs, emission.rows.extend, emission.proofs.append
         offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
         for offset, value, message in zip(offsets, values, messages, strict=True):
             self._record = record = Record(topic, topic_id, partition, offset, message)  # type: ignore[arg-type]  # set
             try:
                 body = decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
             except DECODE_ERRORS as error:
-                self._undecodable(record, error)
-                continue
+                if not self._is_tombstone(record, error):
+                    continue
+                body = None
             envelope = envelope_of(body, record)
             kind, session = envelope.kind, envelope.session
             if kind is not UPDATE and self._is_skipped(kind):
@@ -369,6 +369,13 @@ class RangeFold:
         self._record = Record(where.topic, where.topic_id, where.partition, _offset(message), message)
         return self._record
 
+    def _is_tombstone(self, record: Record, error: Exception) -> bool:
+        """Whether a record without a value is the message None; judges one that cannot be decoded."""
+        if record.value is None and self._compiled.takes_null:
+            return True
+        self._undecodable(record, error)
+        return False
+
     def _undecodable(self, record: Record, error: Exception) -> None:
         if self.judge.undecodable(record, error) is Judgement.SUSPEND:  # its session is unknown
             self.sessions.suspend_before(record.offset + 1)
@@ -400,6 +407,8 @@ def decode_message(value: bytes | None, compiled: CompiledStream) -> object:
     Raises:
         Undecodable: It is larger than the limit; also the other `DECODE_ERRORS`, for a value that is no message.
     """
+    if value is None and compiled.takes_null:
+        return None
     bytes_max = compiled.message_bytes_max
     return compiled.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
 

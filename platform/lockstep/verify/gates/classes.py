@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import msgspec
 
 from lockstep.model.record import Envelope, Kind, Link, Record
+from lockstep.table.delta_log import PolicyChange, ViolationPolicy
 from lockstep.verify.gates import window
 from lockstep.verify.gates.base import (
     LARGEST,
@@ -362,18 +365,21 @@ def _number(memory: Memory) -> int:
     return memory
 
 
-def make_rules(integrity: Any, moment: ReplayWatermark, *, joined: bool = False) -> GateRules:
+def make_rules(
+    integrity: Any, moment: ReplayWatermark, *, joined: bool = False, policy: ViolationPolicy | None = None
+) -> GateRules:
     """The rules of a stream's integrity class, for the partition of a watermark.
 
     Args:
         integrity: The declared class.
         moment: The watermark of the partition.
         joined: Its log was not read from its beginning.
+        policy: What it did on a violation then; None for what is declared now.
 
     Raises:
         NotProvable: There is no independent gate for it.
     """
-    rules = _rules_of(integrity, moment)
+    rules = _rules_of(integrity, moment, _find_policy(integrity) if policy is None else policy)
     rules = _in_joined_log(rules, integrity) if joined else rules
     start = getattr(getattr(integrity, "session_start", None), "name", "SNAPSHOT")
     if start not in {"SNAPSHOT", "FIRST_MESSAGE"}:
@@ -381,6 +387,30 @@ def make_rules(integrity: Any, moment: ReplayWatermark, *, joined: bool = False)
     if start == "SNAPSHOT":
         return rules
     return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules))
+
+
+class RulesInForce:
+    """The rules of a class for one partition, by batch: the policy on violations may have changed between runs."""
+
+    def __init__(
+        self, integrity: Any, policies: Sequence[PolicyChange], moment: ReplayWatermark, *, joined: bool
+    ) -> None:
+        """For the arguments see `make_rules`.
+
+        Raises:
+            NotProvable: There is no independent gate for it.
+        """
+        self._policies = policies
+        self._declared = make_rules(integrity, moment, joined=joined)
+        self._rules = {
+            policy: make_rules(integrity, moment, joined=joined, policy=policy)
+            for policy in {each.policy for each in policies}
+        }
+
+    def find(self, batch: int) -> GateRules:
+        """The rules of a batch; those of the declaration where its policy is not known."""
+        count = bisect_right(self._policies, batch, key=lambda each: each.first_batch)
+        return self._rules[self._policies[count - 1].policy] if count else self._declared
 
 
 def _in_joined_log(rules: GateRules, integrity: Any) -> GateRules:
@@ -420,12 +450,16 @@ def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record:
     return Ruling(Action.ACCEPT) if ends else begun
 
 
-def _rules_of(integrity: Any, moment: ReplayWatermark) -> GateRules:
+def _find_policy(integrity: Any) -> ViolationPolicy:
     name, policy = type(integrity).__name__, type(getattr(integrity, "on_violation", None)).__name__
     if policy not in {"Halt", "Suspend"}:
         raise_not_provable(f"{name}(on_violation={policy})")
     growth = getattr(getattr(integrity, "on_growth", None), "name", "VIOLATION")
-    tolerates_violations, restarts = policy == "Suspend", growth == "RESTART_SESSIONS"
+    return ViolationPolicy(policy == "Suspend", growth == "RESTART_SESSIONS")
+
+
+def _rules_of(integrity: Any, moment: ReplayWatermark, policy: ViolationPolicy) -> GateRules:
+    name, tolerates_violations, restarts = type(integrity).__name__, policy.suspends, policy.restarts_on_growth
     if name == "Strict":
         return make_strict_rules(integrity, tolerates_violations=tolerates_violations, restarts_on_growth=restarts)
     if name == "Ordered":
