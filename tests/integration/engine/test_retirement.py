@@ -139,6 +139,24 @@ def test_a_later_run_looks_after_retired_topics_and_a_re_created_one_is_new(feed
     assert [(note["kind"], note["who"], note["why"]) for note in notes] == [("retire", "ann", "no longer sent")] * 2
 
 
+def test_a_message_in_a_partition_that_a_retired_topic_got_brings_the_topic_back(feed: Feed, runs: LocalRuns) -> None:
+    """The partitions that were read stand still, so their ends say nothing."""
+    runs = runs.of(dataclasses.replace(runs.stream, integrity=Ordered()))
+    topic = feed.create("grows")
+    send_old(feed, topic, session(2))
+    runs.run()
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    feed.grow(topic, 2)
+    runs.run()
+    assert changes(runs, topic) == ["added", "retired"]  # nothing to read: a partition is not news
+    assert states(runs) == {topic: TopicLifecycle.RETIRED}
+    feed.append(topic, [ProducerRecord("t", value) for value in session(1)], partition=1)
+    runs.run()
+    assert changes(runs, topic) == ["added", "retired", "re-added", "grown"]
+    assert (len(runs.rows(topic)), len(runs.rows(topic, 1))) == (4, 2)
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
 def test_an_operator_retires_through_the_live_writer_and_never_what_is_unread(running: LocalRuns, feed: Feed) -> None:
     busy = f"{feed.family}.busy"
     retired = retire_topic(running.handle, busy, who="ann", why="done")

@@ -382,12 +382,15 @@ class Subscription:
     def find_revived(self, view: ClusterView) -> frozenset[str]:
         """Retired topics that have other ends than their positions, or another topic id than any that was read."""
         ids = {topic_id for topic_id, _ in self._retired}
-        moved = {
-            self._others[key].topic
-            for key in self._retired
-            if key in view.ends and view.ends[key].high_watermark != self._others[key].next_offset
-        }
-        return frozenset(moved | {name for name, topic in view.topics.items() if topic.topic_id not in ids})
+        return frozenset(
+            name for name, topic in view.topics.items() if topic.topic_id not in ids or self._has_moved(topic, view)
+        )
+
+    def _has_moved(self, topic: Topic, view: ClusterView) -> bool:
+        """Whether a partition of a retired topic ends elsewhere than it was read; one that came since, at offset 0."""
+        keys = [(topic.topic_id, number) for number in range(topic.partitions)]
+        read = {key: self._others[key].next_offset for key in keys if key in self._retired}
+        return any(key in view.ends and view.ends[key].high_watermark != read.get(key, 0) for key in keys)
 
     def read_again(self, view: ClusterView) -> None:
         """Read the retired topics of a view again, from where they stopped."""
