@@ -46,11 +46,12 @@ def test_the_code_passes_the_checks_of_the_house(reader: Reader, mypy_cache: Pat
 
 
 def test_one_name_in_definitions_gives_all_parts_of_the_stream(reader: Reader) -> None:
-    names = "[*map(str, d.defs.resolve_all_asset_keys())], [[s.name, [t.job_name for t in s.targets]] for s in d.defs.sensors]"
-    said = reader.does("python", "-c", f"import json, definitions as d; print(json.dumps([{names}]))")
-    assets, sensors = json.loads(said)
-    assert "AssetKey(['plant', 'table'])" in assets
-    watching = [name for name, jobs in sensors if "plant_stream" in jobs]
+    assets = "[*map(str, d.defs.resolve_all_asset_keys())]"
+    sensors = "[[s.name, [t.job_name for t in s.targets]] for s in d.defs.sensors]"
+    said = reader.does("python", "-c", f"import json, definitions as d; print(json.dumps([{assets}, {sensors}]))")
+    keys, watched = json.loads(said)
+    assert "AssetKey(['plant', 'table'])" in keys
+    watching = [name for name, jobs in watched if "plant_stream" in jobs]
     assert watching == ["stream_topics", "stream_supervisor"]
 
 
