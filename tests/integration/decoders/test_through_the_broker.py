@@ -41,7 +41,7 @@ def schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSchemas]:
     """A registry, named as an installation names it."""
     with http_schemas() as running:
         monkeypatch.setenv("LOCKSTEP_REGISTRY__URL", running.url)
-        monkeypatch.setenv("LOCKSTEP_REGISTRY__TIMEOUT_SECONDS", "0.3")
+        monkeypatch.setenv("LOCKSTEP_REGISTRY__TIMEOUT_SECONDS", "1.5")
         yield running
 
 
@@ -108,7 +108,7 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
     schemas.refusing = [(503, b"")] * 1_000
     with pytest.raises(RegistryUnreachable) as silent:
         runs.run(around=lambda _: through_spark)
-    assert silent.value.problem == f"the schema registry {schemas.url} gave no schema: HTTP 503, for 0.3 s"
+    assert silent.value.problem == f"the schema registry {schemas.url} gave no schema: HTTP 503, for 1.5 s"
     assert silent.value.next_step.startswith(f"see whether {schemas.url}/schemas/types answers")
     schemas.refusing.clear()
     assert runs.run(around=lambda _: through_spark) is RunOutcome.ENDED
