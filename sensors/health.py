@@ -14,15 +14,13 @@ from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.operations.webhook import Webhook
 from lockstep.orchestration import names
-from lockstep.orchestration.health_policy import read_health_cursor
+from lockstep.orchestration.health_policy import HealthCursor
 from lockstep.orchestration.health_sensor import observe_health
-from lockstep.orchestration.shared_tick import look_at_streams
+from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, look_at_streams
 from lockstep.settings import Settings
 
 POLL_SECONDS = 29
 """Every 30 seconds, as the daemon polls every five. An alarm is announced by the second look in a row that sees it."""
-KAFKA_SECONDS_MAX = 5.0
-"""Other streams wait for a look at a Kafka that does not answer."""
 
 
 def health_sensor(streams: Sequence[AnyStream], settings: Settings) -> SensorDefinition:
@@ -38,15 +36,12 @@ def health_sensor(streams: Sequence[AnyStream], settings: Settings) -> SensorDef
     def poll_alarms(context: SensorEvaluationContext) -> SensorResult:
         webhook = Webhook(settings.health.secrets.get("webhook", ""))
 
-        def look(stream: AnyStream, text: str | None) -> SensorResult:
-            cursor, warning = read_health_cursor(text)
-            if warning:
-                context.log.warning("%s: %s", stream.name, warning)
+        def look(stream: AnyStream, cursor: HealthCursor) -> SensorResult:
             handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
             return observe_health(handle, context.instance, cursor, webhook)
 
         cluster.ask_again()
-        result = look_at_streams(context, streams, look)
+        result = look_at_streams(context, streams, HealthCursor, look)
         if webhook.problem:
             context.log.warning("the webhook took nothing, it is tried again: %s", webhook.problem)
         return result

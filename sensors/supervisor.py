@@ -15,8 +15,8 @@ from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
-from lockstep.orchestration.shared_tick import STARTS_MAX, look_at_streams, read_shared_cursor
-from lockstep.orchestration.supervisor_policy import decide_supervision, read_supervisor_cursor
+from lockstep.orchestration.shared_tick import STARTS_MAX, look_at_streams
+from lockstep.orchestration.supervisor_policy import SupervisorCursor, decide_supervision
 from lockstep.orchestration.supervisor_sensor import carry_out, find_starting, observe_runs
 from lockstep.settings import Settings
 
@@ -35,12 +35,9 @@ def supervisor_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], se
         description="Starts each stream whose desired state is running and of which no run lives.",
     )
     def supervise(context: SensorEvaluationContext) -> SensorResult:
-        starting = find_starting(read_shared_cursor(context.cursor)[0].streams)
+        starting = find_starting(context.cursor)
 
-        def look(stream: AnyStream, text: str | None) -> SensorResult:
-            cursor, warning = read_supervisor_cursor(text)
-            if warning:
-                context.log.warning("%s: %s", stream.name, warning)
+        def look(stream: AnyStream, cursor: SupervisorCursor) -> SensorResult:
             handle = StreamHandle(stream, settings)
             seen = observe_runs(handle, context.instance, cursor)
             may_start = len(starting - {stream.name}) < STARTS_MAX
@@ -48,6 +45,6 @@ def supervisor_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], se
             (starting.add if decision.cursor.starting else starting.discard)(stream.name)
             return carry_out(handle, context.instance, decision)
 
-        return look_at_streams(context, streams, look)
+        return look_at_streams(context, streams, SupervisorCursor, look)
 
     return supervise

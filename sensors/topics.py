@@ -15,15 +15,13 @@ from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
-from lockstep.orchestration.restart_policy import decide_restart, read_cursor
-from lockstep.orchestration.shared_tick import look_at_streams
+from lockstep.orchestration.restart_policy import Cursor, decide_restart
+from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, look_at_streams
 from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
 
 POLL_SECONDS = 9
 """Every ten seconds: the daemon polls every five, and skips a poll that comes a moment too early."""
-KAFKA_SECONDS_MAX = 10.0
-"""Dagster kills a tick that waits longer; the next one comes soon."""
 
 
 def topics_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], settings: Settings) -> SensorDefinition:
@@ -38,16 +36,13 @@ def topics_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], settin
         description="Starts a stream again for topics that match its pattern and that no run reads.",
     )
     def poll_topics(context: SensorEvaluationContext) -> SensorResult:
-        def look(stream: AnyStream, text: str | None) -> SensorResult:
-            cursor, warning = read_cursor(text)
-            if warning:
-                context.log.warning("%s: %s", stream.name, warning)
+        def look(stream: AnyStream, cursor: Cursor) -> SensorResult:
             handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
             seen = read_inputs(handle, context.instance)
             observed = observe_assets(handle, context.instance, cursor)
             return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
 
         cluster.ask_again()
-        return look_at_streams(context, streams, look)
+        return look_at_streams(context, streams, Cursor, look)
 
     return poll_topics

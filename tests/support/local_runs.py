@@ -27,7 +27,7 @@ from lockstep.model.tuning import Tuning
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
-from tests.support.feed import COLUMNS
+from tests.support.feed import COLUMNS, ProducerRecord, session
 from tests.support.plain_reader import read_table, rows_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from lockstep import Trigger
     from lockstep.engine.driver.metrics import BatchReport
+    from tests.support.feed import Feed
 
 
 TEST = Launch(cause="test")
@@ -149,3 +150,20 @@ class LocalRuns:
         """The rows of one partition as `COLUMNS`, in the order in which they were committed."""
         table = read_table(self.folders.table)
         return rows_of(table.filter([held == partition for held in table["_partition"].to_pylist()]), topic, COLUMNS)
+
+
+def read_in_batches(feed: Feed, runs: LocalRuns, topic: str, values: list[bytes]) -> None:
+    """Send messages, and read them in a batch for each two."""
+    for at in range(0, len(values), 2):
+        feed.send(topic, values[at : at + 2])
+        runs.run()
+
+
+def read_grown_topic(feed: Feed, runs: LocalRuns) -> str:
+    """A topic of six messages in three batches, which then got a partition of four messages, read in the fourth."""
+    topic = feed.create("values")
+    read_in_batches(feed, runs, topic, session(5))
+    feed.grow(topic, 2)
+    feed.append(topic, [ProducerRecord("p", value) for value in session(3)], 1)
+    runs.run()
+    return topic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.orchestration.shared_tick import SharedCursor, read_shared_cursor
+from lockstep.orchestration.shared_tick import SharedCursor
 
 
 def share(cursor: str, stream: str = "order_books") -> str:
@@ -12,6 +12,6 @@ def share(cursor: str, stream: str = "order_books") -> str:
 
 def read_own(cursor: str | None) -> str | None:
     """The stream's cursor."""
-    shared, warning = read_shared_cursor(cursor)
+    shared, warning = SharedCursor.read(cursor)
     assert warning == ""
     return next(iter(shared.streams.values()), None)

@@ -12,6 +12,7 @@ import msgspec
 
 from lockstep.operations.health import Alarm, AlarmKind
 from lockstep.operations.webhook import Notification, NotificationEvent
+from lockstep.orchestration.sensor_cursor import SensorCursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +22,6 @@ REFRESH_SECONDS = 1_800.0
 """An evaluation without news is repeated so often: its figures stay recent, at 50 events a day."""
 WAITING_MAX = 100
 """Notifications that wait for a webhook which does not take them; older ones are dropped."""
-HEALTH_CURSOR_VERSION = 1
 
 
 class RaisedAlarm(msgspec.Struct, frozen=True):
@@ -36,11 +36,10 @@ class RaisedAlarm(msgspec.Struct, frozen=True):
     since: float
 
 
-class HealthCursor(msgspec.Struct, frozen=True, kw_only=True):
+class HealthCursor(SensorCursor, frozen=True, kw_only=True):
     """State of the health sensor between looks.
 
     Attributes:
-        version: Version of this layout.
         seen: Alarms that only the last look has seen.
         raised: Announced alarms.
         reported: What the last evaluation said, without figures.
@@ -49,17 +48,12 @@ class HealthCursor(msgspec.Struct, frozen=True, kw_only=True):
         waiting: Notifications that the webhook has not taken yet, oldest first.
     """
 
-    version: int = HEALTH_CURSOR_VERSION
     seen: tuple[AlarmKind, ...] = ()
     raised: tuple[RaisedAlarm, ...] = ()
     reported: str = ""
     reported_at: float = 0.0
     materialization: int = 0
     waiting: tuple[Notification, ...] = ()
-
-    def encode(self) -> str:
-        """As sorted JSON."""
-        return msgspec.json.encode(self, order="sorted").decode()
 
 
 class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,20 +88,6 @@ class HealthDecision(msgspec.Struct, frozen=True, kw_only=True):
     cursor: HealthCursor
     evaluates: bool
     says: str
-
-
-def read_health_cursor(text: str | None) -> tuple[HealthCursor, str]:
-    """The cursor, and a warning when it was unreadable and has been reset: alarms are announced again."""
-    if not text:
-        return HealthCursor(), ""
-    try:
-        cursor = msgspec.json.decode(text, type=HealthCursor)
-    except msgspec.DecodeError as error:
-        return HealthCursor(), f"the cursor cannot be read and is reset: {error}"
-    if cursor.version != HEALTH_CURSOR_VERSION:
-        wanted = HEALTH_CURSOR_VERSION
-        return HealthCursor(), f"the cursor is of version {cursor.version}, not {wanted}, and is reset"
-    return cursor, ""
 
 
 def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthDecision:

@@ -17,6 +17,7 @@ import msgspec
 
 from lockstep.engine.driver.handover import HeartbeatRecord, Phase
 from lockstep.orchestration.observed_assets import ObservationCursor
+from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
@@ -33,14 +34,12 @@ SUPERVISE_SECONDS = 60.0
 supervisor (its sensor may be turned off), this sensor requests a run after this time."""
 ADOPT_SECONDS = 60.0
 """A run that adopts topics has subscribed them after its second poll, at an interval of seconds, and a batch."""
-CURSOR_VERSION = 1
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class Cursor(SensorCursor, frozen=True):
     """State of the sensor between evaluations.
 
     Attributes:
-        version: Version of this layout.
         pulse: Epoch and counter of the writer at the last evaluation.
         pulse_at: When they were first seen, in seconds since 1970 (UTC).
         writer_at: When this writer was first seen, in seconds since 1970 (UTC).
@@ -54,7 +53,6 @@ class Cursor(msgspec.Struct, frozen=True):
         sweep: Progress of the observations of all topics.
     """
 
-    version: int = CURSOR_VERSION
     pulse: str = ""
     pulse_at: float = 0.0
     writer_at: float = 0.0
@@ -66,10 +64,6 @@ class Cursor(msgspec.Struct, frozen=True):
     new: str = ""
     new_at: float = 0.0
     sweep: ObservationCursor = ObservationCursor()
-
-    def encode(self) -> str:
-        """As sorted JSON."""
-        return msgspec.json.encode(self, order="sorted").decode()
 
 
 class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,19 +110,6 @@ class RestartDecision(msgspec.Struct, frozen=True):
     cursor: Cursor
     says: str
     restart: RestartRequest | None = None
-
-
-def read_cursor(text: str | None) -> tuple[Cursor, str]:
-    """The cursor, and a warning when it was unreadable and has been reset."""
-    if not text:
-        return Cursor(), ""
-    try:
-        cursor = msgspec.json.decode(text, type=Cursor)
-    except msgspec.DecodeError as error:
-        return Cursor(), f"the cursor cannot be read and is reset: {error}"
-    if cursor.version != CURSOR_VERSION:
-        return Cursor(), f"the cursor is of version {cursor.version}, not {CURSOR_VERSION}, and is reset"
-    return cursor, ""
 
 
 def decide_restart(observation: SensorObservation, cursor: Cursor, now: float) -> RestartDecision:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from dagster import SensorResult, SkipReason
 
 from lockstep.errors import LockstepError
+from lockstep.orchestration.sensor_cursor import SensorCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,27 +23,24 @@ if TYPE_CHECKING:
 
     from lockstep.declare.stream import AnyStream
 
-    Look = Callable[[AnyStream, str | None], SensorResult | SkipReason]
-    """Looks at a stream with the cursor of its last look."""
-
+C = TypeVar("C", bound=SensorCursor)
 TICK_SECONDS_MAX = 20.0
 """No look begins later in a tick: Dagster gives up one of 60 seconds, and with it all cursors."""
 STARTS_MAX = max(2, os.cpu_count() or 2)
 """Streams that start at once: a start keeps a core busy for some 20 seconds, and after a reboot all of them begin."""
-CURSOR_VERSION = 1
+KAFKA_SECONDS_MAX = 5.0
+"""Of a request to Kafka: a look asks several, and all streams wait for one that is not answered."""
 
 
-class SharedCursor(msgspec.Struct, frozen=True):
+class SharedCursor(SensorCursor, frozen=True):
     """State of a sensor between ticks.
 
     Attributes:
-        version: Version of this layout.
         cursors: The cursor of each stream that has been looked at, as JSON, by its name.
         first: The stream with which the next tick begins; empty for the first one.
     """
 
-    version: int = CURSOR_VERSION
-    cursors: dict[str, msgspec.Raw] = {}
+    cursors: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     first: str = ""
 
     @classmethod
@@ -55,28 +53,12 @@ class SharedCursor(msgspec.Struct, frozen=True):
         """The cursor of each stream, by its name."""
         return {name: bytes(raw).decode() for name, raw in self.cursors.items()}
 
-    def encode(self) -> str:
-        """As sorted JSON."""
-        return msgspec.json.encode(self, order="sorted").decode()
-
-
-def read_shared_cursor(text: str | None) -> tuple[SharedCursor, str]:
-    """The cursor, and a warning when it was unreadable and has been reset."""
-    if not text:
-        return SharedCursor(), ""
-    try:
-        cursor = msgspec.json.decode(text, type=SharedCursor)
-    except msgspec.DecodeError as error:
-        return SharedCursor(), f"the cursor cannot be read and is reset: {error}"
-    if cursor.version != CURSOR_VERSION:
-        return SharedCursor(), f"the cursor is of version {cursor.version}, not {CURSOR_VERSION}, and is reset"
-    return cursor, ""
-
 
 def look_at_streams(
     context: SensorEvaluationContext,
     streams: Sequence[AnyStream],
-    look: Look,
+    kind: type[C],
+    look: Callable[[AnyStream, C], SensorResult],
     *,
     seconds_max: float = TICK_SECONDS_MAX,
     starts_max: int = STARTS_MAX,
@@ -89,11 +71,12 @@ def look_at_streams(
     Args:
         context: The tick.
         streams: All streams.
-        look: Looks at one of them.
+        kind: Type of the cursor of a stream.
+        look: Looks at one of them, with the cursor of its last look.
         seconds_max: No look begins after this time.
         starts_max: No look begins after so many requests of runs.
     """
-    cursor, warning = read_shared_cursor(context.cursor)
+    cursor, warning = SharedCursor.read(context.cursor)
     if warning:
         context.log.warning(warning)
     until, first, starts = time.monotonic() + seconds_max, "", 0
@@ -102,7 +85,7 @@ def look_at_streams(
         if first or starts >= starts_max or (results and time.monotonic() >= until):
             first, results[stream.name] = first or stream.name, SkipReason("waits for the next tick")
             continue
-        results[stream.name] = result = _look(context, stream, look, before.get(stream.name))
+        results[stream.name] = result = _look(context, stream, look, *kind.read(before.get(stream.name)))
         starts += len(result.run_requests or ()) if isinstance(result, SensorResult) else 0
     return _merge({stream.name: results[stream.name] for stream in streams}, before, first)
 
@@ -114,8 +97,14 @@ def _order(streams: Sequence[AnyStream], first: str) -> Iterator[AnyStream]:
 
 
 def _look(
-    context: SensorEvaluationContext, stream: AnyStream, look: Look, cursor: str | None
+    context: SensorEvaluationContext,
+    stream: AnyStream,
+    look: Callable[[AnyStream, C], SensorResult],
+    cursor: C,
+    warning: str,
 ) -> SensorResult | SkipReason:
+    if warning:
+        context.log.warning("%s: %s", stream.name, warning)
     try:
         return look(stream, cursor)
     except LockstepError as error:  # the next look may succeed

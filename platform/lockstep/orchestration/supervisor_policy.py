@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.engine.driver.handover import POLLS, HeartbeatRecord, Phase
+from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 10.0, 300.0
 """Each start costs some 20 CPU seconds: a stream that cannot run costs less than a tenth of a core."""
 LAUNCH_SECONDS_MAX = 300.0
 """A machine full of other work took four minutes from the launch of a run to its first step (measured)."""
-CURSOR_VERSION = 1
 
 
 class RunStage(Enum):
@@ -101,11 +101,10 @@ class HeartbeatObservation(msgspec.Struct, frozen=True):
         return self.looks >= POLLS
 
 
-class SupervisorCursor(msgspec.Struct, frozen=True):
+class SupervisorCursor(SensorCursor, frozen=True):
     """State of the sensor between polls. Times are of the machine's monotonic clock.
 
     Attributes:
-        version: Version of this layout.
         looked_at: Time of the last poll.
         signs: Counters by their process.
         lives_since: When the writer of the epoch was first seen to count.
@@ -114,9 +113,8 @@ class SupervisorCursor(msgspec.Struct, frozen=True):
         starting: Whether a run was on its way at the last poll.
     """
 
-    version: int = CURSOR_VERSION
     looked_at: float = 0.0
-    signs: dict[str, HeartbeatObservation] = {}
+    signs: dict[str, HeartbeatObservation] = msgspec.field(default_factory=dict)
     lives_since: float = 0.0
     attempt: int = 0
     asked_at: float = 0.0
@@ -126,10 +124,6 @@ class SupervisorCursor(msgspec.Struct, frozen=True):
         """The writer's counter of an epoch, as of the last poll."""
         sign = self.signs.get(_epoch_name(epoch))
         return sign.counter if sign is not None else None
-
-    def encode(self) -> str:
-        """As sorted JSON."""
-        return msgspec.json.encode(self, order="sorted").decode()
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -178,19 +172,6 @@ class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop | None = None
     close: tuple[str, ...] = ()
     forget: tuple[str, ...] = ()
-
-
-def read_supervisor_cursor(text: str | None) -> tuple[SupervisorCursor, str]:
-    """The cursor, and a warning when it was unreadable and has been reset."""
-    if not text:
-        return SupervisorCursor(), ""
-    try:
-        cursor = msgspec.json.decode(text, type=SupervisorCursor)
-    except msgspec.DecodeError as error:
-        return SupervisorCursor(), f"the cursor cannot be read and is reset: {error}"
-    if cursor.version != CURSOR_VERSION:
-        return SupervisorCursor(), f"the cursor is of version {cursor.version}, not {CURSOR_VERSION}, and is reset"
-    return cursor, ""
 
 
 def decide_supervision(

@@ -27,24 +27,23 @@ from lockstep.orchestration.names import (
     name_stream_job,
 )
 from lockstep.orchestration.run_lifecycle import OVER, find_stop_epoch, was_terminated_by_user
+from lockstep.orchestration.shared_tick import SharedCursor
 from lockstep.orchestration.supervisor_policy import (
     RunStage,
     SeenRun,
+    SupervisorCursor,
     SupervisorObservation,
-    read_supervisor_cursor,
 )
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Desired, Head
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.handover import HeartbeatRecord
     from lockstep.operations.tables import StreamHandle
-    from lockstep.orchestration.supervisor_policy import SupervisorCursor, SupervisorDecision
+    from lockstep.orchestration.supervisor_policy import SupervisorDecision
     from lockstep.table.layout import StreamFolders
 
 
@@ -82,9 +81,10 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     )
 
 
-def find_starting(cursors: Mapping[str, str]) -> set[str]:
-    """Streams of which a run is on its way, by the cursors of their last looks."""
-    return {stream for stream, text in cursors.items() if read_supervisor_cursor(text)[0].starting}
+def find_starting(cursor: str | None) -> set[str]:
+    """Streams of which a run is on its way, by the sensor's cursor."""
+    cursors = SharedCursor.read(cursor)[0].streams
+    return {stream for stream, text in cursors.items() if SupervisorCursor.read(text)[0].starting}
 
 
 def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:

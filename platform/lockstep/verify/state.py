@@ -233,22 +233,19 @@ class StoredState:
         self._typed = StateMigrator(self._schema, head.header)
         return head
 
-    def begin(self, row: LedgerRange, folding: Replay, *, suspends: bool) -> None:
+    def begin(self, row: LedgerRange, folding: Replay) -> None:
         """Start the fold with the state stored after a row; raises as `follow` does."""
         self._load(row)
         folding.suspension = Suspension(row.suspended_from, row.skips)
-        suspends = suspends or folding.suspends
         folding.due.moment.at_us = UNKNOWN_US if row.watermark_us is None else row.watermark_us
         folding.applying.last_row = (row.until, row.rows_emitted)
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
-            known = read_stored_form(gate, folding.waits_before(session), suspends=suspends)
-            if known is not None:
-                seen_us, at = self._system.clock(session)
-                held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
-                folding.applying.save(held)
-                self._hold_again(session, held, row, folding)
-                folding.due.note(session, held)
+            seen_us, at = self._system.clock(session)
+            held = folding.sessions[session] = Session(read_stored_form(gate), state, seen_us=seen_us, at=at)
+            folding.applying.save(held)
+            self._hold_again(session, held, row, folding)
+            folding.due.note(session, held)
 
     def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Replay) -> None:
         for offset in find_buffered(held.known.memory):

@@ -412,11 +412,11 @@ class _Proving:
 
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
         """The proof of a partition from one of its ranges on, with the state stored before it."""
-        parts = self._parts(chain)
+        parts = self._parts(chain, first)
         if first > 0:
             before = chain.ranges[first - 1]
             try:
-                parts.stored.begin(before, parts.folding, suspends=parts.rules.find(chain.ranges[first].batch).suspends)
+                parts.stored.begin(before, parts.folding)
             except StateError as error:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
                 self._violations.add(
@@ -431,7 +431,7 @@ class _Proving:
                 parts.cursor.skip(before.rows_emitted - parts.erased.count_at(before.until, before.batch))
         return PartitionProof(parts, first, self._violations)
 
-    def _parts(self, chain: LedgerChain) -> PartitionInputs:
+    def _parts(self, chain: LedgerChain, first: int) -> PartitionInputs:
         erased = self._erased(chain)
         key, moment = (chain.place.topic_id, chain.place.partition), ReplayWatermark()
         rules = RulesInForce(self._integrity, self._head.policies, moment, joined=chain.is_joined)
@@ -440,7 +440,7 @@ class _Proving:
             declared=self._declared,
             chain=chain,
             rules=rules,
-            folding=Replay(self._declared, rules.find(chain.ranges[0].batch), moment, chain.place, aside),
+            folding=Replay(self._declared, rules.find(chain.ranges[first].batch), moment, chain.place, aside),
             aside=aside,
             cursor=self._rows.cursor(key),
             rows=RowComparison(

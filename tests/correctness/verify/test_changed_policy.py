@@ -91,16 +91,17 @@ def test_what_was_suspended_before_the_policy_became_halt_is_proven(
     assert_proven(halting)
 
 
+@pytest.mark.parametrize("halts_at_first", [False, True])
 def test_sessions_that_were_suspended_when_the_policy_changed_are_proven_from_the_middle_of_a_log(
-    feed: Feed, runs: LocalRuns
+    feed: Feed, runs: LocalRuns, *, halts_at_first: bool
 ) -> None:
     topic, suspending = feed.create("values"), runs.of(adding(feed.pattern, STRICT))
+    halting = runs.of(adding(feed.pattern, replace(STRICT, on_violation=Halt())))
     feed.send(topic, session(2))
     feed.send(topic, session(2), key="other")
-    suspending.run()
+    (halting if halts_at_first else suspending).run()
     gap(feed, topic)
     suspending.run()
-    halting = runs.of(adding(feed.pattern, replace(STRICT, on_violation=Halt())))
     for number in range(4, 6):
         feed.send(topic, [update(number, a=1)], key="other")
         halting.run()

@@ -93,6 +93,7 @@ ONE_IMPORTER = {
     "orchestration.housekeeping_asset": "one asset a module",
     "orchestration.pruning": "pure limits and deletions; Dagster evaluates the annotations of the job's module",
     "orchestration.restart_policy": "pure decision of the topics sensor",
+    "orchestration.shared_tick": "one tick for all streams; the sensors that have it are in sensors/",
     "orchestration.supervisor_sensor": "reads and carries out what the policy decides; the sensor is in sensors/",
     "orchestration.table_check": "one check a module",
     "quality.aggregate": "the one Spark aggregate",

@@ -35,7 +35,8 @@ from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
 from tests.integration.operations.killed_rewind import MOMENTS
 from tests.support.adding_stream import Adding, adding
-from tests.support.feed import ProducerRecord, folded, session, snapshot, update
+from tests.support.feed import folded, session, snapshot, update
+from tests.support.local_runs import read_grown_topic, read_in_batches
 from tests.support.plain_reader import named_files
 
 if TYPE_CHECKING:
@@ -77,13 +78,6 @@ def assert_proven(runs: LocalRuns) -> None:
 
 def published(runs: LocalRuns, topic: str) -> int:
     return ConsumerGroup(runs.settings.kafka, runs.stream.name).published([(topic, 0)])[topic, 0]
-
-
-def read_in_batches(feed: Feed, runs: LocalRuns, topic: str, values: list[bytes]) -> None:
-    """A batch for each two messages."""
-    for at in range(0, len(values), 2):
-        feed.send(topic, values[at : at + 2])
-        runs.run()
 
 
 @pytest.fixture
@@ -239,11 +233,8 @@ def test_growth_that_was_accepted_since_is_judged_again(feed: Feed, runs: LocalR
 def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_the_rewind(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
-    read_in_batches(feed, ordered, topic, session(5))
-    feed.grow(topic, 2)
-    feed.append(topic, [ProducerRecord("p", value) for value in session(3)], 1)
-    ordered.run()
+    ordered = runs.of(adding(feed.pattern, Ordered()))
+    topic = read_grown_topic(feed, ordered)
     feed.expire(topic, 2, 1)
     plan = plan_rewind(ordered.handle, "3")
     assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
@@ -255,11 +246,8 @@ def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_t
 def test_a_loss_that_was_accepted_of_a_partition_that_a_topic_got_since_is_in_the_ledger(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
-    read_in_batches(feed, ordered, topic, session(5))
-    feed.grow(topic, 2)
-    feed.append(topic, [ProducerRecord("p", value) for value in session(3)], 1)
-    ordered.run()
+    ordered = runs.of(adding(feed.pattern, Ordered()))
+    topic = read_grown_topic(feed, ordered)
     feed.expire(topic, 2, 1)
     back(ordered, 3, accept_expired=True)
     ordered.run()

@@ -45,7 +45,8 @@ from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
 from tests.integration.operations.killed_promotion import AFTER, BEGINNINGS, MOMENTS
 from tests.support.adding_stream import Adding, adding
-from tests.support.feed import ProducerRecord, folded, session, update
+from tests.support.feed import folded, session, update
+from tests.support.local_runs import read_grown_topic, read_in_batches
 from tests.support.plain_reader import named_files, read_table
 
 if TYPE_CHECKING:
@@ -93,13 +94,6 @@ def begin(runs: LocalRuns, start: str) -> ShadowShown:
 
 def promote(runs: LocalRuns, *, accept_behind: bool = False) -> Promoted:
     return promote_shadow(runs.handle, NAME, who="ann", why="the fix", accept_behind=accept_behind)
-
-
-def read_in_batches(feed: Feed, runs: LocalRuns, topic: str, values: list[bytes]) -> None:
-    """A batch for each two messages."""
-    for at in range(0, len(values), 2):
-        feed.send(topic, values[at : at + 2])
-        runs.run()
 
 
 def quarantined(runs: LocalRuns) -> list[str]:
@@ -431,11 +425,8 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
 def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_the_shadow(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
-    read_in_batches(feed, ordered, topic, session(5))
-    feed.grow(topic, 2)
-    feed.append(topic, [ProducerRecord("p", value) for value in session(3)], 1)
-    ordered.run()
+    ordered = runs.of(adding(feed.pattern, Ordered()))
+    topic = read_grown_topic(feed, ordered)
     assert plan_shadow(ordered.handle, NAME, "2").to_read == 2 + 4
     feed.expire(topic, 2, 1)
     plan = plan_shadow(ordered.handle, NAME, "2")

@@ -25,7 +25,7 @@ from lockstep.operations.health import AlarmKind, AlarmSeverity
 from lockstep.operations.webhook import Notification, NotificationEvent
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
 from lockstep.orchestration.health_check import find_newest_materialization, make_health_check
-from lockstep.orchestration.health_policy import read_health_cursor
+from lockstep.orchestration.health_policy import HealthCursor
 from lockstep.orchestration.names import HEALTH, make_table_key
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import HealthSettings, KafkaSettings
@@ -85,7 +85,7 @@ class Watched:
     @property
     def waiting(self) -> int:
         """How many notifications wait for the webhook."""
-        cursor, warning = read_health_cursor(read_own(self.cursor))
+        cursor, warning = HealthCursor.read(read_own(self.cursor))
         assert warning == ""
         return len(cursor.waiting)
 

@@ -20,7 +20,7 @@ from lockstep.localdev.producer import create_topic
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
-from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, Cursor, read_cursor
+from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, Cursor
 from lockstep.orchestration.shared_tick import STARTS_MAX
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
@@ -115,7 +115,7 @@ def test_a_new_topic_gets_a_run_that_can_be_launched(watched: Watched, topic_fam
     config = validate_run_config(job, request.run_config)
     assert config["ops"]["order_books__table"]["config"]["available_now"] is True
     assert (request.tags[AUTOMATIC_TAG], request.tags[EPOCH_TAG]) == ("topics sensor", "1")
-    cursor, warning = read_cursor(read_own(tick.cursor))
+    cursor, warning = Cursor.read(read_own(tick.cursor))
     assert (cursor.attempt, warning) == (0, "")
     assert time.time() - cursor.asked_at < 60
 
@@ -133,7 +133,7 @@ def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_after_the_superv
     first = watched.tick()
     assert first.run_requests == []
     assert "the supervisor starts one" in str(first.skip_message)
-    cursor, _ = read_cursor(read_own(first.cursor))
+    cursor, _ = Cursor.read(read_own(first.cursor))
     before = msgspec.structs.replace(cursor, pulse_at=time.time() - SUPERVISE_SECONDS)
     later = watched.tick(share(before.encode()))
 
@@ -183,7 +183,7 @@ def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) ->
     watched.claim()
     tick = watched.tick(share('"not a cursor"'))
     assert "none is new" in str(tick.skip_message)
-    cursor, warning = read_cursor(read_own(tick.cursor))
+    cursor, warning = Cursor.read(read_own(tick.cursor))
     assert (cursor.run_key, cursor.pulse, warning) == ("", "1:", "")
 
 

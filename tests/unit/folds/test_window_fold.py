@@ -176,7 +176,7 @@ class NoMerge(WindowFold[Value, int, Values]):
 )
 def test_a_declaration_that_cannot_work_is_refused(declare: object, said: str) -> None:
     with pytest.raises(DeclarationError, match=said.replace("(", r"\(").replace(")", r"\)")):
-        declare()  # type: ignore[operator]
+        declare()  # type: ignore[operator]  # parameters are objects
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "windows.md"

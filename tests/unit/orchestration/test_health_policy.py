@@ -7,14 +7,12 @@ import msgspec
 from lockstep.operations.health import Alarm, AlarmKind, AlarmSeverity
 from lockstep.operations.webhook import NotificationEvent
 from lockstep.orchestration.health_policy import (
-    HEALTH_CURSOR_VERSION,
     REFRESH_SECONDS,
     WAITING_MAX,
     HealthCursor,
     HealthDecision,
     HealthLook,
     decide_health,
-    read_health_cursor,
 )
 
 NOW = 1_000_000.0
@@ -34,7 +32,7 @@ def decide(*looks: HealthLook, seconds: float = 30.0) -> list[HealthDecision]:
     cursor, found = HealthCursor(), list[HealthDecision]()
     for number, each in enumerate(looks):
         found.append(decide_health(each, cursor, NOW + number * seconds))
-        cursor, warning = read_health_cursor(found[-1].cursor.encode())
+        cursor, warning = HealthCursor.read(found[-1].cursor.encode())
         assert (warning, cursor) == ("", found[-1].cursor)
     return found
 
@@ -112,9 +110,9 @@ def test_what_waits_for_a_webhook_is_bounded() -> None:
 
 
 def test_a_cursor_that_cannot_be_read_is_reset_with_a_warning() -> None:
-    assert read_health_cursor(None) == (HealthCursor(), "")
-    newer = HealthCursor(version=HEALTH_CURSOR_VERSION + 1).encode()
+    assert HealthCursor.read(None) == (HealthCursor(), "")
+    newer = HealthCursor(version=HealthCursor().version + 1).encode()
     for text, why in (("{", "cannot be read"), ('{"raised": 7}', "cannot be read"), (newer, "is of version 2")):
-        cursor, warning = read_health_cursor(text)
+        cursor, warning = HealthCursor.read(text)
         assert cursor == HealthCursor()
         assert why in warning

@@ -15,7 +15,6 @@ from lockstep.orchestration.restart_policy import (
     Cursor,
     SensorObservation,
     decide_restart,
-    read_cursor,
 )
 from lockstep.table.delta_log import Desired, Head
 
@@ -212,12 +211,12 @@ def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
         '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","new":"","new_at":0.0,"pulse":"3:10","pulse_at":0.0,"run_key":"",'
         '"sweep":{"behind":false,"looked_at":0.0},"version":1,"writer_at":0.0}'
     )
-    assert read_cursor(cursor.encode()) == (cursor, "")
+    assert Cursor.read(cursor.encode()) == (cursor, "")
 
 
 @pytest.mark.parametrize("text", ["{", '{"attempt":"x"}', '{"version":9}', "[]"])
 def test_an_unreadable_cursor_begins_anew_with_a_warning(text: str) -> None:
-    cursor, warning = read_cursor(text)
+    cursor, warning = Cursor.read(text)
     assert cursor == Cursor()
     assert "is reset" in warning
 

@@ -20,7 +20,6 @@ from lockstep.orchestration.supervisor_policy import (
     SupervisorObservation,
     compute_pause_seconds,
     decide_supervision,
-    read_supervisor_cursor,
 )
 from lockstep.table.delta_log import Desired, Head
 
@@ -65,7 +64,7 @@ class Supervised:
         """Look once, so many seconds after the look before."""
         self.now += after
         text = self.cursor.encode()
-        cursor, warning = read_supervisor_cursor(text)
+        cursor, warning = SupervisorCursor.read(text)
         assert warning == ""
         decision = decide_supervision(seen, cursor, self.now)
         self.cursor = decision.cursor
@@ -314,7 +313,7 @@ def test_two_looks_from_the_same_cursor_ask_for_the_same_start() -> None:
 
 @pytest.mark.parametrize("text", ["{", '{"attempt":"x"}', '{"version":9}', "[]"])
 def test_an_unreadable_cursor_is_reset_with_a_warning(text: str) -> None:
-    cursor, warning = read_supervisor_cursor(text)
+    cursor, warning = SupervisorCursor.read(text)
     assert cursor == SupervisorCursor()
     assert "is reset" in warning
 

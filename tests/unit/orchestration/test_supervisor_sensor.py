@@ -30,9 +30,9 @@ from lockstep.engine.driver.handover import (
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, OUTCOME_TAG
-from lockstep.orchestration.shared_tick import SharedCursor, read_shared_cursor
+from lockstep.orchestration.shared_tick import SharedCursor
 from lockstep.orchestration.spark_resource import make_spark_resource
-from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, read_supervisor_cursor
+from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, SupervisorCursor
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, commit_claim
@@ -115,14 +115,14 @@ class Supervised:
 def _aged(cursor: str | None) -> str | None:
     if cursor is None:
         return None
-    shared, warning = read_shared_cursor(cursor)
+    shared, warning = SharedCursor.read(cursor)
     assert warning == ""
     aged = {name: _older(text) for name, text in shared.streams.items()}
     return SharedCursor.of(aged, shared.first).encode()
 
 
 def _older(cursor: str) -> str:
-    held, warning = read_supervisor_cursor(cursor)
+    held, warning = SupervisorCursor.read(cursor)
     assert warning == ""
     return msgspec.structs.replace(held, looked_at=held.looked_at - POLL_SECONDS_MIN).encode()
 
@@ -175,7 +175,7 @@ def test_a_start_whose_run_never_came_is_asked_for_again_under_another_key(super
     """The code server was killed between the reservation and the launch."""
     supervised.claim()
     supervised.looks()
-    cursor, _ = read_supervisor_cursor(read_own(supervised.cursor))
+    cursor, _ = SupervisorCursor.read(read_own(supervised.cursor))
     later = msgspec.structs.replace(cursor, asked_at=cursor.asked_at - 60, looked_at=cursor.looked_at - 60)
     (request,) = supervised.look(share(later.encode())).run_requests or []
     assert (request.run_key or "").endswith("-1-supervisor-1")

@@ -361,17 +361,12 @@ def to_stored_form(known: SessionMemory, *, suspends: bool) -> object:
     return {"o": known.opened_at, "g": False if known.waits else known.memory}
 
 
-def read_stored_form(gate: object, suspended_from: int, *, suspends: bool) -> SessionMemory | None:
-    """A session from a state file, where a proof begins in the middle of a log.
-
-    A session stored as suspended is unknown to a policy that does not suspend.
-    """
+def read_stored_form(gate: object) -> SessionMemory:
+    """A session from a state file, where a proof begins in the middle of a log."""
     if not is_wrapped(gate):
         return SessionMemory(0, _memory(gate))
     opened_at, memory = int(gate["o"]), gate["g"]
     waits = memory is False
-    if not suspends and (waits or opened_at < suspended_from):
-        return None
     return SessionMemory(opened_at, None if waits else _memory(memory), waits, waits and bool(gate.get("b")))
 
 
