@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from functools import lru_cache
+from itertools import compress
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
@@ -283,6 +284,21 @@ class ClusterAdmin:
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Id and partitions of each existing topic; other names are left out."""
         return self._describe(names)[0]
+
+    def find_deleted(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of the names of which the cluster says that it has no such topic.
+
+        Not one that is hidden from this user, nor one for which there is no answer: that is never "no topic".
+        """
+        wanted = sorted(names)
+        if not wanted:
+            return frozenset()
+        try:
+            answers = self._admin.request_descriptions(wanted, self._timeout).result()
+        except KafkaException:
+            return frozenset()
+        unknown = (isinstance(each, ClientError) and each.code() == _UNKNOWN_TOPIC for each in answers)
+        return frozenset(compress(wanted, unknown))
 
     def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[Place, int]]:
         """The existing topics, and the leader of each partition that has one."""

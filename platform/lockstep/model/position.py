@@ -56,6 +56,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             position are skipped.
         joined_at: First offset that was read, where the stream does not read the log from its beginning
             (`Topics.start`): sessions may have begun before. 0 where it does.
+        gone_since_us: Since when Kafka has not had the retired topic; None while it has, or where no run has looked.
     """
 
     topic: str
@@ -71,6 +72,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     suspended_sessions: tuple[SuspendedSession, ...] = ()
     catching_up: bool = False
     joined_at: int = 0
+    gone_since_us: int | None = None
 
     @property
     def key(self) -> Key:

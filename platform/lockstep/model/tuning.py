@@ -21,6 +21,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             largest response.
         lifecycle_seconds: Interval at which a run looks for drained topics, and for messages in retired ones: three
             requests for all of them.
+        forget_seconds: Time without a retired topic in Kafka after which its position and state are dropped: a deleted
+            topic does not come back, as one of its name has another id. Far more than a rewind goes back.
         patience_seconds: Time without an answer of Kafka after which a run ends, and without a leader of an unread
             partition after which a bounded run does. A broker restart takes a minute; a waiting run costs nothing, an
             ended one must be restarted. A bounded run ends, too, where a partition gives nothing for so long.
@@ -58,6 +60,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     described_seconds: float = 1.0
     appear_seconds: float = 5.0
     lifecycle_seconds: float = 30.0
+    forget_seconds: float = 7 * 86_400.0
     patience_seconds: float = 120.0
     retry_seconds: float = 2.0
     idle_seconds: float = 1.0

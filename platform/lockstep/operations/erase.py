@@ -365,8 +365,10 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
     digest = compute_session_digest(output.table_id, request.session)
     wanted = WantedSession(request.session, request.topic)
     found = find_files_with(folders.table, LiveFiles(folders.table).at(base.version), wanted)
+    counted = _count(folders, request, [file for file, _ in found])
     positions = ledger.read_positions(folders, head)
-    partitions = tuple(_find_partitions(folders, request, context, positions, [file for file, _ in found]))
+    positions |= ledger.read_forgotten(folders.ledger, counted.keys - positions.keys())
+    partitions = tuple(_find_partitions(folders, request, context, positions, counted))
     hours = tuple(sorted({file.commit_hour for file, _ in found}))
     plan = ErasePlan(
         stream=head.stream,
@@ -388,32 +390,49 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
     return _Prepared(msgspec.structs.replace(plan, refusals=refusals), head, [file for file, _ in found], positions)
 
 
+class _Counted(msgspec.Struct, frozen=True):
+    """Rows and messages of the session by partition."""
+
+    rows: Counter[Key]
+    quarantined: Counter[Key]
+    late: Counter[Key]
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        return frozenset({*self.rows, *self.quarantined, *self.late})
+
+
+def _count(folders: StreamFolders, request: EraseRequest, files: Sequence[LiveFile]) -> _Counted:
+    table_id = open_table(folders).table_id
+    rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
+    asides = count_messages(folders, table_id, compute_session_digest(table_id, request.session), request.topic)
+    quarantined, late = (
+        Counter((each["topic_id"], each["partition"]) for each in asides.get(side.name, ()))
+        for side in (folders.quarantine, folders.late)
+    )
+    return _Counted(rows=rows, quarantined=quarantined, late=late)
+
+
 def _find_partitions(
     folders: StreamFolders,
     request: EraseRequest,
     context: EraseContext,
     positions: Mapping[Key, LedgerRow],
-    files: Sequence[LiveFile],
+    counted: _Counted,
 ) -> Iterator[ErasedPartition]:
-    keys, table_id = StateKeys.of(request.session), open_table(folders).table_id
-    rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
-    asides = count_messages(folders, table_id, compute_session_digest(table_id, request.session), request.topic)
-    counted = {
-        name: Counter((each["topic_id"], each["partition"]) for each in places) for name, places in asides.items()
-    }
+    keys = StateKeys.of(request.session)
     for key, row in sorted(positions.items(), key=lambda item: (item[1].topic, item[0])):
         entries = _count_state(folders, row, request, keys)
-        quarantined, late = (counted.get(side.name, Counter())[key] for side in (folders.quarantine, folders.late))
-        if rows[key] or entries or quarantined or late:
+        if entries or key in counted.keys:
             yield ErasedPartition(
                 topic=row.topic,
                 topic_id=row.topic_id,
                 partition=row.partition,
                 position=row.until,
-                rows=rows[key],
+                rows=counted.rows[key],
                 state_entries=entries,
-                quarantined=quarantined,
-                late=late,
+                quarantined=counted.quarantined[key],
+                late=counted.late[key],
                 unread=_count_unread(context, key, row),
             )
 

@@ -253,7 +253,7 @@ class StreamHandle:
         begun = {topic_id for topic_id, _ in self.positions}
         new = [each for each in self.view.topics.values() if each.name in self.selected and each.topic_id not in begun]
         group = ConsumerGroup(self.settings.kafka, self.stream.name)
-        first, declared = not self.positions, self.stream.topics
+        first, declared = self.head is None or not self.head.batch, self.stream.topics
         return read_join_offsets(declared, new, self.view, self.cluster, group.committed_by, is_first_run=first)
 
 

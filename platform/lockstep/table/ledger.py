@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
@@ -121,10 +122,11 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             declaration or an operator accepted.
         joined_at: First offset that was read of a log that is not read from its beginning; 0 where it is.
         before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
-        lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted, re-created or
-            imported.
+        lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted, re-created,
+            imported or forgotten.
         erased: Of an erasure: what it removed of this partition.
         lookups: The versions of lookup tables that the batch read; null where the stream has none.
+        gone_since: Since when Kafka has not had a retired topic.
     """
 
     generation: int
@@ -178,9 +180,13 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     erased: list[ErasedRows] = []
     state_checksum: int | None = None
     lookups: list[LookupVersion] | None = None
+    gone_since: datetime | None = None
 
 
 SCHEMA = make_row_schema(LedgerRow)
+
+FORGOTTEN = "forgotten"
+"""The last row of a partition whose topic Kafka has not had for long: it has neither position nor state after it."""
 
 _FILE_NAME = re.compile(r"-(\d{4}-\d\d-\d\dT\d\d)-g(\d+)-b(\d+)-(\d+)-[0-9a-f]{32}")
 
@@ -294,7 +300,7 @@ def iterate_columns(ledger: Path, columns: list[str], *, last_batch: int | None 
 
 
 def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], LedgerRow]:
-    """The newest ledger row of every partition as of a head, by (topic id, partition).
+    """The newest ledger row of every partition as of a head, by (topic id, partition); forgotten ones are left out.
 
     Reads the newest full set of positions and the ledger files after it, as the commits of the output table name
     them: the number of earlier batches, and of the ledger's files, does not matter.
@@ -308,7 +314,18 @@ def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], 
     if files is None:  # log entries with it were cleaned up; the ledger has all of them
         return read_positions_at(folders, head.batch, full_batch=head.full_ledger_batch)
     rows = _read_files(folders.ledger, [file.path for file in files], None)
-    return {(row.topic_id, row.partition): row for row in with_defaults(rows, LedgerRow)}
+    return _find_newest(with_defaults(rows, LedgerRow))
+
+
+def read_forgotten(ledger: Path, keys: AbstractSet[tuple[str, int]]) -> dict[tuple[str, int], LedgerRow]:
+    """The last rows of those of the partitions that are forgotten. Reads columns of the whole ledger."""
+    batches = set[int]()
+    for table in iterate_columns(ledger, ["batch", "topic_id", "partition", "lifecycle"]) if keys else ():
+        found = table.filter(pc.field("lifecycle") == FORGOTTEN).to_pylist()
+        batches |= {row["batch"] for row in found if (row["topic_id"], row["partition"]) in keys}
+    rows = (row for batch in sorted(batches) for row in read_ledger(ledger, first_batch=batch, last_batch=batch))
+    last = {(row.topic_id, row.partition): row for row in rows if row.lifecycle == FORGOTTEN}
+    return {key: row for key, row in last.items() if key in keys}
 
 
 def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[tuple[str, int], LedgerRow]:
@@ -322,7 +339,13 @@ def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0
         full_batch: An earlier batch with a full set of positions; by default the first is used.
     """
     rows = read_ledger(folders.ledger, first_batch=full_batch, last_batch=batch)
-    return {(row.topic_id, row.partition): row for row in rows if row.generation == rows[-1].generation}
+    return _find_newest(row for row in rows if row.generation == rows[-1].generation)
+
+
+def _find_newest(rows: Iterable[LedgerRow]) -> dict[tuple[str, int], LedgerRow]:
+    """The last row of each partition, unless it says that the partition is forgotten."""
+    newest = {(row.topic_id, row.partition): row for row in rows}
+    return {key: row for key, row in newest.items() if row.lifecycle != FORGOTTEN}
 
 
 def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import Every, Ordered, Topics
+from lockstep import Every, Latest, Ordered, Topics
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.progress import TopicLifecycle
+from lockstep.operations.erase import EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.retire import RetirementRefused, retire_topic
@@ -205,3 +206,103 @@ def test_it_stands_in_the_ledger_under_a_class_that_goes_on(feed: Feed, runs: Lo
     assert states(tolerant) == {left: TopicLifecycle.ACTIVE}
     tolerant.run()  # it is not told again
     assert changes(tolerant, gone) == ["added", "deleted"]
+
+
+def forgetting(runs: LocalRuns) -> LocalRuns:
+    """Runs that forget what is gone at their second look."""
+    return runs.of(adding(runs.stream.topics.pattern, Ordered())).tuned(forget_seconds=0.0)
+
+
+def test_a_deleted_topic_is_forgotten_with_its_state_and_its_rows_stay(feed: Feed, runs: LocalRuns) -> None:
+    runs = forgetting(runs)
+    gone, kept = feed.create("gone"), feed.create("kept")
+    for topic in (gone, kept):
+        feed.send(topic, session(2))
+    runs.run()
+    retire_topic(runs.handle, gone, who="ann", why="no longer sent")
+    feed.delete(gone)
+    runs.run()
+    runs.run()
+    assert changes(runs, gone) == ["added", "retired", "forgotten"]
+    assert {row.topic for row in runs.handle.positions.values()} == {kept}
+    rows = [row for row in read_ledger(runs.folders.ledger) if row.topic == gone]
+    assert (rows[-1].until, rows[-1].state_file, rows[-1].retired) == (3, None, True)
+    assert rows[-1].gone_since is not None
+    assert len(runs.rows(gone)) == 4
+    feed.send(kept, [update(4, a=7)])
+    runs.run()
+    assert [row for row in read_ledger(runs.folders.ledger) if row.topic == gone] == rows
+    assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
+
+
+def test_a_forgotten_topic_that_is_created_again_is_new(feed: Feed, runs: LocalRuns) -> None:
+    runs = forgetting(runs)
+    again = feed.create("again")
+    feed.send(again, session(2))
+    runs.run()
+    retire_topic(runs.handle, again, who="ann", why="no longer sent")
+    feed.delete(again)
+    runs.run()
+    runs.run()
+    assert runs.handle.positions == {}
+    feed.create_again("again")
+    feed.send(again, session(1))
+    runs.run()
+    assert changes(runs, again) == ["added", "retired", "forgotten", "added"]
+    assert len(runs.rows(again)) == 6
+    assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
+
+
+def test_with_all_topics_forgotten_a_new_topic_is_read_from_its_first_offset(feed: Feed, runs: LocalRuns) -> None:
+    """`Latest()` concerns the first run: a topic that comes later is read whole."""
+    topics = Topics(pattern=feed.pattern, start=Latest())
+    runs = forgetting(runs).of(dataclasses.replace(forgetting(runs).stream, topics=topics))
+    old = feed.create("old")
+    runs.run()
+    feed.send(old, session(2))
+    runs.run()
+    retire_topic(runs.handle, old, who="ann", why="no longer sent")
+    feed.delete(old)
+    runs.run()
+    runs.run()
+    assert runs.handle.positions == {}
+    new = feed.create("new")
+    feed.send(new, session(2))
+    runs.run()
+    assert len(runs.rows(new)) == 4
+
+
+def test_a_retired_topic_that_kafka_has_is_never_forgotten(feed: Feed, runs: LocalRuns) -> None:
+    runs = forgetting(runs)
+    topic = feed.create("kept")
+    feed.send(topic, session(2))
+    runs.run()
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    runs.run()
+    runs.run()
+    assert changes(runs, topic) == ["added", "retired"]
+    assert all(row.gone_since is None for row in read_ledger(runs.folders.ledger))
+    feed.send(topic, [update(4, a=7)])
+    runs.run()
+    assert len(runs.rows(topic)) == 5
+
+
+def test_a_session_is_erased_from_the_rows_of_a_forgotten_topic(feed: Feed, runs: LocalRuns) -> None:
+    runs = forgetting(runs)
+    gone, kept = feed.create("gone"), feed.create("kept")
+    for topic in (gone, kept):
+        feed.append(topic, [ProducerRecord(key, value) for key in ("s", "t") for value in session(1)])
+    runs.run()
+    retire_topic(runs.handle, gone, who="ann", why="no longer sent")
+    feed.delete(gone)
+    runs.run()
+    runs.run()
+    assert {row.topic for row in runs.handle.positions.values()} == {kept}
+    request = EraseRequest(session="s", drop_state=True)
+    erase_session(runs.folders, request, read_context(runs.handle), who="ann", why="request 4711")
+    assert {row["_session"] for row in read_table(runs.folders.table).to_pylist()} == {"t"}
+    assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
+    runs.run()
+    runs.run()
+    assert changes(runs, gone) == ["added", "retired", "forgotten", "forgotten"]
+    assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations

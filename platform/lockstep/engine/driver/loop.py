@@ -96,7 +96,7 @@ class MicroBatchLoop:
         check_topics_fit(context.stream, self._monitor.view)
         begun, view = {topic_id for topic_id, _ in claimed.known}, self._monitor.view
         new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
-        joined = self._join_offsets(new, is_first_run=not claimed.known)
+        joined = self._join_offsets(new, is_first_run=not claimed.head.batch)
         self._partitions = Subscription(claimed.known, view, selected, joined)
         self._retirement = TopicRetirement(context, claimed.writer.epoch, self._monitor, self._partitions)
         self._retirement.read_revived()

@@ -20,7 +20,7 @@ from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messag
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position, SegmentRef
-from lockstep.table.ledger import Accepted, LedgerRow
+from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
 
 LOG = logging.getLogger("lockstep")
 
@@ -140,6 +140,7 @@ def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOf
         suspended_sessions=list(position.suspended_sessions),
         catching_up=position.catching_up,
         joined_at=position.joined_at,
+        gone_since=to_event_time(position.gone_since_us),
         holes=[],
         leader_epoch=position.leader_epoch,
         first_event_time=None,
@@ -172,6 +173,7 @@ def read_position(row: LedgerRow) -> Position:
         suspended_sessions=tuple(row.suspended_sessions),
         catching_up=row.catching_up,
         joined_at=row.joined_at,
+        gone_since_us=None if row.gone_since is None else to_microseconds(row.gone_since - EPOCH),
     )
 
 
@@ -393,12 +395,45 @@ class Subscription:
         return any(key in view.ends and view.ends[key].high_watermark != read.get(key, 0) for key in keys)
 
     def read_again(self, view: ClusterView) -> None:
-        """Read the retired topics of a view again, from where they stopped."""
-        for key in [key for key in self._retired if key in view.ends]:
+        """Read the retired topics of a view again, from where they stopped; those without a leader wait for one."""
+        ids = {topic.topic_id for topic in view.topics.values()}
+        for key in [key for key in self._retired if key[0] in ids]:
             self._retired.discard(key)
-            position = self.positions[key] = self._others.pop(key)
+            position = self.positions[key] = msgspec.structs.replace(self._others.pop(key), gone_since_us=None)
             self._lifecycle[key], self.is_unsaved = READDED, True
             LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
+
+    def note_gone(self, topic_ids: Collection[str], now_us: int) -> None:
+        """Note since when Kafka has not had each retired topic.
+
+        Args:
+            topic_ids: Ids of the topics that Kafka has.
+            now_us: The time now.
+        """
+        for key in self._retired:
+            is_there, was_gone = key[0] in topic_ids, self._others[key].gone_since_us is not None
+            if is_there is was_gone:
+                self._note_gone(key, None if is_there else now_us)
+
+    def _note_gone(self, key: Key, since_us: int | None) -> None:
+        self._others[key] = msgspec.structs.replace(self._others[key], gone_since_us=since_us)
+        self.is_unsaved = True
+
+    def find_long_gone(self, before_us: int) -> dict[Key, str]:
+        """Partitions of retired topics that Kafka has not had since before a time, with the topics' names."""
+        gone = ((key, self._others[key]) for key in self._retired)
+        return {
+            key: position.topic
+            for key, position in gone
+            if position.gone_since_us is not None and position.gone_since_us <= before_us
+        }
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Carry these partitions in the ledger for the last time, without their state."""
+        for key in keys:
+            position = self._others[key] = msgspec.structs.replace(self._others[key], state=None)
+            self._lifecycle[key], self.is_unsaved = FORGOTTEN, True
+            LOG.info("topic %s partition %d: forgotten at offset %d", position.topic, key[1], position.next_offset)
 
     def find_idle_topics(self, ends: Mapping[Key, PartitionOffsets], before_ms: float = math.inf) -> frozenset[str]:
         """Topics without lag, and without a message that this run knows to be newer than a time."""
@@ -525,12 +560,18 @@ class Subscription:
             self._lost.clear()  # such a batch has a row of every partition
         self.is_unsaved = False
         for key in self._reported_lifecycle:
-            self._lifecycle.pop(key, None)
+            if self._lifecycle.pop(key, None) == FORGOTTEN:
+                self._drop(key)
             self._notes.pop(key, None)
         for group in bins:
             for item in group.ranges:
                 self._advance(item)
             self._learn(group)
+
+    def _drop(self, key: Key) -> None:
+        del self._others[key]
+        self._retired.discard(key)
+        self._newest_ms.pop(key, None)
 
     def _advance(self, result: RangeResult) -> None:
         key = result.range.position.key

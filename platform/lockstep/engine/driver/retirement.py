@@ -1,10 +1,11 @@
-"""Retires the drained topics of a run, and reads retired ones again when a message arrives."""
+"""Retires the drained topics of a run, reads retired ones again when a message arrives, and forgets deleted ones."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.context import RunContext
@@ -15,6 +16,9 @@ from lockstep.errors import KafkaError
 from lockstep.kafka.admin import Topic
 from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
 from lockstep.model.finding import Finding
+
+FORGOTTEN_MAX = 1_000
+"""Partitions that are forgotten at once; the next look takes the next ones."""
 
 
 class TopicRetirement:
@@ -27,9 +31,29 @@ class TopicRetirement:
     def read_revived(self) -> None:
         """Read retired topics again that have new messages; re-created ones become new topics of the view."""
         view = self._monitor.view_retired()
-        if view is not None and (names := self._partitions.find_revived(view)):
+        if view is None:
+            return
+        if names := self._partitions.find_revived(view):
             self._monitor.follow(names)
             self._partitions.read_again(self._monitor.view)
+        self._forget({**view.topics, **self._monitor.view.topics}, time.time_ns() // 1_000)
+
+    def _forget(self, topics: Mapping[str, Topic], now_us: int) -> None:
+        """Forget retired partitions of topics that Kafka has not had for long, as it says once more of each by name.
+
+        A list of topics leaves out what this user may not see, and a topic of the same id that came back would be read
+        from its first offset. Partitions of a class that buffers messages stay: what is buffered is not accounted for.
+        """
+        there = {topic.topic_id for topic in topics.values()}
+        self._partitions.note_gone(there, now_us)
+        if self._context.stream.integrity.buffers_messages:
+            return
+        before_us = now_us - int(self._context.launch.tuning.forget_seconds * 1e6)
+        gone = dict(islice(sorted(self._partitions.find_long_gone(before_us).items()), FORGOTTEN_MAX))
+        deleted = self._context.admin.find_deleted(set(gone.values()) - topics.keys())
+        sure = {key for key, name in gone.items() if name in deleted or name in topics}
+        self._partitions.forget(sure)
+        self._partitions.note_gone(there | {topic_id for topic_id, _ in gone.keys() - sure}, now_us)
 
     def poll(self) -> None:
         """Answer an operator's request; at an interval also retire drained topics, and read revived ones again."""
