@@ -120,7 +120,6 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     before_snapshot: int = 0
     erased: list[ErasedRange] = []
     lookups: list[ReadVersion] = []
-    lifecycle: str | None = None
 
     @property
     def place(self) -> ViolationPlace:
@@ -153,11 +152,6 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         """Whether it only repeats a position."""
         return self.start == self.until
-
-    @property
-    def is_forgotten(self) -> bool:
-        """Whether it ends a partition of a topic that Kafka has not had for long: nothing is stored of it any more."""
-        return self.lifecycle == "forgotten"
 
     @property
     def is_loss(self) -> bool:

@@ -226,7 +226,7 @@ class PartitionProof:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
         parts = self._parts
         known = folding.sessions.keys() | skipped.keys()
-        for session in list(known) if row.is_forgotten else parts.erased.find_sessions(row, known):
+        for session in parts.erased.find_sessions(row, known):
             folding.erase(session)
         parts.aside.given_up = folding.suspension.before
         planned_us, moment = row.planned_us, folding.due.moment

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import Every, Latest, Ordered, Topics
+from lockstep import Every, Latest, Ordered, Sequence, Strict, Topics
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.erase import EraseRequest, erase_session, read_context
+from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.retire import RetirementRefused, retire_topic
@@ -215,9 +217,11 @@ def forgetting(runs: LocalRuns) -> LocalRuns:
 
 def test_a_deleted_topic_is_forgotten_with_its_state_and_its_rows_stay(feed: Feed, runs: LocalRuns) -> None:
     runs = forgetting(runs)
-    gone, kept = feed.create("gone"), feed.create("kept")
-    for topic in (gone, kept):
-        feed.send(topic, session(2))
+    gone = feed.create("gone")
+    feed.send(gone, session(2))
+    runs.run()
+    kept = feed.create("kept")
+    feed.send(kept, session(2))
     runs.run()
     retire_topic(runs.handle, gone, who="ann", why="no longer sent")
     feed.delete(gone)
@@ -232,6 +236,10 @@ def test_a_deleted_topic_is_forgotten_with_its_state_and_its_rows_stay(feed: Fee
     feed.send(kept, [update(4, a=7)])
     runs.run()
     assert [row for row in read_ledger(runs.folders.ledger) if row.topic == gone] == rows
+    state = runs.folders.state / next(row.state_file for row in rows if row.state_file)
+    assert state.exists()
+    run_housekeeping(runs.folders, retention_seconds=0)
+    assert not state.exists()
     assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
 
 
@@ -306,3 +314,63 @@ def test_a_session_is_erased_from_the_rows_of_a_forgotten_topic(feed: Feed, runs
     runs.run()
     assert changes(runs, gone) == ["added", "retired", "forgotten", "forgotten"]
     assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
+
+
+def test_the_rows_before_a_re_creation_can_be_erased(feed: Feed, runs: LocalRuns) -> None:
+    """The topic of before keeps its position until it is forgotten: an erasure counts what it removes of it."""
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    topic, stop = feed.create("again"), threading.Event()
+    feed.append(topic, [ProducerRecord(key, value) for key in ("s", "t") for value in session(1)])
+    going = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.2), stop=stop))
+    going.start()
+    try:
+        wait_until(lambda: bool(runs.reports))
+        feed.delete(topic)
+        feed.create_again("again")
+        feed.append(topic, [ProducerRecord("t", value) for value in session(1)])
+        wait_until(lambda: len(changes(runs, topic)) == 3)
+    finally:
+        stop.set()
+        going.join()
+    assert changes(runs, topic) == ["added", "re-created", "re-created"]
+    assert sorted(row.retired for row in runs.handle.positions.values()) == [False, True]
+    request = EraseRequest(session="s", drop_state=True)
+    erased = erase_session(runs.folders, request, read_context(runs.handle), who="ann", why="request 4711")
+    assert erased.plan.rows == 2
+    assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
+
+
+def test_a_list_that_leaves_a_topic_out_makes_nothing_forget_it(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's list has no topics that this user may not see, and a broker may be late: each is asked for by name."""
+    runs, listed = forgetting(runs), ClusterAdmin.topic_names
+    topic = feed.create("kept")
+    feed.send(topic, session(2))
+    runs.run()
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    monkeypatch.setattr(ClusterAdmin, "topic_names", lambda admin: listed(admin) - {topic})
+    for _ in range(3):
+        runs.run()
+    assert runs.handle.positions.keys() == {key for key, row in runs.handle.positions.items() if row.topic == topic}
+    monkeypatch.setattr(ClusterAdmin, "topic_names", listed)
+    feed.send(topic, [update(4, a=7)])
+    runs.run()
+    assert changes(runs, topic) == ["added", "retired", "re-added"]
+    assert len(runs.rows(topic)) == 5
+    assert [row.gone_since for row in runs.handle.positions.values()] == [None]
+
+
+def test_buffered_messages_keep_a_deleted_topic(feed: Feed, runs: LocalRuns) -> None:
+    """They are counted as buffered: without their state nobody could say what they were."""
+    waits = Strict(evidence=Sequence(), buffer_until_snapshot=True)
+    runs = runs.of(adding(feed.pattern, waits)).tuned(forget_seconds=0.0)
+    topic = feed.create("gone")
+    feed.send(topic, [update(2, a=1)])
+    runs.run()
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    feed.delete(topic)
+    for _ in range(3):
+        runs.run()
+    assert changes(runs, topic) == ["added", "retired"]
+    assert [row.state_file is None for row in runs.handle.positions.values()] == [False]

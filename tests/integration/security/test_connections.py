@@ -144,6 +144,15 @@ def test_a_topic_that_is_hidden_is_no_missing_topic(secured: Secured, topic_fami
     assert "grant the user READ" in refused.value.next_step
 
 
+def test_a_topic_that_is_hidden_is_no_deleted_topic(secured: Secured, topic_family: str) -> None:
+    made(secured, topic_family)
+    hidden, deleted = [topic_family, f"{topic_family}.hidden"], f"{topic_family}.deleted"
+    for topic in hidden:
+        secured.allow_only("somebody-else", topic, AclOperation.READ)
+    admin = ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS)
+    assert admin.find_deleted([*hidden, deleted]) == {deleted}
+
+
 def test_a_topic_that_may_be_seen_and_not_read_is_refused_before_a_task_waits_for_it(
     secured: Secured, topic_family: str
 ) -> None:

@@ -483,9 +483,8 @@ class Subscription:
             self._lifecycle[key] = GROWN
             for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
                 self._move(sibling, self.positions[sibling].next_offset, suspend=True)
-        elif finding.cause == RECREATED and self._on_recreated(finding, view):
-            self._gone.pop(key, None)
-            self.positions.pop(key, None)
+        elif finding.cause == RECREATED and key in self.known and self._on_recreated(finding, view):
+            self._set_aside(key, self.known[key], RECREATED_TOPIC)
         elif finding.cause == GONE and key in self.known:
             self._set_aside(key, self.known[key], DELETED)
         elif key in self._told:

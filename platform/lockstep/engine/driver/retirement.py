@@ -46,7 +46,7 @@ class TopicRetirement:
         """
         there = {topic.topic_id for topic in topics.values()}
         self._partitions.note_gone(there, now_us)
-        if self._context.stream.integrity.buffers_messages:
+        if self._context.stream.integrity.buffer:
             return
         before_us = now_us - int(self._context.launch.tuning.forget_seconds * 1e6)
         gone = dict(islice(sorted(self._partitions.find_long_gone(before_us).items()), FORGOTTEN_MAX))
