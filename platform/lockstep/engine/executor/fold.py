@@ -287,7 +287,7 @@ class RangeFold:
         session = envelope.session
         if verdict.freed:
             self._applying.discard(session, verdict.freed)
-            entry.gate = gate
+            entry.gate = None if entry.state is None else gate  # of a first snapshot that is given up nothing is known
         if verdict.stale:
             self._applying.drop(session, verdict.stale)
         applied = self.judge.handle_remark(verdict, record, session)
