@@ -241,6 +241,13 @@ class DeferredEvents:
         """Drop buffered messages that a snapshot covers."""
         for offset in offsets:
             self._held.take(session, offset)
+    def suspend(self, session: str, entry: SessionEntry[object], since: int) -> tuple[int, ...]:
+        """See `Sessions.suspend`; a session that is unknown after it has no clock."""
+        waiting = self._sessions.suspend(session, entry, since)
+        if self.timing is not None and self._sessions.find(session) is None:
+            self.timing.forget(session)
+        return waiting
+
             self._judge.dropped_late()
 
     def fire_timers(self, at: int) -> None:
@@ -345,7 +352,7 @@ class DeferredEvents:
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Reject buffered messages that cannot be applied: a refused one, and those that follow it."""
-        waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
+        waiting = () if entry is None else self.suspend(session, entry, offsets[0])
         for offset in offsets:
             if (refused := self.without.failed_buffered.get(offset)) is None:
                 self.discard(session, (offset,))

@@ -398,7 +398,7 @@ class RangeFold:
             return
         entry = self.sessions.find(session)
         if entry is not None and (answer is Judgement.SUSPEND or is_multipart_open(cast("GateState", entry.gate))):
-            self._applying.discard(session, self.sessions.suspend(session, entry, record.offset))
+            self._applying.discard(session, self._applying.suspend(session, entry, record.offset))
 
 
 def decode_message(value: bytes | None, compiled: CompiledStream) -> object:
