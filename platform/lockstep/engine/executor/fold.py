@@ -179,6 +179,8 @@ class RangeFold:
             self.chunks.write_back()
         if self._timing is not None:
             self._timing.save()
+        if self._state.entries and not self._compiled.arms_timers:
+            self._state.forget_timers()
 
     def _fold_piece(self, messages: Sequence[Message]) -> None:
         first = _offset(messages[0])
