@@ -199,6 +199,25 @@ def test_an_update_that_gives_up_a_first_snapshot_begins_its_session(feed: Feed,
     assert_proven(runs)
 
 
+@pytest.mark.parametrize(("second", "parts"), [(100, True), (99_999_999_999, True), (100, False)])
+def test_a_snapshot_of_which_a_part_is_late_is_not_complete(
+    feed: Feed, tmp_path: Path, second: int, *, parts: bool
+) -> None:
+    """It was applied without the part; where the last one was late, it went on with the next snapshot."""
+    topic, window = feed.create("meters"), FuzzyWindow(lateness=timedelta(seconds=10))
+    runs = runs_of(feed, tmp_path, replace(meters, integrity=window))
+    send(feed, topic, "a", Start(1, 100, more=True))
+    send(feed, topic, "b", Start(1, 200))
+    rest = [Start(2, second, more=True), Start(3, 195)] if parts else [Start(3, 100)]
+    send(feed, topic, "a", *rest, Read(4, 196, 0))
+    runs.run()
+    assert [report.quarantined for report in runs.reports] == [2 + len(rest)]
+    send(feed, topic, "a", Start(5, 197, more=True), Start(6, 198), Read(7, 199, 0))
+    runs.run()
+    assert rows_of(read_table(runs.folders.table), topic, ("what", "_sequence")) == [("zero", 7)]
+    assert_proven(runs)
+
+
 def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: Path) -> None:
     """Under a class that suspends nothing its session is unknown again, and begins with its next message."""
     topic = feed.create("meters")
