@@ -18,6 +18,9 @@ from typing_extensions import override
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict, report_violation
 from lockstep.model.record import Envelope, Kind, Record
 
+_OF_SNAPSHOT = (Kind.SNAPSHOT_PART, Kind.SNAPSHOT)
+_LEFT_OUT = (Judgement.LATE, Judgement.QUARANTINE)
+
 PARTS_MAX = 10_000
 """A snapshot of more messages is considered endless."""
 
@@ -100,10 +103,8 @@ def is_spread(state: GateState) -> bool:
 
 def _refused(parts: OpenMultipart, envelope: Envelope, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the open snapshot; None when it can."""
-    if parts["p"] and envelope.restarts_sequence:  # the producer restarts: compare with the state before it
-        return report_violation("snapshot not complete", "the rest of the snapshot", "another one that begins")
-    if parts["p"] and envelope.kind is Kind.END:
-        return report_violation("snapshot not complete", "the rest of the snapshot", "the end of the session")
+    if parts["p"] and (found := _find_interruption(envelope, verdict)):
+        return report_violation("snapshot not complete", "the rest of the snapshot", found)
     if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before or verdict.stale:
         return report_violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:
@@ -111,6 +112,16 @@ def _refused(parts: OpenMultipart, envelope: Envelope, verdict: Verdict) -> Verd
     if len(parts["p"]) >= PARTS_MAX:
         return report_violation("snapshot too long", f"at most {PARTS_MAX} messages", len(parts["p"]) + 1)
     return None
+
+
+def _find_interruption(envelope: Envelope, verdict: Verdict) -> str:
+    """What a message is instead of the rest of an open snapshot; empty where it is none of this."""
+    if envelope.restarts_sequence:  # the producer restarts: compare with the state before it
+        return "another one that begins"
+    if envelope.kind is Kind.END:
+        return "the end of the session"
+    is_left_out = envelope.kind in _OF_SNAPSHOT and verdict.judgement in _LEFT_OUT
+    return f"a message of it left out: {verdict.cause}" if is_left_out else ""
 
 
 def _as_snapshot(envelope: Envelope) -> Envelope:

@@ -258,7 +258,8 @@ class _BatchReplay:
         for segment in () if before is None else _list_refs(self._state, before):
             self._take_file(segment)
         for row in damage.rows:
-            if row.state_bytes or row.messages or row.start != row.until:
+            is_read = row.start != row.until and row.accepted_loss is None  # what an operator gave up was not
+            if row.state_bytes or row.messages or is_read:
                 self._fold(before, row, killing)
             before = row
 

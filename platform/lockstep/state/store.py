@@ -26,7 +26,7 @@ from lockstep.state.decoded_sessions import DecodedSessions, SessionEntry
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, sort_changes
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.restore import LocalStateUnusable, Restored, SelfHealingStore, StoreVersion
-from lockstep.state.timers import SystemEntries
+from lockstep.state.timers import AGENDA, CLOCK, SystemEntries
 from lockstep.state.values import BaseRewriter, MapStateStore
 
 _PUT, _REMOVED = b"+", b"-"
@@ -317,6 +317,13 @@ class PartitionState(Generic[S]):
         self.entries.pop(session, None)
         if self._stored(session) is not None:
             self._removed.add(session)
+
+    def forget_timers(self) -> None:
+        """Forget all clocks and timers: a declaration without them lets them grow old. Costs two looks without any."""
+        for prefix in (AGENDA, CLOCK):
+            if next(self.reserved.stored_from(prefix), None) is not None:
+                for key, _ in self._entries.scan(prefix):
+                    self.reserved.remove(key)
 
     def spill(self) -> None:
         """Move changed sessions to the local disk and discard all; they are loaded again on demand."""

@@ -23,7 +23,7 @@ from lockstep.verify.gates.base import (
 )
 from lockstep.verify.gates.window import find_due
 from lockstep.verify.rows import Source
-from lockstep.verify.sessions import ReplaySessions, Session
+from lockstep.verify.sessions import NO_MESSAGE_US, ReplaySessions, Session
 from lockstep.verify.side_tables import Marked, ReadPastViolation, SideTableCheck
 
 Held = tuple[Envelope, object, Record]
@@ -226,19 +226,26 @@ class ReplayTimers:
         held = self._applying.sessions.get(envelope.session)
         if held is None or not self.arms:
             return
-        if not self.moment.is_implausible(at_us := find_event_time(envelope, record)):
-            held.seen_us = max(held.seen_us, at_us)
+        at_us = find_event_time(envelope, record)
+        held.seen_us = max(held.seen_us, self.moment.at_us if self.moment.is_implausible(at_us) else at_us)
         held.at = record.offset
         self.note(envelope.session, held)
 
     def note(self, session: str, held: Session) -> None:
         """Record the due time of a session."""
-        due_us = self.due_us(held)
+        self.note_at(session, self.due_us(held))
+
+    def note_at(self, session: str, due_us: int) -> None:
+        """Record a due time of a session; `NEVER` for none."""
         if due_us == NEVER:
             self._at.pop(session, None)
         elif self._at.get(session) != due_us:
             self._at[session] = due_us
             heappush(self._heap, (due_us, session))
+
+    def noted_us(self, session: str) -> int:
+        """The due time that is recorded for a session; `NEVER` without one."""
+        return self._at.get(session, NEVER)
 
     def forget(self, session: str) -> None:
         """Nothing is due for a session any more."""
@@ -333,4 +340,6 @@ class ReplayTimers:
         return NEVER if due_us is None else due_us
 
     def _idle_deadline_us(self, held: Session) -> int:
-        return NEVER if self._declared.idle_us is None else held.seen_us + self._declared.idle_us
+        if self._declared.idle_us is None or held.seen_us == NO_MESSAGE_US:
+            return NEVER
+        return held.seen_us + self._declared.idle_us

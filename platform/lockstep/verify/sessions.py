@@ -22,6 +22,10 @@ SAVED_AFTER_MESSAGES = 64
 """Messages that may have to be applied again after one on which the transform raises."""
 
 
+NO_MESSAGE_US = -1
+"""The newest event time of a session before a message of it has counted."""
+
+
 class Session(msgspec.Struct):
     """One session.
 
@@ -30,7 +34,7 @@ class Session(msgspec.Struct):
         state: The user's state; None while its first snapshot is open.
         saved: A copy of the state; None where none is needed.
         since: Messages applied since the copy.
-        seen_us: The newest event time of its messages.
+        seen_us: The newest event time of its messages; the watermark then, where that is implausible.
         at: Offset of its last message that was applied or buffered.
     """
 
@@ -38,7 +42,7 @@ class Session(msgspec.Struct):
     state: object
     saved: object = None
     since: list[tuple[object, Record]] = msgspec.field(default_factory=list)
-    seen_us: int = 0
+    seen_us: int = NO_MESSAGE_US
     at: int = 0
 
     def copied(self) -> Session:

@@ -37,7 +37,7 @@ from lockstep.verify.gates.base import (
 from lockstep.verify.ledger import LedgerRange
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
-from lockstep.verify.sessions import Session
+from lockstep.verify.sessions import NO_MESSAGE_US, Session
 
 K = TypeVar("K")
 _MESSAGES = msgspec.msgpack.Decoder(BufferedMessage)
@@ -87,7 +87,11 @@ class StoredSystemEntries:
     def clock(self, session: str) -> tuple[int, int]:
         """The newest event time of a session, and the offset of its last message."""
         stored = self._clocks.get(session)
-        return (0, 0) if stored is None else _CLOCKS.decode(stored)[1:]
+        return (NO_MESSAGE_US, 0) if stored is None else _CLOCKS.decode(stored)[1:]
+
+    def noted_us(self, session: str) -> int:
+        """The first due time of a session on the agenda; `NEVER` without one."""
+        return min(self._agenda.get(session, ()), default=NEVER)
 
     def fill(self, session: str, state: object, schema: StateSchema[object]) -> None:
         """Fill the empty tables of a state with its rows."""
@@ -135,8 +139,7 @@ class StoredSystemEntries:
         clock = self.clock(session)
         if clock != (held.seen_us, held.at):
             yield f"its newest message at {clock} (event time, offset), in the fold {(held.seen_us, held.at)}"
-        noted = min(self._agenda.get(session, ()), default=NEVER)
-        if noted > due_us:
+        if (noted := self.noted_us(session)) > due_us:
             yield f"something due at {due_us}, on the agenda {'nothing' if noted == NEVER else noted}"
 
     def orphans(self, sessions: Mapping[str, object]) -> Iterator[str]:
@@ -245,7 +248,7 @@ class StoredState:
             held = folding.sessions[session] = Session(read_stored_form(gate), state, seen_us=seen_us, at=at)
             folding.applying.save(held)
             self._hold_again(session, held, row, folding)
-            folding.due.note(session, held)
+            folding.due.note_at(session, self._system.noted_us(session))  # may be of another declaration
 
     def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Replay) -> None:
         for offset in find_buffered(held.known.memory):
@@ -292,7 +295,7 @@ class StoredState:
         held, due = folding.sessions.get(session), folding.due
         found = list(self._system.differences(session, _held_by(session, folding)))
         if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
-            found += self._system.late_agenda(session, held, due.due_us(held))
+            found += self._system.late_agenda(session, held, due.noted_us(session))
         for each in found[:1]:
             self._differs(row, session, "entries stored with the state", each)
 

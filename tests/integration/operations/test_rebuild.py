@@ -15,10 +15,12 @@ import msgspec
 import pytest
 
 from lockstep import Limits, Ordered
+from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, SkipSession
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rebuild import RebuildRefused, rebuild_state
 from lockstep.operations.repair import repair_stream
+from lockstep.operations.resume import resume_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadow import begin_shadow
 from lockstep.table import ledger
@@ -155,6 +157,26 @@ def test_a_first_batch_that_a_message_suspended_is_folded_as_it_was(feed: Feed, 
     shutil.rmtree(ordered.folders.state)
     rebuild_state(ordered.handle)
     assert verify_stream(ordered.stream, ordered.folders, ordered.settings.kafka).status is InvariantStatus.PROVEN
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_what_an_operator_gave_up_is_not_folded_again(feed: Feed, runs: LocalRuns, *, gives_up: bool) -> None:
+    """It was read again, halted again, and the rebuild blamed the code."""
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    runs.run()
+    feed.send(topic, [update(4, a=1), update(4, a=1), update(5, a=2)])
+    with pytest.raises(IntegrityLost):
+        runs.run()
+    accepted = AcceptLoss(topic, 0, 4, 5) if gives_up else SkipSession(topic, 0, "s")
+    resume_stream(runs.folders, why="a test", who="a test", accepted=[accepted])
+    runs.run()
+    made = Made(feed, runs, topic)
+    before = made.files
+    harm_all(made)
+    rebuild_state(runs.handle)
+    assert made.files == before
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
 
 
 def test_a_state_that_was_promoted_is_refused_by_name(feed: Feed, runs: LocalRuns) -> None:

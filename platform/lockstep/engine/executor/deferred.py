@@ -21,18 +21,21 @@ from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
 from lockstep.state.timers import CLOCK, NEVER, TimerQueue
 
+UNSEEN_US = -1
+"""The newest event time of a session of which no message has come since its clock runs."""
+
 
 class SessionClock(msgspec.Struct, array_like=True):
     """Event-time state of a session.
 
     Attributes:
         armed_us: The deadline under which the session is in the timer queue.
-        seen_us: Event time of its newest message.
+        seen_us: Event time of its newest message; the watermark at a message whose own time is implausible.
         offset: Offset of its last applied message.
     """
 
     armed_us: int = NEVER
-    seen_us: int = 0
+    seen_us: int = UNSEEN_US
     offset: int = 0
 
 
@@ -85,8 +88,8 @@ class EventTimers:
         """Record a message of a session and the session's next deadline."""
         if self._arms:
             clock, happened_us = self.clock(session), find_event_time(envelope, record)
-            if not self.time.is_implausible(happened_us):
-                clock.seen_us = max(clock.seen_us, happened_us)
+            heard_us = self.time.watermark_us if self.time.is_implausible(happened_us) else happened_us
+            clock.seen_us = max(clock.seen_us, heard_us)
             clock.offset = record.offset
             self._arm(session, clock, self.due_us(session, entry, gate))
 
@@ -122,7 +125,8 @@ class EventTimers:
 
     def idle_deadline_us(self, session: str) -> int:
         """Deadline of the session's idle timeout; `NEVER` without one."""
-        return NEVER if self._idle_us is None else self.clock(session).seen_us + self._idle_us
+        seen_us = self.clock(session).seen_us
+        return NEVER if self._idle_us is None or seen_us == UNSEEN_US else seen_us + self._idle_us
 
     def clock(self, session: str) -> SessionClock:
         """Event-time state of a session."""
@@ -237,6 +241,13 @@ class DeferredEvents:
         for offset in offsets:
             self._judge.discard_buffered(self._take_buffered(session, offset), session)
 
+    def suspend(self, session: str, entry: SessionEntry[object], since: int) -> tuple[int, ...]:
+        """See `Sessions.suspend`; a session that is unknown after it has no clock."""
+        waiting = self._sessions.suspend(session, entry, since)
+        if self.timing is not None and self._sessions.find(session) is None:
+            self.timing.forget(session)
+        return waiting
+
     def drop(self, session: str, offsets: Sequence[int]) -> None:
         """Drop buffered messages that a snapshot covers."""
         for offset in offsets:
@@ -345,7 +356,7 @@ class DeferredEvents:
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Reject buffered messages that cannot be applied: a refused one, and those that follow it."""
-        waiting = () if entry is None else self._sessions.suspend(session, entry, offsets[0])
+        waiting = () if entry is None else self.suspend(session, entry, offsets[0])
         for offset in offsets:
             if (refused := self.without.failed_buffered.get(offset)) is None:
                 self.discard(session, (offset,))

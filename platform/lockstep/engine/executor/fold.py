@@ -179,6 +179,8 @@ class RangeFold:
             self.chunks.write_back()
         if self._timing is not None:
             self._timing.save()
+        if self._state.entries and not self._compiled.arms_timers:
+            self._state.forget_timers()
 
     def _fold_piece(self, messages: Sequence[Message]) -> None:
         first = _offset(messages[0])
@@ -287,7 +289,7 @@ class RangeFold:
         session = envelope.session
         if verdict.freed:
             self._applying.discard(session, verdict.freed)
-            entry.gate = gate
+            entry.gate = None if entry.state is None else gate  # of a first snapshot that is given up nothing is known
         if verdict.stale:
             self._applying.drop(session, verdict.stale)
         applied = self.judge.handle_remark(verdict, record, session)
@@ -398,7 +400,7 @@ class RangeFold:
             return
         entry = self.sessions.find(session)
         if entry is not None and (answer is Judgement.SUSPEND or is_multipart_open(cast("GateState", entry.gate))):
-            self._applying.discard(session, self.sessions.suspend(session, entry, record.offset))
+            self._applying.discard(session, self._applying.suspend(session, entry, record.offset))
 
 
 def decode_message(value: bytes | None, compiled: CompiledStream) -> object:

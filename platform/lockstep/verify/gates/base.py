@@ -179,6 +179,9 @@ def _unfit(parts: list[int], envelope: Envelope, ruling: Ruling) -> str | None:
     """Why a message cannot be part of the open snapshot, whatever the ruling of the class is."""
     if parts and (envelope.restarts_sequence or envelope.kind is Kind.END):
         return "snapshot not complete"
+    is_left_out = ruling.what in {Action.LATE, Action.ASIDE} and envelope.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}
+    if parts and is_left_out:
+        return "snapshot not complete"
     if ruling.what is Action.HOLD or ruling.after or ruling.before or ruling.stale:
         return "snapshot out of order"
     return "snapshot too long" if ruling.what is Action.ACCEPT and len(parts) >= PARTS_MAX else None

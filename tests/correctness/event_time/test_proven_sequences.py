@@ -1,0 +1,231 @@
+"""Sequences of ordinary events around timers and silence: the rows are right, and the proof says so."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep import Envelope, EventTime, Every, FuzzyWindow, NoIntegrity, Once, Topics
+from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations.resume import resume_stream
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.local_runs import LocalRuns
+from tests.support.meter_stream import Message, Meter, Meters, Read, Start, Total, meters
+from tests.support.minute_stream import FIRST, LATENESS, Totals, Value, totals
+from tests.support.minute_stream import Minute as State
+from tests.support.minute_stream import Window as Row
+from tests.support.plain_reader import read_table, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from lockstep import Record
+    from lockstep.declare.stream import AnyStream
+    from tests.support.feed import Feed
+
+NEVER, SOON, LATER = (EventTime(session_idle=each) for each in (None, timedelta(seconds=100), timedelta(seconds=500)))
+
+
+class Ending(Totals):
+    """Says that a session ends."""
+
+    def on_end(self, state: State) -> Iterable[Row]:
+        yield Row("end", None, state.total)
+
+
+class Late(Ending):
+    """And what came late."""
+
+    def on_late(self, state: State, message: Value, record: Record) -> Iterable[Row]:
+        yield Row("late", None, message.v)
+
+
+class Raising(Meters):
+    """Its timers raise, and what completes a snapshot too late in the day."""
+
+    def on_timer(self, state: Meter, deadline_us: int) -> Iterable[Total]:
+        raise ValueError("a bug")
+
+    def on_update(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
+        if isinstance(message, Start):
+            raise TypeError("a bug")
+        return super().on_update(state, message, record)
+
+
+class Restarting(Meters):
+    """A reading of 7 says that the numbers begin anew; any message begins a meter."""
+
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        again = isinstance(message, Read) and message.value == 7
+        envelope = super().envelope(message, record)
+        return msgspec.structs.replace(envelope, restarts_sequence=True) if again else envelope
+
+
+def runs_of(feed: Feed, root: Path, stream: AnyStream) -> LocalRuns:
+    return LocalRuns(replace(stream, topics=Topics(pattern=feed.pattern)), feed.bootstrap_servers, root)
+
+
+def send(feed: Feed, topic: str, key: str, *messages: Message | Value) -> None:
+    feed.send(topic, map(msgspec.json.encode, messages), key=key)
+
+
+def assert_proven(runs: LocalRuns) -> None:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert (report.status, report.violations) == (InvariantStatus.PROVEN, ()), (report.violations, report.notes)
+
+
+def ends(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
+    rows = rows_of(read_table(runs.folders.table), topic, ("_session", "what", "_emit_offset"))
+    return [row for row in rows if row[1] in {"end", "late"}]
+
+
+@pytest.mark.parametrize("before", [NEVER, LATER])
+def test_silence_that_is_declared_shorter_counts_from_the_next_message_of_a_session_on(
+    feed: Feed, tmp_path: Path, before: EventTime
+) -> None:
+    """The proof has the agenda as it was stored then, not as it would be with today's declaration."""
+    stream, topic = totals("values", Once(keep_ids=9), Ending()), feed.create("values")
+    old, new = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (before, SOON))
+    for key in ("a", "b"):
+        send(feed, topic, key, Value(0, 1, 1))
+    old.run()
+    send(feed, topic, "b", Value(50, 1, 2))
+    new.run()
+    for number, second in enumerate((140, 160), start=1):
+        send(feed, topic, "c", Value(second, 1, number))
+        new.run()
+    send(feed, topic, "a", Value(161, 1, 2))
+    new.run()
+    assert ends(new, topic) == [("b", "end", 4)]
+    feed.expire(topic, 3)
+    assert_proven(new)
+
+
+def test_clocks_do_not_run_on_from_before_a_release_without_silence(feed: Feed, tmp_path: Path) -> None:
+    """It added messages to sessions, and ended one: the clocks of before it were taken for those of now."""
+    stream, topic = totals("values", Once(keep_ids=9), Ending()), feed.create("values")
+    on, off = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (SOON, NEVER))
+    for key in ("a", "b", "b" * 600):
+        send(feed, topic, key, Value(0, 1, 1))
+    on.run()
+    for key in ("a", "b" * 600):
+        send(feed, topic, key, Value(95, 1, 2))
+    off.run()
+    assert_proven(runs_of(feed, tmp_path, off.stream))
+    send(feed, topic, "c", Value(110, 1, 1))
+    on.run()
+    assert ends(on, topic) == []
+    for key in ("a", "b" * 600):
+        send(feed, topic, key, Value(120, 1, 3))
+    send(feed, topic, "c", Value(230, 1, 2))
+    on.run()
+    assert ends(on, topic) == [("c", "end", 8), ("a", "end", 8), ("b" * 600, "end", 8)]
+    feed.expire(topic, 5)
+    assert_proven(on)
+
+
+def test_a_late_message_does_not_end_a_session_from_before_silence_was_declared(feed: Feed, tmp_path: Path) -> None:
+    window = FuzzyWindow(lateness=LATENESS, session_start=FIRST)
+    stream, topic = totals("values", window, Late()), feed.create("values")
+    off, on = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (NEVER, SOON))
+    send(feed, topic, "a", Value(1000, 1))
+    send(feed, topic, "b", Value(1050, 1))
+    off.run()
+    send(feed, topic, "a", Value(1001, 1))
+    send(feed, topic, "b", Value(1051, 1))
+    on.run()
+    assert ends(on, topic) == [("a", "late", 2)]
+    feed.expire(topic, 2)
+    assert_proven(on)
+
+
+def test_a_session_whose_own_clock_is_wrong_does_not_end_while_it_sends(feed: Feed, tmp_path: Path) -> None:
+    """Its times are implausible: it was silent since 1970, ended at once, and its next message halted the stream."""
+    topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
+    now = int(datetime.now(UTC).timestamp())
+    for number, second in enumerate((0, 60, 1_000), start=1):
+        send(feed, topic, "b", Start(number, now - 2_000 + second))
+        send(feed, topic, "a", Start(number, now + 10_000 + second))
+        runs.run()
+    assert rows_of(read_table(runs.folders.table), topic, ("_session", "what", "_emit_offset")) == [
+        ("a", "end", 4),
+        ("b", "end", 4),
+    ]
+    assert_proven(runs)
+
+
+def test_a_timer_that_raises_where_a_partition_goes_on_by_the_clock_halts_the_stream(
+    feed: Feed, tmp_path: Path
+) -> None:
+    """There is no message at that offset: it ended as a fold that is not deterministic, again and again."""
+    topic, silent = feed.create("meters"), EventTime(idle_advance=timedelta(seconds=0.5))
+    runs = runs_of(feed, tmp_path, replace(meters, transform=Raising(), event_time=silent))
+    send(feed, topic, "a", Start(1, 0), Read(2, 5, 7))
+    with pytest.raises(IntegrityLost, match=r"timer raised at .*/0 offset 2, session .a. ") as lost:
+        run_until_silent(runs)
+    (finding,) = lost.value.findings
+    assert (finding.offset, finding.until) == (2, 2)
+    assert_proven(runs)
+    resume_stream(runs.folders, why="a test", who="a test", accepted=(), suggested=True)
+    send(feed, topic, "a", Read(3, 6, 1), Start(4, 7))
+    run_until_silent(runs)
+    assert_proven(runs)
+
+
+def run_until_silent(runs: LocalRuns) -> None:
+    """A run that goes on by the clock at least once."""
+    stop = threading.Event()
+    ends_at = threading.Timer(2.5, stop.set)
+    ends_at.start()
+    runs.run(trigger=Every(seconds=0.2), stop=stop)
+    ends_at.cancel()
+
+
+def test_an_update_that_gives_up_a_first_snapshot_begins_its_session(feed: Feed, tmp_path: Path) -> None:
+    """It was given to `on_update` without a state, and quarantined for what that raises."""
+    topic = feed.create("meters")
+    runs = runs_of(feed, tmp_path, replace(meters, integrity=NoIntegrity(), transform=Restarting()))
+    send(feed, topic, "a", Start(1, 0, more=True), Read(1, 5, 7), Read(2, 6, 0))
+    runs.run()
+    assert rows_of(read_table(runs.folders.table), topic, ("what", "_emit_offset")) == [("zero", 2)]
+    assert [report.quarantined for report in runs.reports] == [1]
+    assert_proven(runs)
+
+
+@pytest.mark.parametrize(("second", "parts"), [(100, True), (99_999_999_999, True), (100, False)])
+def test_a_snapshot_of_which_a_part_is_late_is_not_complete(
+    feed: Feed, tmp_path: Path, second: int, *, parts: bool
+) -> None:
+    """It was applied without the part; where the last one was late, it went on with the next snapshot."""
+    topic, window = feed.create("meters"), FuzzyWindow(lateness=timedelta(seconds=10))
+    runs = runs_of(feed, tmp_path, replace(meters, integrity=window))
+    send(feed, topic, "a", Start(1, 100, more=True))
+    send(feed, topic, "b", Start(1, 200))
+    rest = [Start(2, second, more=True), Start(3, 195)] if parts else [Start(3, 100)]
+    send(feed, topic, "a", *rest, Read(4, 196, 0))
+    runs.run()
+    assert [report.quarantined for report in runs.reports] == [2 + len(rest)]
+    send(feed, topic, "a", Start(5, 197, more=True), Start(6, 198), Read(7, 199, 0))
+    runs.run()
+    assert rows_of(read_table(runs.folders.table), topic, ("what", "_sequence")) == [("zero", 7)]
+    assert_proven(runs)
+
+
+def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: Path) -> None:
+    """Under a class that suspends nothing its session is unknown again, and begins with its next message."""
+    topic = feed.create("meters")
+    runs = runs_of(feed, tmp_path, replace(meters, integrity=Once(keep_ids=9), transform=Raising(), event_time=SOON))
+    send(feed, topic, "a", Start(1, 999, more=True), Start(2, 1_000), Start(3, 960))
+    runs.run()
+    for number, second in enumerate((1_070, 1_099), start=1):
+        send(feed, topic, f"b{number}", Start(number, second))
+        runs.run()
+    assert rows_of(read_table(runs.folders.table), topic, ("_session", "what", "_emit_offset")) == [("a", "end", 3)]
+    assert_proven(runs)
