@@ -186,9 +186,7 @@ def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Pla
             continue
         place = (wanted[run.index].topic, wanted[run.index].partition)
         for message in run.messages:
-            if (value := message.value()) is None:
-                continue
-            copy = CopiedMessage(message.key(), value, list(read_headers(cast("KafkaMessage", message))))
+            copy = CopiedMessage(message.key(), message.value(), list(read_headers(cast("KafkaMessage", message))))
             room[place] -= copy.size
             if room[place] >= 0:
                 found[place].append(copy)

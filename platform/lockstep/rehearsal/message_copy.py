@@ -24,19 +24,19 @@ class CopiedMessage(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         copied_key: Its key.
-        copied_value: Its value.
+        copied_value: Its value; None for a tombstone.
         copied_headers: Its headers.
     """
 
     copied_key: bytes | None
-    copied_value: bytes
+    copied_value: bytes | None
     copied_headers: list[tuple[str, bytes | None]] = []
 
     @property
     def size(self) -> int:
         """Bytes of key, value and headers."""
         headers = sum(len(name) + len(value or b"") for name, value in self.copied_headers)
-        return len(self.copied_key or b"") + len(self.copied_value) + headers
+        return len(self.copied_key or b"") + len(self.copied_value or b"") + headers
 
 
 class SentCopy(msgspec.Struct, frozen=True):

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from lockstep import Envelope, Kind, Linked, LogOnly, Once, Record, Stream, Strict
+from lockstep import (
+    Bytes,
+    Envelope,
+    InitialState,
+    Kind,
+    Linked,
+    LogOnly,
+    Once,
+    Ordered,
+    Record,
+    SessionStart,
+    Stream,
+    Strict,
+    Transform,
+)
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.integrity.base import IntegrityClass
@@ -13,6 +29,9 @@ from lockstep.rehearsal.load_plan import Laps
 from lockstep.rehearsal.message_copy import CopiedMessage, choose_laps, keep_whole_sessions, name_lap_key
 from tests.support.adding_stream import Adding, Snapshot, Update, adding
 from tests.support.feed import session, snapshot, update
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class InPayload(Adding):
@@ -29,11 +48,11 @@ def in_payload(integrity: IntegrityClass) -> AnyStream:
     return Stream(name="copied", topics=adding("t").topics, transform=InPayload(), integrity=integrity)
 
 
-def copies(key: str, *values: bytes) -> list[CopiedMessage]:
+def copies(key: str, *values: bytes | None) -> list[CopiedMessage]:
     return [CopiedMessage(key.encode(), value) for value in values]
 
 
-def kept(stream: AnyStream, messages: list[CopiedMessage]) -> list[tuple[bytes | None, bytes]]:
+def kept(stream: AnyStream, messages: list[CopiedMessage]) -> list[tuple[bytes | None, bytes | None]]:
     whole = keep_whole_sessions(compile_stream(stream), "t", messages)
     assert whole.left_out == len(messages) - len(whole.messages)
     return [(message.copied_key, message.copied_value) for message in whole.messages]
@@ -49,6 +68,34 @@ def test_a_session_begins_with_its_snapshot_and_ends_before_its_first_fault() ->
     messages = [*copies("w", *whole), *copies("s", *started), *copies("b", *broken), *copies("g", b"garbage")]
     expected = [*copies("w", *whole), *copies("s", *started[1:]), *copies("b", *broken[:2])]
     assert kept(adding("t"), messages) == [(each.copied_key, each.copied_value) for each in expected]
+
+
+class Size(msgspec.Struct):
+    """Bytes of a value."""
+
+    size: int
+
+
+class Sizes(Transform[bytes | None, Size, Size]):
+    """A record without a value ends the session of its key."""
+
+    def envelope(self, message: bytes | None, record: Record) -> Envelope:
+        return Envelope((record.key or b"").decode(), Kind.END if message is None else Kind.UPDATE)
+
+    def on_snapshot(self, message: bytes | None, record: Record) -> InitialState[Size, Size]:
+        return InitialState(Size(0))
+
+    def on_update(self, state: Size, message: bytes | None, record: Record) -> Iterable[Size]:
+        yield Size(len(message or b""))
+
+
+def test_a_tombstone_is_a_message_where_the_message_type_has_none() -> None:
+    messages = copies("s", *session(2), None)
+    assert kept(adding("t"), messages) == [(b"s", value) for value in session(2)]
+    integrity = Ordered(session_start=SessionStart.FIRST_MESSAGE)
+    sizes = Stream(name="copied", topics=adding("t").topics, transform=Sizes(), decoder=Bytes(), integrity=integrity)
+    assert kept(sizes, messages) == [(b"s", value) for value in [*session(2), None]]
+    assert laps_of(sizes, messages) is Laps.NEW_KEYS
 
 
 def test_sessions_of_the_key_get_new_keys() -> None:
