@@ -19,7 +19,7 @@ from lockstep.model.position import SegmentRef
 from lockstep.model.record import Record, read_headers
 from lockstep.model.state_types import StateTypeSchema
 from lockstep.state.changelog import Segment, StateDamaged, StateVersion, read_segment
-from lockstep.state.codec import CurrentValue, StateMigrator, StateSchema
+from lockstep.state.codec import CurrentValue, StateMigrator, StateNotOfItsType, StateSchema
 from lockstep.state.timers import AGENDA, CLOCK, HELD, BufferedMessage
 from lockstep.state.values import ROWS, MapStateStore, is_session, read_versions, split_type_tag
 from lockstep.table.delta_log import Head
@@ -304,7 +304,11 @@ class StoredState:
                 words = ("no state", "a state")
                 self._differs(row, session, words[held is not None], words[stored is not None])
             return
-        value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
+        try:
+            value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
+        except StateNotOfItsType as error:  # the stream applied a message that it should have refused
+            self._differs(row, session, f"a state that can be stored, not {_short(held.state)}", error.reason)
+            return
         folding.applying.save(held, value)
         if value == stored and not self._schema.tables:
             return
