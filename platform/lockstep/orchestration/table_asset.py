@@ -16,6 +16,7 @@ from dagster import (
     Config,
     DagsterRun,
     FreshnessPolicy,
+    JobDefinition,
     MaterializeResult,
     MetadataValue,
     TableColumn,
@@ -46,6 +47,7 @@ from lockstep.orchestration.names import (
     TOPICS_TAG,
     make_table_key,
     make_topics_key,
+    name_stream_job,
 )
 from lockstep.orchestration.run_lifecycle import (
     REPORT_SECONDS,
@@ -100,8 +102,9 @@ def make_table_description(stream: AnyStream) -> str:
         f"`{describe_integrity(stream)}`: {stream.integrity.guarantee()}.\n\n"
         "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
         "the version that the last check looked at, or the end of a bounded run.\n\n"
-        "A run goes on until it is stopped or handed over. With other assets, or with `available_now` in its "
-        "configuration, it reads what is there and ends; while a never-ending run writes it leaves the table alone."
+        "**Materialize** reads what is there, runs the checks and ends; while a never-ending run writes, it leaves the "
+        f"table to that run and only checks. The job `{name_stream_job(stream)}` runs the stream until it is stopped or "
+        f"handed over, as does `lockstep start {stream.name}`."
     ).strip()
 
 
@@ -201,7 +204,11 @@ RETRY_NUMBER_TAG = "dagster/retry_number"
 class TableConfig(Config):
     """Configuration of one run of the stream."""
 
-    available_now: bool = Field(default=False, description="Read what is available at the start, then end.")
+    available_now: bool | None = Field(
+        default=None,
+        description="Read what is available at the start, then end. By default a run with checks or with other assets "
+        "does, as of Materialize; a run of the table alone, as of the stream's job, goes on until it is stopped.",
+    )
     report_seconds: float = Field(
         default=REPORT_SECONDS,
         description="Seconds between the recorded metrics of the run, to be plotted; 1 or more.",
@@ -251,7 +258,7 @@ def make_table_asset(
         refuse_wrong_config(context, config)
         if copied := find_copied_tags(context.run):
             context.instance.add_run_tags(context.run_id, copied)
-        trigger = choose_effective_trigger(stream, context, available_now=config.available_now)
+        trigger = choose_effective_trigger(stream, context.job_def, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
             result = report_up_to_date(stream, settings.table_root, context)
         else:
@@ -264,10 +271,19 @@ def make_table_asset(
     return table
 
 
-def choose_effective_trigger(stream: AnyStream, context: AssetExecutionContext, *, available_now: bool) -> Trigger:
-    """The stream's own trigger, unless the run is to end: downstream assets wait for that end."""
-    alone = context.job_def.asset_layer.selected_asset_keys == {make_table_key(stream)}
-    return stream.trigger if alone and not available_now else AvailableNow()
+def choose_effective_trigger(stream: AnyStream, job: JobDefinition, *, available_now: bool | None) -> Trigger:
+    """The stream's own trigger, unless the run is to end: other assets and checks wait for that end.
+
+    Args:
+        stream: The stream.
+        job: The job of the run, with what is selected of it: "Materialize" selects the table with its checks.
+        available_now: As configured; a person may ask for a never-ending run whose checks wait.
+    """
+    layer = job.asset_layer
+    if layer.selected_asset_keys != {make_table_key(stream)}:
+        return AvailableNow()
+    ends = bool(layer.asset_graph.asset_check_keys) if available_now is None else available_now
+    return AvailableNow() if ends else stream.trigger
 
 
 def find_launch(run: DagsterRun) -> Launch:
