@@ -103,7 +103,7 @@ def make_table_description(stream: AnyStream) -> str:
         "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
         "the version that the last check looked at, or the end of a bounded run.\n\n"
         "**Materialize** reads what is there, runs the checks and ends; while a never-ending run writes, it leaves the "
-        f"table to that run and only checks. The job `{name_stream_job(stream)}` runs the stream until it is stopped or "
+        f"table to that run and only checks. The job `{name_stream_job(stream)}` runs until it is stopped or "
         f"handed over, as does `lockstep start {stream.name}`."
     ).strip()
 
