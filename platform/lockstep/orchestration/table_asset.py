@@ -33,9 +33,10 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
-from lockstep.errors import LockstepError, SettingsError
+from lockstep.errors import LockstepError, SettingsError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.tables import try_read_head
 from lockstep.orchestration import run_lifecycle
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
@@ -44,6 +45,7 @@ from lockstep.orchestration.names import (
     EPOCH_TAG,
     NONE,
     OUTCOME_TAG,
+    RETRY_NUMBER_TAG,
     TOPICS_TAG,
     make_table_key,
     make_topics_key,
@@ -197,10 +199,6 @@ def _windows(stream: AnyStream, warn: timedelta, fail: timedelta) -> FreshnessPo
     )
 
 
-RETRY_NUMBER_TAG = "dagster/retry_number"
-"""Tags of runs by which Dagster itself retries another."""
-
-
 class TableConfig(Config):
     """Configuration of one run of the stream."""
 
@@ -240,13 +238,14 @@ def make_table_asset(
     No retry policy: Terminate would become a retry. No pool either: it would hold up a successor
     that asks for the handover; only the epoch in the table's log guards the stream.
     """
+    root = settings.table_root
 
     @asset(
         key=make_table_key(stream),
         deps=[make_topics_key(stream), *lookups],
         group_name=stream.name,
         description=make_table_description(stream),
-        metadata=make_table_metadata(stream, settings.table_root),
+        metadata=make_table_metadata(stream, root),
         kinds=KINDS,
         owners=owners,
         freshness_policy=make_table_freshness(stream),
@@ -256,11 +255,11 @@ def make_table_asset(
         context: AssetExecutionContext, config: TableConfig, spark: SparkResource
     ) -> Iterator[MaterializeResult[None]]:
         refuse_wrong_config(context, config)
-        if copied := find_copied_tags(context.run):
-            context.instance.add_run_tags(context.run_id, copied)
+        if tags := find_copied_tags(context.run) | find_wish_tag(context.run, StreamFolders(stream.name, root)):
+            context.instance.add_run_tags(context.run_id, tags)
         trigger = choose_effective_trigger(stream, context.job_def, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
-            result = report_up_to_date(stream, settings.table_root, context)
+            result = report_up_to_date(stream, root, context)
         else:
             require_persistent_instance(stream, context.instance, context.run)
             result = None
@@ -287,23 +286,40 @@ def choose_effective_trigger(stream: AnyStream, job: JobDefinition, *, available
 
 
 def find_launch(run: DagsterRun) -> Launch:
-    """Who launched a run. A re-execution copies the tags of the original run, but a person launches it."""
+    """Who launched a run. A re-execution copies the tags of the original run, but a person launches it.
+
+    No person launches a retry by Dagster. Of a run that a person launched it carries the wish as of then, so that a
+    stop since prevails; without one it is automatic, and writes only while the desired state allows it.
+    """
     if _is_reexecuted_by_a_person(run):
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
-    cause = run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}")
-    requested = run.tags.get(DESIRED_VERSION_TAG, "")
+    is_retry, requested = run.parent_run_id is not None, run.tags.get(DESIRED_VERSION_TAG, "")
+    is_noted = requested.isdecimal()
+    of_parent = f", a retry of {run.parent_run_id}" if is_retry else ""
     return Launch(
-        cause=cause,
+        cause=run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}{of_parent}"),
         run_id=run.run_id,
-        automatic=run.tags.get(AUTOMATIC_TAG, NONE) != NONE,
-        wished_version=int(requested) if requested.isdecimal() else None,
+        automatic=run.tags.get(AUTOMATIC_TAG, NONE) != NONE or (is_retry and not is_noted),
+        wished_version=int(requested) if is_noted else None,
     )
+
+
+def find_wish_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
+    """The tag that says as of which version a person wants the run, for its retries; empty for all other runs."""
+    launch = find_launch(run)
+    if launch.automatic or launch.wished_version is not None:
+        return {}
+    try:
+        head = try_read_head(folders)
+    except TableError:
+        return {}  # the run fails with it
+    return {DESIRED_VERSION_TAG: str(0 if head is None else head.wished_version)}
 
 
 def find_copied_tags(run: DagsterRun) -> dict[str, str]:
     """New values of the tags that a re-execution has copied although they are true of its original alone.
 
-    A retry by Dagster itself keeps the cause, and remains as automatic as its original.
+    A retry by Dagster itself keeps the cause, and the wish of its original.
     """
     if run.parent_run_id is None:
         return {}
