@@ -255,7 +255,7 @@ def make_table_asset(
         context: AssetExecutionContext, config: TableConfig, spark: SparkResource
     ) -> Iterator[MaterializeResult[None]]:
         refuse_wrong_config(context, config)
-        if tags := find_copied_tags(context.run) | find_wish_tag(context.run, StreamFolders(stream.name, root)):
+        if tags := find_copied_tags(context.run) | find_request_tag(context.run, StreamFolders(stream.name, root)):
             context.instance.add_run_tags(context.run_id, tags)
         trigger = choose_effective_trigger(stream, context.job_def, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
@@ -288,8 +288,8 @@ def choose_effective_trigger(stream: AnyStream, job: JobDefinition, *, available
 def find_launch(run: DagsterRun) -> Launch:
     """Who launched a run. A re-execution copies the tags of the original run, but a person launches it.
 
-    No person launches a retry by Dagster. Of a run that a person launched it carries the wish as of then, so that a
-    stop since prevails; without one it is automatic, and writes only while the desired state allows it.
+    No person launches a retry by Dagster. It carries the version at which a person requested its original, so that a
+    stop since then prevails; without one it is automatic, and writes only while the desired state allows it.
     """
     if _is_reexecuted_by_a_person(run):
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
@@ -304,8 +304,8 @@ def find_launch(run: DagsterRun) -> Launch:
     )
 
 
-def find_wish_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
-    """The tag that says as of which version a person wants the run, for its retries; empty for all other runs."""
+def find_request_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
+    """The version at which a person requested the run, as a tag for its retries; empty for all other runs."""
     launch = find_launch(run)
     if launch.automatic or launch.wished_version is not None:
         return {}
@@ -319,7 +319,7 @@ def find_wish_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
 def find_copied_tags(run: DagsterRun) -> dict[str, str]:
     """New values of the tags that a re-execution has copied although they are true of its original alone.
 
-    A retry by Dagster itself keeps the cause, and the wish of its original.
+    A retry by Dagster itself keeps the cause, and the version at which its original was requested.
     """
     if run.parent_run_id is None:
         return {}

@@ -37,7 +37,7 @@ from lockstep.orchestration.names import (
     SUPERVISOR,
     make_automatic_tags,
 )
-from lockstep.orchestration.table_asset import find_copied_tags, find_launch, find_wish_tag
+from lockstep.orchestration.table_asset import find_copied_tags, find_launch, find_request_tag
 from lockstep.table.commit import commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired
@@ -168,13 +168,13 @@ def test_a_reexecution_has_no_tags_that_are_true_of_its_original_alone(instance:
 
 def noted(instance: DagsterInstance, run: DagsterRun, folders: StreamFolders) -> DagsterRun:
     """A run after it has corrected its tags, as its step does first."""
-    instance.add_run_tags(run.run_id, find_copied_tags(run) | find_wish_tag(run, folders))
+    instance.add_run_tags(run.run_id, find_copied_tags(run) | find_request_tag(run, folders))
     found = instance.get_run_by_id(run.run_id)
     assert found is not None
     return found
 
 
-def test_a_retry_of_a_reexecution_by_a_person_has_that_persons_wish(
+def test_a_retry_of_a_reexecution_by_a_person_is_of_the_request_of_that_person(
     instance: DagsterInstance, folders: StreamFolders
 ) -> None:
     original = made(instance, DagsterRunStatus.FAILURE, **make_automatic_tags(SUPERVISOR, "gone", 7))
@@ -193,7 +193,7 @@ def test_a_stop_since_a_person_launched_a_run_outlives_the_retry_of_the_run(
     output.commit(commit_claim(0, output.table_id, anything, desired=Desired.RUNNING))
     set_by_claim(output, 1, Desired.STOPPED, "maintenance")
     retry = reexecuted(instance, by_hand, **{RETRY_NUMBER_TAG: "1"})
-    assert find_wish_tag(retry, folders) == {}
+    assert find_request_tag(retry, folders) == {}
     with pytest.raises(NotWanted, match="stopped"):
         WriterStartup(order_books, folders, "c", launch=find_launch(retry), never_ending=True)
 
