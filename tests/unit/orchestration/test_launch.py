@@ -195,7 +195,7 @@ def test_a_stop_since_a_person_launched_a_run_outlives_the_retry_of_the_run(
     retry = reexecuted(instance, by_hand, **{RETRY_NUMBER_TAG: "1"})
     assert find_request_tag(retry, folders) == {}
     with pytest.raises(NotWanted, match="stopped"):
-        WriterStartup(order_books, folders, "c", launch=find_launch(retry), never_ending=True)
+        WriterStartup(order_books, folders, "cluster", launch=find_launch(retry), never_ending=True)
 
 
 def test_a_retry_of_a_run_that_never_said_as_of_when_it_was_wanted_is_automatic(instance: DagsterInstance) -> None:
