@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, SessionStart, Strict, Suspend
+from lockstep.state.local_store_pool import MemoryBudget
 from lockstep.testing import RunResult, SentMessage, run
 from tests.support.unstorable_stream import (
     AFTER_YEAR_9999,
     BEFORE_YEAR_1,
     LARGE,
+    History,
+    KeepHistory,
     Measured,
+    Seen,
     histories,
     tables,
 )
@@ -90,3 +95,36 @@ def test_more_of_them_than_one_range_folds_again_for(split: int | None) -> None:
     sent = [SentMessage(value=Measured(seq, LARGE if seq % 2 else seq), key=f"p{seq % 3}") for seq in range(40)]
     ran = run(histories(NoIntegrity()), *sent, split=split)
     assert [(seq, "state not storable") for seq in range(1, 40, 2)] == rejected(ran)
+
+
+def test_it_is_found_when_states_move_to_the_disk_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that holds more states than its memory may stores some of them before its last message."""
+    monkeypatch.setattr(MemoryBudget.__init__, "__defaults__", (1_000,))
+    bad = {17, 64, 65, 99}
+    sent = [SentMessage(value=Measured(at, LARGE if at in bad else at), key=f"p{at % 33}") for at in range(100)]
+    ran = run(histories(NoIntegrity()), *sent, split=100)
+    assert rejected(ran) == [(seq, "state not storable") for seq in sorted(bad)]
+    assert ran.states["p31"].values == {31: 31, 97: 97}
+
+
+class Timed(KeepHistory):
+    """Has a timer that leaves a number that no state can hold."""
+
+    def deadline(self, state: History) -> int | None:
+        """A second after the first message."""
+        return None if len(state.times) > 1 else 2_000_000
+
+    def on_timer(self, state: History, deadline_us: int) -> list[Seen]:
+        """Keep the number."""
+        state.values[0] = LARGE
+        state.times.append(None)
+        return []
+
+
+def test_a_timer_to_blame_stops_the_stream_under_every_class() -> None:
+    stream = dataclasses.replace(
+        histories(FuzzyWindow(lateness=timedelta(seconds=1), session_start=FIRST)), transform=Timed()
+    )
+    ran = run(stream, Measured(1), Measured(9), Measured(10), key="p", split=3)
+    assert ran.finding is not None
+    assert (ran.finding.cause, ran.finding.offset, ran.finding.session) == ("state not storable", 1, "p")
