@@ -398,6 +398,18 @@ def format_source(value: object, *, with_defaults: bool = False) -> str:
     return getattr(value, "__qualname__", None) or repr(value)
 
 
+def format_integrity(integrity: IntegrityClass) -> str:
+    """An integrity class without its policy, as the head records it: the same text for the same judgement."""
+    parts = [each for each in fields(integrity) if each.init and each.name not in _POLICY and _differs(integrity, each)]
+    shown = ", ".join(f"{each.name}={format_source(getattr(integrity, each.name))}" for each in parts)
+    return _ADDRESS.sub("", f"{type(integrity).__name__}({shown})")
+
+
+_POLICY = ("on_violation", "on_growth")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""In the text of an object without a name of its own, such as evidence of the user; another one in each process."""
+
+
 def _differs(owner: object, field: Field[object]) -> bool:
     default = field.default_factory() if field.default_factory is not MISSING else field.default
     return bool(getattr(owner, field.name) != default)

@@ -35,6 +35,8 @@ TOPICS_TAG = "lockstep/topics_added"
 """Topics for which a run was requested."""
 NONE = "none"
 """Value of these tags where a re-execution has copied them from its original: Dagster deletes no tag."""
+RETRY_NUMBER_TAG, PARENT_RUN_TAG = "dagster/retry_number", "dagster/parent_run_id"
+"""Tags of a run by which Dagster itself retries another one, its parent."""
 NEVER_TOO_LONG = {"dagster/max_runtime": "0"}
 """Tags of runs that no `max_runtime_seconds` of the instance may end: it would look like a person's Terminate."""
 STREAM_TOPICS, STREAM_SUPERVISOR, STREAM_HEALTH = "stream_topics", "stream_supervisor", "stream_health"

@@ -183,7 +183,7 @@ def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> 
 
 def _left_alone(head: Head | None) -> str:
     if head is None:
-        return "the stream has no table yet: materialize it once"
+        return "the stream has no table yet: launch its job once, or: lockstep start"
     return f"the stream is {head.desired.value} ({head.reason}) and is left alone"
 
 

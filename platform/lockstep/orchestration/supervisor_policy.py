@@ -69,8 +69,8 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
         pulse: The last heartbeat of the writer of the head's epoch.
         runs: Runs that have not ended.
         last_status: Dagster's status of the last writer's run; empty when Dagster does not have that run.
-        terminated: The last writer's run, or one requested because there was none, if a person terminated it;
-            otherwise empty.
+        terminated: The last writer's run, a retry of it by Dagster, or one requested because there was none, if a
+            person terminated it; otherwise empty.
     """
 
     head: Head | None
@@ -334,5 +334,5 @@ def _gone(head: Head, observation: SupervisorObservation) -> str:
 
 def _left_alone(head: Head | None) -> str:
     if head is None:
-        return "the stream has no table yet: materialize it once"
+        return "the stream has no table yet: launch its job once, or: lockstep start"
     return f"the stream is {head.desired.value} ({head.reason}) and is left alone"

@@ -21,6 +21,8 @@ from lockstep.orchestration.names import (
     EPOCH_TAG,
     LOCKSTEP_START,
     OUTCOME_TAG,
+    PARENT_RUN_TAG,
+    RETRY_NUMBER_TAG,
     SUPERVISOR,
     make_automatic_tags,
     make_run_configuration,
@@ -149,6 +151,12 @@ def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: 
         for run in instance.get_runs(RunsFilter(job_name=job, tags={**epoch, AUTOMATIC_TAG: asked_by}))
     ]
     writers = [last.run_id] if last is not None and last.run_id else []
+    asked_for += [
+        run.run_id
+        for parent in writers
+        for run in instance.get_runs(RunsFilter(job_name=job, tags={PARENT_RUN_TAG: parent}))
+        if RETRY_NUMBER_TAG in run.tags
+    ]
     return next((run_id for run_id in [*writers, *asked_for] if was_terminated_by_user(instance, run_id)), "")
 
 

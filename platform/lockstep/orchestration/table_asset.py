@@ -16,6 +16,7 @@ from dagster import (
     Config,
     DagsterRun,
     FreshnessPolicy,
+    JobDefinition,
     MaterializeResult,
     MetadataValue,
     TableColumn,
@@ -32,9 +33,10 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
-from lockstep.errors import LockstepError, SettingsError
+from lockstep.errors import LockstepError, SettingsError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.tables import try_read_head
 from lockstep.orchestration import run_lifecycle
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
@@ -43,9 +45,11 @@ from lockstep.orchestration.names import (
     EPOCH_TAG,
     NONE,
     OUTCOME_TAG,
+    RETRY_NUMBER_TAG,
     TOPICS_TAG,
     make_table_key,
     make_topics_key,
+    name_stream_job,
 )
 from lockstep.orchestration.run_lifecycle import (
     REPORT_SECONDS,
@@ -100,8 +104,9 @@ def make_table_description(stream: AnyStream) -> str:
         f"`{describe_integrity(stream)}`: {stream.integrity.guarantee()}.\n\n"
         "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
         "the version that the last check looked at, or the end of a bounded run.\n\n"
-        "A run goes on until it is stopped or handed over. With other assets, or with `available_now` in its "
-        "configuration, it reads what is there and ends; while a never-ending run writes it leaves the table alone."
+        "**Materialize** reads what is there, runs the checks and ends; while a never-ending run writes, it leaves the "
+        f"table to that run and only checks. The job `{name_stream_job(stream)}` runs until it is stopped or "
+        f"handed over, as does `lockstep start {stream.name}`."
     ).strip()
 
 
@@ -194,14 +199,14 @@ def _windows(stream: AnyStream, warn: timedelta, fail: timedelta) -> FreshnessPo
     )
 
 
-RETRY_NUMBER_TAG = "dagster/retry_number"
-"""Tags of runs by which Dagster itself retries another."""
-
-
 class TableConfig(Config):
     """Configuration of one run of the stream."""
 
-    available_now: bool = Field(default=False, description="Read what is available at the start, then end.")
+    available_now: bool | None = Field(
+        default=None,
+        description="Read what is available at the start, then end. By default a run with checks or with other assets "
+        "does, as of Materialize; a run of the table alone, as of the stream's job, goes on until it is stopped.",
+    )
     report_seconds: float = Field(
         default=REPORT_SECONDS,
         description="Seconds between the recorded metrics of the run, to be plotted; 1 or more.",
@@ -233,13 +238,14 @@ def make_table_asset(
     No retry policy: Terminate would become a retry. No pool either: it would hold up a successor
     that asks for the handover; only the epoch in the table's log guards the stream.
     """
+    root = settings.table_root
 
     @asset(
         key=make_table_key(stream),
         deps=[make_topics_key(stream), *lookups],
         group_name=stream.name,
         description=make_table_description(stream),
-        metadata=make_table_metadata(stream, settings.table_root),
+        metadata=make_table_metadata(stream, root),
         kinds=KINDS,
         owners=owners,
         freshness_policy=make_table_freshness(stream),
@@ -249,11 +255,11 @@ def make_table_asset(
         context: AssetExecutionContext, config: TableConfig, spark: SparkResource
     ) -> Iterator[MaterializeResult[None]]:
         refuse_wrong_config(context, config)
-        if copied := find_copied_tags(context.run):
-            context.instance.add_run_tags(context.run_id, copied)
-        trigger = choose_effective_trigger(stream, context, available_now=config.available_now)
+        if tags := find_copied_tags(context.run) | find_request_tag(context.run, StreamFolders(stream.name, root)):
+            context.instance.add_run_tags(context.run_id, tags)
+        trigger = choose_effective_trigger(stream, context.job_def, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
-            result = report_up_to_date(stream, settings.table_root, context)
+            result = report_up_to_date(stream, root, context)
         else:
             require_persistent_instance(stream, context.instance, context.run)
             result = None
@@ -264,30 +270,56 @@ def make_table_asset(
     return table
 
 
-def choose_effective_trigger(stream: AnyStream, context: AssetExecutionContext, *, available_now: bool) -> Trigger:
-    """The stream's own trigger, unless the run is to end: downstream assets wait for that end."""
-    alone = context.job_def.asset_layer.selected_asset_keys == {make_table_key(stream)}
-    return stream.trigger if alone and not available_now else AvailableNow()
+def choose_effective_trigger(stream: AnyStream, job: JobDefinition, *, available_now: bool | None) -> Trigger:
+    """The stream's own trigger, unless the run is to end: other assets and checks wait for that end.
+
+    Args:
+        stream: The stream.
+        job: The job of the run, with what is selected of it: "Materialize" selects the table with its checks.
+        available_now: As configured; a person may ask for a never-ending run whose checks wait.
+    """
+    layer = job.asset_layer
+    if layer.selected_asset_keys != {make_table_key(stream)}:
+        return AvailableNow()
+    ends = bool(layer.asset_graph.asset_check_keys) if available_now is None else available_now
+    return AvailableNow() if ends else stream.trigger
 
 
 def find_launch(run: DagsterRun) -> Launch:
-    """Who launched a run. A re-execution copies the tags of the original run, but a person launches it."""
+    """Who launched a run. A re-execution copies the tags of the original run, but a person launches it.
+
+    No person launches a retry by Dagster. It carries the version at which a person requested its original, so that a
+    stop since then prevails; without one it is automatic, and writes only while the desired state allows it.
+    """
     if _is_reexecuted_by_a_person(run):
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
-    cause = run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}")
-    requested = run.tags.get(DESIRED_VERSION_TAG, "")
+    is_retry, requested = run.parent_run_id is not None, run.tags.get(DESIRED_VERSION_TAG, "")
+    is_noted = requested.isdecimal()
+    of_parent = f", a retry of {run.parent_run_id}" if is_retry else ""
     return Launch(
-        cause=cause,
+        cause=run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}{of_parent}"),
         run_id=run.run_id,
-        automatic=run.tags.get(AUTOMATIC_TAG, NONE) != NONE,
-        wished_version=int(requested) if requested.isdecimal() else None,
+        automatic=run.tags.get(AUTOMATIC_TAG, NONE) != NONE or (is_retry and not is_noted),
+        wished_version=int(requested) if is_noted else None,
     )
+
+
+def find_request_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
+    """The version at which a person requested the run, as a tag for its retries; empty for all other runs."""
+    launch = find_launch(run)
+    if launch.automatic or launch.wished_version is not None:
+        return {}
+    try:
+        head = try_read_head(folders)
+    except TableError:
+        return {}  # the run fails with it
+    return {DESIRED_VERSION_TAG: str(0 if head is None else head.wished_version)}
 
 
 def find_copied_tags(run: DagsterRun) -> dict[str, str]:
     """New values of the tags that a re-execution has copied although they are true of its original alone.
 
-    A retry by Dagster itself keeps the cause, and remains as automatic as its original.
+    A retry by Dagster itself keeps the cause, and the version at which its original was requested.
     """
     if run.parent_run_id is None:
         return {}

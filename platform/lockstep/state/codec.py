@@ -13,6 +13,7 @@ import msgspec
 from lockstep.errors import StateError
 from lockstep.model.compatibility import Incompatibility, find_incompatibilities
 from lockstep.model.map_state import MapState
+from lockstep.model.position import Key
 from lockstep.model.state_types import (
     StateTypeSchema,
     find_map_types,
@@ -84,13 +85,20 @@ class StateNotOfItsType(StateError):
     Attributes:
         session: The session.
         reason: msgspec's error text.
+        is_of_value: Its types can be stored, a value cannot, such as an integer of 70 bits or a time before the year 1
+            in UTC: a message is to blame.
+        partition: The partition, as (topic id, number), where several sessions were encoded.
+        sessions: All sessions of the partition whose states have such values.
     """
 
-    def __init__(self, session: str, reason: str, *, next_step: str) -> None:
+    def __init__(self, session: str, reason: str, *, next_step: str, is_of_value: bool = False) -> None:
         problem = f"the fold left a state of session {session!r} that its type cannot hold: {reason}"
         super().__init__(problem, next_step=next_step)
         self.session = session
         self.reason = reason
+        self.is_of_value = is_of_value
+        self.partition: Key | None = None
+        self.sessions: frozenset[str] = frozenset()
 
 
 class MigrationFailed(StateError):
@@ -159,7 +167,7 @@ class StateSchema(Generic[S]):
         try:
             return self._encoder.encode((gate, state))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED) from error
+            raise make_encoding_error(session, error) from error
 
     def check_new_session(self, session: str, state: S, encoded: bytes) -> None:
         """Check the recovery of some of the new sessions.
@@ -265,6 +273,12 @@ class StateSchema(Generic[S]):
         if stored_hash not in self._differences:
             self._differences[stored_hash] = find_incompatibilities(stored, self.shape)
         return self._differences[stored_hash]
+
+
+def make_encoding_error(session: str, error: Exception) -> StateNotOfItsType:
+    """The error of a state that could not be encoded: a TypeError is the fold's, any other one is of a value."""
+    is_of_value = not isinstance(error, TypeError)
+    return StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED, is_of_value=is_of_value)
 
 
 def find_other_type(left: object, again: object) -> str:

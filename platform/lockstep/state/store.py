@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import filterfalse
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
@@ -21,7 +23,7 @@ from lockstep.state.changelog import (
     count_change_bytes,
     is_base_due,
 )
-from lockstep.state.codec import NOT_COMMITTED, S, StateMigrator, StateNotOfItsType, StateSchema
+from lockstep.state.codec import S, StateMigrator, StateNotOfItsType, StateSchema, make_encoding_error
 from lockstep.state.decoded_sessions import DecodedSessions, SessionEntry
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, sort_changes
 from lockstep.state.local_store_pool import LocalStorePool
@@ -335,11 +337,39 @@ class PartitionState(Generic[S]):
         """Entries in memory that differ from the stored or spilled ones; removed sessions and rows with None.
 
         Raises:
-            StateNotOfItsType: A state contains a value that its type cannot hold.
+            StateNotOfItsType: A state contains a value that its type cannot hold; names all sessions with such values.
         """
         return [*self._changed_sessions(), *self.reserved.changes()]
 
+    def check_storable(self, session: str) -> None:
+        """Refuse the state of a session in memory that cannot be stored.
+
+        Raises:
+            StateNotOfItsType: It contains a value that its type cannot hold.
+        """
+        entry = self.entries.get(session)
+        if entry is not None:
+            self._schema.encode(session, entry.gate, entry.state)
+            if self._schema.tables:
+                deque(self._row_changes(session, entry, b""), maxlen=0)
+
     def _changed_sessions(self) -> list[Change]:
+        try:
+            return self._encode_sessions()
+        except StateNotOfItsType as error:
+            if error.is_of_value:
+                where, unstorable = self.address, filterfalse(self._is_storable, self.entries)
+                error.partition, error.sessions = (where.topic_id, where.partition), frozenset(unstorable)
+            raise
+
+    def _is_storable(self, session: str) -> bool:
+        try:
+            self.check_storable(session)
+        except StateNotOfItsType as error:
+            return not error.is_of_value
+        return True
+
+    def _encode_sessions(self) -> list[Change]:
         self._encoded.clear()
         if not self.entries and not self._removed:
             return []
@@ -430,8 +460,8 @@ class PartitionState(Generic[S]):
     def _row_changes(self, session: str, entry: SessionEntry[S], mark: bytes) -> Iterator[Change]:
         try:
             yield from self._rows.changes(_key(session), entry.state, mark, is_migrated=session in self._migrated)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED) from error
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise make_encoding_error(session, error) from error
 
     def _translated(self) -> StateMigrator[S]:
         """Reader and writer of the values of this partition."""

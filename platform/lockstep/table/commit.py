@@ -280,11 +280,13 @@ class Deployed(msgspec.Struct, frozen=True):
 
     Attributes:
         code_digest: Digest of the code of its fold; empty leaves what is known of it.
-        policy: What it does on a violation; None leaves what is known of it.
+        policy: What it does on a violation; None leaves what is known of policy and class.
+        integrity: Its integrity class, as `PolicyChange.integrity`.
     """
 
     code_digest: str = ""
     policy: ViolationPolicy | None = None
+    integrity: str = ""
 
 
 NOTHING_DEPLOYED = Deployed()
@@ -318,7 +320,7 @@ def commit_claim(
         check(base.head)
         if base.head.epoch != named_epoch:
             raise Fenced(named_epoch + 1, base.head.epoch)
-        code, policies = _find_code(base.head, deployed.code_digest), _find_policies(base.head, deployed.policy)
+        code, policies = _find_code(base.head, deployed.code_digest), _find_policies(base.head, deployed)
         claimed = msgspec.structs.replace(
             base.head, epoch=named_epoch + 1, table_id=table_id, code=code, policies=policies
         )
@@ -336,13 +338,13 @@ def _find_code(head: Head, digest: str) -> FoldCode | None:
     return head.code if known else FoldCode(digest, head.batch + 1)
 
 
-def _find_policies(head: Head, policy: ViolationPolicy | None) -> tuple[PolicyChange, ...]:
+def _find_policies(head: Head, deployed: Deployed) -> tuple[PolicyChange, ...]:
     """The policies up to now, and one that begins with the next batch; one that no batch was under is left out."""
-    if policy is None:
+    if deployed.policy is None:
         return head.policies
     before = tuple(each for each in head.policies if each.first_batch <= head.batch)
-    known = bool(before) and before[-1].policy == policy
-    return before if known else (*before, PolicyChange(head.batch + 1, policy))
+    known = bool(before) and (before[-1].policy, before[-1].integrity) == (deployed.policy, deployed.integrity)
+    return before if known else (*before, PolicyChange(head.batch + 1, deployed.policy, deployed.integrity))
 
 
 def commit_batch(

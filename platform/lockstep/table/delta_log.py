@@ -273,15 +273,17 @@ class ViolationPolicy(msgspec.Struct, frozen=True):
 
 
 class PolicyChange(msgspec.Struct, frozen=True):
-    """A policy, as of the claim that brought it.
+    """A policy and an integrity class, as of the claim that brought them.
 
     Attributes:
-        first_batch: First batch that may be under it.
+        first_batch: First batch that may be under them.
         policy: The policy.
+        integrity: The class without its policy, as source text; empty where it was not recorded.
     """
 
     first_batch: int
     policy: ViolationPolicy
+    integrity: str = ""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -319,7 +321,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         imported: Of a stream that began with a savepoint from another table root: which one.
         promotion: The newest promotion of a shadow; None before the first.
         code: The code that writes; None before the first claim of a run, or where it is in no files.
-        policies: The policies on violations, oldest first: a proof judges each batch by the one of its time.
+        policies: The policies on violations and the classes, oldest first: a proof judges each batch by the policy of
+            its time, and no batch by another class than that of its time.
         version: Version of this layout.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, cast
+from typing import Any, Generic, Self, cast
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +19,7 @@ from lockstep.engine.executor.rejects import Exclusions
 from lockstep.errors import LockstepError
 from lockstep.model.position import Position
 from lockstep.state.changelog import make_empty_state
+from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.testing.batches import TOPIC_ID, BatchedRun, find_latest_us
@@ -112,11 +113,11 @@ def make_lookup_rows(
 
 def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R]:
     """Fold everything as one range, without a file."""
-    notes = Recorder[R](made, topic)
-    first = _Pass[S, R](made, notes, log)
-    while isinstance(failed := first.fold.outcome, MessageFailed):
-        first = _Pass[S, R](made, notes, log, first.without.with_failed(failed))
-    kept = first if first.finding is None else _Pass[S, R](made, notes, log[: first.finding.offset], first.without)
+    notes, without = Recorder[R](made, topic), Exclusions()
+    first, kept = _Pass[S, R].settle(made, notes, log, without)
+    while (unstorable := kept.find_unstorable()) - without.unstorable:
+        without = msgspec.structs.replace(without, unstorable=without.unstorable | unstorable)
+        first, kept = _Pass[S, R].settle(made, notes, log, without)
     folded = [notes.folded(message.at) for message in kept.log]
     if first.finding is not None:
         folded.append(notes.violation(first.finding))
@@ -156,6 +157,24 @@ class _Pass(Generic[S, R]):
             self.proven = notes.keep(
                 pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.kept.rows
             )
+
+    @classmethod
+    def settle(
+        cls, made: CompiledStream, notes: Recorder[R], log: Sequence[InLog], without: Exclusions
+    ) -> tuple[Self, Self]:
+        """The last pass over all messages, and the one over those before its violation."""
+        first = cls(made, notes, log, without)
+        while isinstance(failed := first.fold.outcome, MessageFailed):
+            first = cls(made, notes, log, first.without.with_failed(failed))
+        return first, first if first.finding is None else cls(made, notes, log[: first.finding.offset], first.without)
+
+    def find_unstorable(self) -> frozenset[str]:
+        """Sessions whose states have values that cannot be stored."""
+        try:
+            self._state.changed()
+        except StateNotOfItsType as error:
+            return error.sessions
+        return frozenset()
 
     def states(self) -> dict[str, S]:
         """The states of all open sessions, saved and recovered."""

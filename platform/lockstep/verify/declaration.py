@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -14,8 +14,9 @@ from lockstep.declare.options import EventTime
 from lockstep.declare.rules import check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration
+from lockstep.model.map_state import MapState
 from lockstep.model.record import Envelope, Record
-from lockstep.state.codec import StateSchema
+from lockstep.state.codec import StateNotOfItsType, StateSchema
 
 AnyStream = Stream[Any, Any, Any]
 """A stream whose types do not matter here."""
@@ -71,15 +72,25 @@ class Declared(msgspec.Struct, frozen=True):
         """How far event times may be ahead of the planning time."""
         return self.event_time.max_skew // timedelta(microseconds=1)
 
+    def is_storable(self, state: object) -> bool:
+        """Whether a state can be stored: no number in it is too large, and no time too far away."""
+        encoder = msgspec.msgpack.Encoder(enc_hook=_entries_of)
+        try:
+            encoder.encode(state)
+        except (ValueError, OverflowError, RecursionError):
+            return False
+        return True
+
     def saved(self, state: object) -> bytes | object:
-        """A saved copy of a state."""
-        return copy.deepcopy(state) if self.state.tables else self.state.encode("", None, state)
+        """A saved copy of a state; a deep one where it cannot be stored, which a later message of its batch changed."""
+        try:
+            return copy.deepcopy(state) if self.state.tables else self.state.encode("", None, state)
+        except StateNotOfItsType:
+            return copy.deepcopy(state)
 
     def recovered(self, saved: bytes | object) -> object:
         """The state of a saved copy, as a new object."""
-        if self.state.tables:
-            return copy.deepcopy(saved)
-        return self.state.decode("", cast("bytes", saved))[1]
+        return self.state.decode("", saved)[1] if isinstance(saved, bytes) else copy.deepcopy(saved)
 
 
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
@@ -103,6 +114,13 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
 
 _EMITTING = ("on_end", "on_timer", "on_late")
 _HOOKS = (*_EMITTING, "watermark", "deadline")
+
+
+def _entries_of(value: object) -> object:
+    """A table of a state as a list; an object of another type has no place in one."""
+    if isinstance(value, MapState):
+        return list(value.items())
+    raise TypeError(f"a {type(value).__name__}")
 
 
 def _has_own(transform: object, hook: str) -> bool:

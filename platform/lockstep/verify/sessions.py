@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from lockstep.declare.transform import InitialState
+from lockstep.errors import Violation
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.verify.declaration import Declared
 from lockstep.verify.gates.base import SessionMemory
 from lockstep.verify.rows import Emitted, Source, find_unfit, find_unfit_provenance
-from lockstep.verify.side_tables import SideTableCheck
+from lockstep.verify.side_tables import NOT_STORABLE, SideTableCheck
 
 SAVED_AFTER_MESSAGES = 64
 """Messages that may have to be applied again after one on which the transform raises."""
@@ -157,6 +158,7 @@ class ReplaySessions:
         if isinstance(state, InitialState):
             rows, state = list(state.rows), state.state
         self._refuse_unfit(rows, envelope, record)
+        self._refuse_unstorable(state, record)
         held = self.sessions.get(envelope.session)
         if held is None:
             held = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
@@ -168,6 +170,7 @@ class ReplaySessions:
         try:
             rows = list(self._declared.on_update(held.state, body, record))
             self._refuse_unfit(rows, envelope, record)
+            self._refuse_unstorable(held.state, record)
         except Exception:
             self._undo(held)
             raise
@@ -192,3 +195,11 @@ class ReplaySessions:
         source = Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us)
         if find_unfit(rows, self._declared.row_type) or find_unfit_provenance(source):
             raise ValueError("a row that its table cannot hold")
+
+    def _refuse_unstorable(self, state: object, record: Record) -> None:
+        """Treat a state that cannot be stored as an error, where the stream did so after the same message.
+
+        Elsewhere the stream did not have to store it: a later message of the batch made it one that it could.
+        """
+        if self._aside.kept.is_unstorable(record.offset) and not self._declared.is_storable(state):
+            raise Violation("a state that can be stored", "another one", NOT_STORABLE)

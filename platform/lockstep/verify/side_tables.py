@@ -21,6 +21,8 @@ VALUE_BYTES_MAX = 1_000_000
 """Longer values are truncated in quarantine, with their true size."""
 CRASHES_WORKER = "each worker that was given it died"
 """The quarantine's cause in that case."""
+NOT_STORABLE = "state not storable"
+"""The quarantine's cause of a message after which the state of its session could not be stored."""
 SHOWN_CHARACTERS = 120
 BLOCK_ROWS = 32
 """Rows that are read together: a value takes up to 1 MB."""
@@ -80,6 +82,11 @@ class ExpectedSideRows:
         """Whether a message killed each worker that processed it: it must not be decoded here either."""
         row = self._read(offset)
         return row is not None and row["cause"] == "undecodable" and row["found"] == CRASHES_WORKER
+
+    def is_unstorable(self, offset: int) -> bool:
+        """Whether a message is in quarantine as one after which the state of its session could not be stored."""
+        row = self._read(offset)
+        return row is not None and row["cause"] == NOT_STORABLE
 
     def count(self, batch: int) -> int:
         """The number of rows of a batch."""

@@ -19,7 +19,7 @@ from lockstep.model.position import SegmentRef
 from lockstep.model.record import Record, read_headers
 from lockstep.model.state_types import StateTypeSchema
 from lockstep.state.changelog import Segment, StateDamaged, StateVersion, read_segment
-from lockstep.state.codec import CurrentValue, StateMigrator, StateSchema
+from lockstep.state.codec import CurrentValue, StateMigrator, StateNotOfItsType, StateSchema
 from lockstep.state.timers import AGENDA, CLOCK, HELD, BufferedMessage
 from lockstep.state.values import ROWS, MapStateStore, is_session, read_versions, split_type_tag
 from lockstep.table.delta_log import Head
@@ -27,6 +27,7 @@ from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NEVER, Held
 from lockstep.verify.gates.base import (
     UNKNOWN_US,
+    SessionMemory,
     Suspension,
     find_buffered,
     is_same_state,
@@ -34,7 +35,9 @@ from lockstep.verify.gates.base import (
     read_stored_form,
     to_stored_form,
 )
+from lockstep.verify.gates.other_class import OtherClass
 from lockstep.verify.ledger import LedgerRange
+from lockstep.verify.lookups import NotReproducible
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.sessions import NO_MESSAGE_US, Session
@@ -201,6 +204,7 @@ class StoredState:
         self._entries: dict[str, bytes] = {}
         self._system = StoredSystemEntries()
         self._typed: StateMigrator[object] | None = None
+        self.other: OtherClass | None = None
         self.compared = 0
         self.unreadable = False
 
@@ -245,7 +249,8 @@ class StoredState:
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
             seen_us, at = self._system.clock(session)
-            held = folding.sessions[session] = Session(read_stored_form(gate), state, seen_us=seen_us, at=at)
+            known = read_stored_form(gate) if self.other is None else self.other.read(gate)
+            held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
             folding.applying.save(held)
             self._hold_again(session, held, row, folding)
             folding.due.note_at(session, self._system.noted_us(session))  # may be of another declaration
@@ -307,15 +312,28 @@ class StoredState:
                 words = ("no state", "a state")
                 self._differs(row, session, words[held is not None], words[stored is not None])
             return
-        value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
+        try:
+            value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
+        except StateNotOfItsType as error:  # the stream applied a message that it should have refused
+            self._differs(row, session, f"a state that can be stored, not {_short(held.state)}", error.reason)
+            return
         folding.applying.save(held, value)
         if value == stored and not self._schema.tables:
             return
         gate, state = self._decoded(session, stored)
-        if not is_same_state(gate, held.known, folding.waits_before(session)):
+        if not self._is_same(gate, held.known, folding.waits_before(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
             self._differs(row, session, _short(held.state), _short(state))
+
+    def _is_same(self, gate: object, known: SessionMemory, before: int) -> bool:
+        """Whether a stored gate equals the fold's; one that another class has left does once it is taken over."""
+        if self.other is None or is_same_state(gate, known, before):
+            return is_same_state(gate, known, before)
+        try:
+            return is_same_state(self.other.take_over(gate), known, before)
+        except NotReproducible:
+            return False
 
     def _differs(self, row: LedgerRange, session: str | None, expected: str, found: str) -> None:
         where = f"{'' if session is None else f'session {session!r} '}after batch {row.batch}: {expected}"

@@ -15,6 +15,7 @@ import msgspec
 
 from lockstep.declare.decoders.base import Registry
 from lockstep.declare.discovery import digest_code
+from lockstep.declare.stream import format_integrity
 from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
@@ -24,6 +25,7 @@ from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
 from lockstep.verify.gates.classes import RulesInForce, make_rules
+from lockstep.verify.gates.other_class import OtherClass, find_first_judged
 from lockstep.verify.kafka_reader import TOGETHER_MAX, BufferedRange, KafkaTopicLog, WantedRange, find_offset
 from lockstep.verify.ledger import (
     Key,
@@ -35,7 +37,7 @@ from lockstep.verify.ledger import (
     make_chains,
     read_stored,
 )
-from lockstep.verify.lookups import LookupVersions, RangeLookups
+from lockstep.verify.lookups import LookupVersions, NotReproducible, RangeLookups
 from lockstep.verify.origin import check_origin
 from lockstep.verify.partition import PartitionInputs, PartitionProof
 from lockstep.verify.replay import Replay
@@ -332,6 +334,7 @@ class _Proving:
     ) -> None:
         self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
         self._integrity, self._absent, self._head = stream.integrity, stored.absent, stored.head
+        self._class = format_integrity(stream.integrity)
         self._quarantine, self._late = stored.quarantine, stored.late
         self._homes: dict[tuple[str, str], int] = {}
         self._compacted: frozenset[str] = frozenset()
@@ -391,6 +394,8 @@ class _Proving:
         for chain, kept in group:
             provable = find_first_provable(chain.ranges, kept.first)
             reproducible, gone = self._lookups.find_first_reproducible(chain.ranges)
+            judged, other = find_first_judged(chain.ranges, self._head.policies, self._class)
+            reproducible, gone = (judged, other) if judged > reproducible else (reproducible, gone)
             gone = gone if reproducible > provable else ""  # of what Kafka has no more nothing can be proven anyway
             if gone:
                 self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {gone}")
@@ -413,10 +418,16 @@ class _Proving:
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
         """The proof of a partition from one of its ranges on, with the state stored before it."""
         parts = self._parts(chain, first)
+        if any(each.integrity not in {"", self._class} for each in self._head.policies):
+            parts.stored.other = OtherClass(self._integrity, suspends=lambda: parts.folding.suspends)
         if first > 0:
             before = chain.ranges[first - 1]
             try:
                 parts.stored.begin(before, parts.folding)
+            except NotReproducible as other:
+                self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {other}")
+                self._not_again(chain, f"{other}: order and counts only")
+                return None
             except StateError as error:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
                 self._violations.add(

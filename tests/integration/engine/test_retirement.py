@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 import time
 from datetime import timedelta
@@ -17,7 +18,7 @@ from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.erase import EraseRequest, erase_session, read_context
 from lockstep.operations.housekeeping import run_housekeeping
-from lockstep.operations.inspect.plan import plan_restart
+from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.retire import RetirementRefused, retire_topic
 from lockstep.table.ledger import read_ledger
@@ -140,6 +141,64 @@ def test_a_later_run_looks_after_retired_topics_and_a_re_created_one_is_new(feed
     assert len(runs.rows(kept)) == 5
     notes = [note for row in read_table(runs.folders.ledger).to_pylist() for note in row["accepted"]]
     assert [(note["kind"], note["who"], note["why"]) for note in notes] == [("retire", "ann", "no longer sent")] * 2
+
+
+def planned(runs: LocalRuns) -> list[tuple[str, int, str, int]]:
+    """What the plan of a restart says of each partition."""
+    parts = plan_restart(runs.stream, runs.settings).partitions
+    return [(part.topic.rpartition(".")[2], part.partition, part.action, part.start) for part in parts]
+
+
+def test_the_plan_says_which_retired_topics_a_run_reads_again(feed: Feed, runs: LocalRuns) -> None:
+    names = ("again", "gone", "grows", "sent", "silent")
+    topics = {name: feed.create(name) for name in names}
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    for topic in topics.values():
+        send_old(feed, topic, session(2))
+    runs.run()
+    for topic in topics.values():
+        retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    feed.delete(topics["gone"])
+    feed.delete(topics["again"])
+    feed.create_again("again")
+    feed.send(topics["again"], session(1))
+    feed.send(topics["sent"], [update(4, a=7)])
+    feed.grow(topics["grows"], 2)
+    feed.append(topics["grows"], [ProducerRecord("t", value) for value in session(1)], partition=1)
+    assert planned(runs) == [
+        ("again", 0, "add", 0),
+        ("again", 0, "keep aside", 3),
+        ("gone", 0, "keep aside", 3),
+        ("grows", 0, "read again", 3),
+        ("sent", 0, "read again", 3),
+        ("silent", 0, "keep aside", 3),
+    ]
+    found = plan_restart(runs.stream, runs.settings)
+    assert [why for part in found.partitions if "offsets 3 to 3" in (why := part.why)] == [
+        "retired, and messages have come: offsets 3 to 3"
+    ]
+    assert (found.added, found.kept_aside) == ((topics["again"],), (topics["gone"], topics["silent"]))
+    assert [finding.cause for finding in found.findings] == ["partitions grew"]
+    ranges = {(item.topic, item.start, item.until) for item in plan_next_batch(runs.stream, runs.settings).ranges}
+    assert ranges == {(topics["again"], 0, 2), (topics["sent"], 3, 4)}
+    runs.run()
+    latest = {name: changes(runs, topic)[-1] for name, topic in topics.items()}
+    assert latest == {"again": "added", "gone": "retired", "grows": "grown", "sent": "re-added", "silent": "retired"}
+
+
+def test_a_retired_topic_that_the_pattern_leaves_out_is_not_read_again(feed: Feed, runs: LocalRuns) -> None:
+    left, read = feed.create("left"), feed.create("read")
+    for topic in (left, read):
+        send_old(feed, topic, session(2))
+    runs.run()
+    retire_topic(runs.handle, left, who="ann", why="another stream reads it")
+    feed.send(left, [update(4, a=7)])
+    runs = runs.of(dataclasses.replace(runs.stream, topics=Topics(pattern=feed.pattern, exclude=re.escape(left))))
+    assert planned(runs) == [("left", 0, "keep aside", 3), ("read", 0, "go on", 3)]
+    runs.run()
+    assert changes(runs, left) == ["added", "retired"]
+    assert len(runs.rows(left)) == 4
+    assert all(row.gone_since is None for row in runs.handle.positions.values())
 
 
 def test_a_message_in_a_partition_that_a_retired_topic_got_brings_the_topic_back(feed: Feed, runs: LocalRuns) -> None:

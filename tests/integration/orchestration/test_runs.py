@@ -6,9 +6,10 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster import AssetKey, DagsterInstance, DagsterRun
+from dagster import AssetKey, DagsterEventType, DagsterInstance, DagsterRun
 from deltalake import DeltaTable
 
+from lockstep.declare.rules import BUILT_IN
 from lockstep.orchestration.names import OUTCOME_TAG
 from tests.support.installation import Installation, wait_until
 
@@ -49,6 +50,19 @@ def test_a_run_of_what_is_there_commits_it_all_and_tells_dagster(read: Installat
         rows,
         "all that was available is committed",
     )
+
+
+def test_materialize_reads_what_is_there_runs_the_checks_and_ends(read: Installation) -> None:
+    """As the button on the page of the asset does: without configuration, and with the checks."""
+    read.produce("clicked", 0, 100)
+    desired = read.head().desired
+    run = read.start("asset", "materialize", "--select", "order_books/table")
+    assert run.wait() == 0, run.said()
+    assert (read.position("clicked"), read.head().desired) == (100, desired)
+    with read.dagster() as instance:
+        (ended, *_) = instance.get_runs()
+        checked = instance.get_records_for_run(ended.run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION).records
+    assert len(checked) >= len(BUILT_IN)
 
 
 @pytest.fixture

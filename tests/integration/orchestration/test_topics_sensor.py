@@ -83,7 +83,7 @@ def watched(broker: Broker, topic_family: str, tmp_path: Path) -> Iterator[Watch
 def test_a_stream_that_never_ran_is_not_started(watched: Watched) -> None:
     tick = watched.tick()
     assert tick.run_requests == []
-    assert "no table yet: materialize it once" in str(tick.skip_message)
+    assert "no table yet: launch its job once" in str(tick.skip_message)
 
 
 def test_a_failed_read_is_no_news_and_keeps_the_cursor(tmp_path: Path) -> None:

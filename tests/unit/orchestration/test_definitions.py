@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from dagster import AssetKey, DagsterInstance, Definitions, RepositoryDefinition, TableSchema
 
+from assets.order_books import order_books
+from lockstep import AvailableNow
 from lockstep.declare.rules import BUILT_IN
+from lockstep.orchestration.table_asset import choose_effective_trigger
 
 ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
@@ -55,6 +58,22 @@ def test_a_run_configuration_that_the_launchpad_takes_and_the_stream_does_not_is
     )
     assert run is not None
     assert run.tags["dagster/max_retries"] == "0"
+
+
+def test_materialize_ends_and_checks_while_the_job_of_a_stream_goes_on(location: Definitions) -> None:
+    """Checks behind a step that does not end would be shown as in progress, and never run."""
+    table, whole = AssetKey(["order_books", "table"]), location.resolve_implicit_global_asset_job_def()
+    clicked, job = whole.get_subset(asset_selection={table}), location.resolve_job_def("order_books_stream")
+    both = whole.get_subset(
+        asset_selection={table, AssetKey(["order_books", "compaction"])}, asset_check_selection=set()
+    )
+    ends = {
+        (name, asked): isinstance(choose_effective_trigger(order_books, of, available_now=asked), AvailableNow)
+        for name, of in {"clicked": clicked, "job": job, "both": both}.items()
+        for asked in (None, True, False)
+    }
+    never_ending = [each for each, is_bounded in ends.items() if not is_bounded]
+    assert never_ending == [("clicked", False), ("job", None), ("job", False)]
 
 
 def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition) -> None:

@@ -13,8 +13,11 @@ from dagster_shared.error import SerializableErrorInfo
 
 from assets.order_books import order_books
 from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
+from lockstep.engine.driver.startup import NotWanted, WriterStartup
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.lifecycle import set_by_claim
 from lockstep.orchestration.launch import (
     QUEUE_DAEMON,
     StartFailed,
@@ -30,11 +33,13 @@ from lockstep.orchestration.names import (
     EPOCH_TAG,
     NONE,
     OUTCOME_TAG,
+    RETRY_NUMBER_TAG,
     SUPERVISOR,
     make_automatic_tags,
 )
-from lockstep.orchestration.table_asset import RETRY_NUMBER_TAG, find_copied_tags, find_launch
+from lockstep.orchestration.table_asset import find_copied_tags, find_launch, find_request_tag
 from lockstep.table.commit import commit_claim
+from lockstep.table.create import open_tables
 from lockstep.table.delta_log import Desired
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
 
@@ -161,14 +166,43 @@ def test_a_reexecution_has_no_tags_that_are_true_of_its_original_alone(instance:
     assert find_launch(by_dagster).automatic
 
 
-def test_a_retry_of_a_reexecution_by_a_person_is_not_automatic(instance: DagsterInstance) -> None:
-    original = made(instance, DagsterRunStatus.FAILURE, **make_automatic_tags(SUPERVISOR, "gone", 7))
-    by_a_person = reexecuted(instance, original)
-    instance.add_run_tags(by_a_person.run_id, find_copied_tags(by_a_person))
-    found = instance.get_run_by_id(by_a_person.run_id)
+def noted(instance: DagsterInstance, run: DagsterRun, folders: StreamFolders) -> DagsterRun:
+    """A run after it has corrected its tags, as its step does first."""
+    instance.add_run_tags(run.run_id, find_copied_tags(run) | find_request_tag(run, folders))
+    found = instance.get_run_by_id(run.run_id)
     assert found is not None
-    launch = find_launch(reexecuted(instance, found, **{RETRY_NUMBER_TAG: "1"}))
-    assert (launch.automatic, launch.cause) == (False, f"re-execution of {original.run_id[:8]}")
+    return found
+
+
+def test_a_retry_of_a_reexecution_by_a_person_is_of_the_request_of_that_person(
+    instance: DagsterInstance, folders: StreamFolders
+) -> None:
+    original = made(instance, DagsterRunStatus.FAILURE, **make_automatic_tags(SUPERVISOR, "gone", 7))
+    by_a_person = noted(instance, reexecuted(instance, original), folders)
+    launch = find_launch(reexecuted(instance, by_a_person, **{RETRY_NUMBER_TAG: "1"}))
+    expected = (False, 0, f"re-execution of {original.run_id[:8]}")
+    assert (launch.automatic, launch.wished_version, launch.cause) == expected
+
+
+def test_a_stop_since_a_person_launched_a_run_outlives_the_retry_of_the_run(
+    instance: DagsterInstance, folders: StreamFolders
+) -> None:
+    """A retry that counted as launched by a person set the desired state to running again."""
+    output = open_tables(folders, make_table_schema(order_books.types.row), "cluster")
+    by_hand = noted(instance, made(instance, DagsterRunStatus.FAILURE), folders)
+    output.commit(commit_claim(0, output.table_id, anything, desired=Desired.RUNNING))
+    set_by_claim(output, 1, Desired.STOPPED, "maintenance")
+    retry = reexecuted(instance, by_hand, **{RETRY_NUMBER_TAG: "1"})
+    assert find_request_tag(retry, folders) == {}
+    with pytest.raises(NotWanted, match="stopped"):
+        WriterStartup(order_books, folders, "cluster", launch=find_launch(retry), never_ending=True)
+
+
+def test_a_retry_of_a_run_that_never_said_as_of_when_it_was_wanted_is_automatic(instance: DagsterInstance) -> None:
+    by_hand = made(instance, DagsterRunStatus.FAILURE)
+    launch = find_launch(reexecuted(instance, by_hand, **{RETRY_NUMBER_TAG: "1"}))
+    assert launch.automatic
+    assert launch.cause.endswith(f", a retry of {by_hand.run_id}")
 
 
 def test_a_start_that_another_run_forestalled_is_a_start(

@@ -29,7 +29,14 @@ from lockstep.engine.driver.handover import (
 )
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
-from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, OUTCOME_TAG
+from lockstep.orchestration.names import (
+    AUTOMATIC_TAG,
+    CAUSE_TAG,
+    EPOCH_TAG,
+    OUTCOME_TAG,
+    PARENT_RUN_TAG,
+    RETRY_NUMBER_TAG,
+)
 from lockstep.orchestration.shared_tick import SharedCursor
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, SupervisorCursor
@@ -275,6 +282,19 @@ def test_a_person_who_terminates_a_start_before_it_claims_has_stopped_the_stream
     supervised.claim()
     run = supervised.run(DagsterRunStatus.NOT_STARTED, tags={AUTOMATIC_TAG: asked_by, EPOCH_TAG: "1"})
     supervised.instance.report_run_canceled(run)
+    assert requests(supervised.looks()) == [0] * POLLS
+    assert supervised.head.desired is Desired.STOPPED
+
+
+def test_a_person_who_terminates_the_retry_of_a_run_by_hand_has_stopped_the_stream(supervised: Supervised) -> None:
+    """It had not begun: it was no writer, and no sensor had asked for it."""
+    supervised.claim()
+    run = supervised.run(DagsterRunStatus.FAILURE)
+    supervised.dead_writer(run)
+    tags = {PARENT_RUN_TAG: run.run_id, RETRY_NUMBER_TAG: "1"}
+    retry = supervised.run(DagsterRunStatus.NOT_STARTED, tags=tags)
+    assert requests(supervised.looks()) == [0] * POLLS
+    supervised.instance.report_run_canceled(retry)
     assert requests(supervised.looks()) == [0] * POLLS
     assert supervised.head.desired is Desired.STOPPED
 

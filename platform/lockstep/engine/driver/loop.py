@@ -90,9 +90,8 @@ class MicroBatchLoop:
         """
         selected = context.stream.topics.select(row.topic for row in claimed.known.values())
         self._context, self._writer = context, claimed.writer
-        self._monitor = ClusterMonitor(
-            context, selected, find_retired_topics(claimed.known.values()), lambda: _is_stop_asked(context, claimed)
-        )
+        retired = find_retired_topics(claimed.known.values()) & selected
+        self._monitor = ClusterMonitor(context, selected, retired, lambda: _is_stop_asked(context, claimed))
         check_topics_fit(context.stream, self._monitor.view)
         begun, view = {topic_id for topic_id, _ in claimed.known}, self._monitor.view
         new = [topic for topic in view.topics.values() if topic.topic_id not in begun]

@@ -290,6 +290,7 @@ class Subscription:
         others = {key: row for key, row in known.items() if key not in self.positions}
         self._others = {key: read_position(row) for key, row in others.items()}
         self._retired = {key for key, row in others.items() if row.retired}
+        self._left_out = {key for key in self._retired if others[key].topic not in selected}
         self._gone = {
             key: position
             for key, position in self._others.items()
@@ -404,13 +405,13 @@ class Subscription:
             LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
 
     def note_gone(self, topic_ids: Collection[str], now_us: int) -> None:
-        """Note since when Kafka has not had each retired topic.
+        """Note since when Kafka has not had each retired topic; not of those that the pattern leaves out now.
 
         Args:
             topic_ids: Ids of the topics that Kafka has.
             now_us: The time now.
         """
-        for key in self._retired:
+        for key in self._retired - self._left_out:
             is_there, was_gone = key[0] in topic_ids, self._others[key].gone_since_us is not None
             if is_there is was_gone:
                 self._note_gone(key, None if is_there else now_us)

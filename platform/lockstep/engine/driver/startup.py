@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from lockstep.declare.discovery import digest_code
-from lockstep.declare.stream import AnyStream
+from lockstep.declare.stream import AnyStream, format_integrity
 from lockstep.declare.transform import find_migration
 from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
 from lockstep.engine.driver.lookup_pins import find_newest_versions
@@ -178,7 +178,9 @@ class WriterStartup:
         self._refuse(self.head)
         find_newest_versions(stream, folders)
         check_state_types(stream, folders, read_positions(folders, self.head).values())
-        self._deployed = Deployed(find_code_digest(stream), find_policy(stream.integrity))
+        self._deployed = Deployed(
+            find_code_digest(stream), find_policy(stream.integrity), format_integrity(stream.integrity)
+        )
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="startup")
         self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
         self._whole = self._pool.submit(refuse_torn, folders)

@@ -313,6 +313,7 @@ class DeferredEvents:
         timing, on_timer = cast("EventTimers", self.timing), self.compiled.hooks.on_timer
         if on_timer is not None:
             self._emit_timer_rows(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
+            self._check_storable(session)
         if timing.timer_us(entry) <= due_us:
             raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
         self.timer_of = None
@@ -352,7 +353,12 @@ class DeferredEvents:
             self._emit(self.compiled.on_update(entry.state, body, record))
         self._judge.counts.released += 1
         self._prove(record, envelope, at, len(self._emission.rows) - before)
+        self._check_storable(envelope.session)
         self.subject = None
+
+    def _check_storable(self, session: str) -> None:
+        if session in self.without.unstorable:
+            self._sessions.check_storable(session)
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Reject buffered messages that cannot be applied: a refused one, and those that follow it."""

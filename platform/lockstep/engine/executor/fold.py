@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from traceback import TracebackException
@@ -146,7 +147,7 @@ class RangeFold:
         self._applying.timing, self._applying.without = self._timing, self._without
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
-        if compiled.columns is not None and self._timing is None:
+        if compiled.columns is not None and self._timing is None and not self._without.unstorable:
             self.chunks = ChunkFold(compiled.columns, position, state, self.sessions, self.emission)
 
     @property
@@ -189,12 +190,23 @@ class RangeFold:
             self._guarded(lambda: self._undecodable(self._record_of(messages[0]), CRASHES_WORKER))
         elif first in self._without.refused:
             self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
+        elif self._without.unstorable:
+            for message in messages:
+                if isinstance(self.outcome, FoldCompleted):
+                    self._guarded(partial(self._fold_checked, message))
         else:
             self._guarded(lambda: self._fold_chunk(messages))
 
     def _fold_chunk(self, messages: Sequence[Message]) -> None:
         if self.chunks is None or not self.chunks.fold(messages):
             self._fold(messages)
+
+    def _fold_checked(self, message: Message) -> None:
+        """Fold one message, and refuse it if the state of its session cannot be stored after it."""
+        self._fold([message])
+        session = find_session(self._compiled, self._record_of(message))
+        if session in self._without.unstorable:
+            self.sessions.check_storable(session)
 
     def _suspend_up_to(self, offset: int) -> None:
         """Suspend the sessions that began before a gap that lies before an offset."""

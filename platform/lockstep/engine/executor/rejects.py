@@ -47,12 +47,14 @@ class Exclusions(msgspec.Struct, frozen=True):
         failed_buffered: Those of them that were refused on release from the buffer.
         suspend_at: Offsets before which all sessions are suspended, ascending: ends of gaps.
         killing: Offsets of messages that kill their worker; not even decoded.
+        unstorable: Sessions whose states could not be stored: they are checked after each of their messages.
     """
 
     refused: Mapping[int, Finding] = {}
     failed_buffered: Mapping[int, Finding] = {}
     suspend_at: tuple[int, ...] = ()
     killing: tuple[int, ...] = ()
+    unstorable: frozenset[str] = frozenset()
 
     def with_failed(self, failed: MessageFailed) -> Exclusions:
         """These, and a message that failed in the fold with these.

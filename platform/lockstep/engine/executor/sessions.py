@@ -7,17 +7,21 @@ from hashlib import blake2b
 from typing import cast
 
 from lockstep.engine.executor.compiled_stream import CompiledStream
+from lockstep.errors import Violation
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.multipart import OpenMultipart, is_spread
 from lockstep.integrity.suspension import Opened, mark_suspended
 from lockstep.integrity.verdict import Gate, GateState, Verdict
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Record
+from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
 from lockstep.state.timers import MessageBuffer
 
 DIGEST_BYTES = 8
+NOT_STORABLE = "state not storable"
+"""Cause of the finding about a message after which the state of its session cannot be stored."""
 
 
 class Sessions:
@@ -111,6 +115,20 @@ class Sessions:
         elif is_spread(gate):
             entry.gate = cast("OpenMultipart", gate)["g"]
         return held
+
+    def check_storable(self, session: str) -> None:
+        """Refuse the message that has just been applied to a session, if the state cannot be stored after it.
+
+        Raises:
+            Violation: A value of the state is beyond what can be stored.
+            StateNotOfItsType: The fold left an object of another type there: no message is to blame.
+        """
+        try:
+            self._state.check_storable(session)
+        except StateNotOfItsType as error:
+            if not error.is_of_value:
+                raise
+            raise Violation("a state that can be stored", error.reason, NOT_STORABLE) from error
 
     def is_suspended(self, session: str, entry: SessionEntry[object]) -> bool:
         """Whether a session waits for its next snapshot."""

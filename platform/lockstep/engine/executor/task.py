@@ -50,9 +50,10 @@ from lockstep.kafka.reader import (
     read_ranges,
 )
 from lockstep.model.finding import Finding, Hole
-from lockstep.model.position import Position, SegmentRef, SuspendedSession
+from lockstep.model.position import Key, Position, SegmentRef, SuspendedSession
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import StateFileWriter, make_state_version
+from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionCache
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
@@ -171,7 +172,18 @@ class KafkaSource:
 
 @dataclass(frozen=True)
 class RangeOpener:
-    """Opens state and fold of a range; closed with the task. `latest_us`: later event times are rejected as absurd."""
+    """Opens state and fold of a range; closed with the task.
+
+    Attributes:
+        job: What all tasks of the run share.
+        log: Source of the messages.
+        generation: The lineage of batches.
+        compiled: The stream.
+        local_stores: The local stores of its state.
+        stack: Closes what was opened.
+        latest_us: Later event times are rejected as absurd.
+        unstorable: Sessions whose states an earlier try of the task could not store, by partition.
+    """
 
     job: JobSpec
     log: MessageSource
@@ -180,12 +192,13 @@ class RangeOpener:
     local_stores: LocalStorePool
     stack: ExitStack
     latest_us: int
+    unstorable: Mapping[Key, frozenset[str]]
 
     def open(self, planned: PlannedRange, bounds: FoldBounds | None = None) -> RangeInProgress:
         """A range, ready to fold: as it was planned, or within narrower bounds."""
-        as_planned = FoldBounds(planned.until, Exclusions(killing=planned.killing), beyond=planned.beyond)
-        bounds = bounds or as_planned
         position = planned.position
+        without = Exclusions(killing=planned.killing, unstorable=self.unstorable.get(position.key, frozenset()))
+        bounds = bounds or FoldBounds(planned.until, without, beyond=planned.beyond)
         address = make_state_version(self.generation, position)
         opened = PartitionState.open(
             address, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
@@ -506,11 +519,25 @@ def run_task_safely(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log:
     5. Write the rows, in order of topic id, partition and offset; at the same time the rejected messages and the
        changed state, as most of either is compressing and waiting for the disk.
     6. Return the result.
+    7. Where a value of a message made the state of its session one that cannot be stored, begin again, and check that
+       session after each of its messages: the first one to blame is treated as one on which the transform raised.
     """
-    started = time.process_time()
+    started, unstorable = time.process_time(), dict[Key, frozenset[str]]()
     with _COLLECTOR.pause():
-        result = _process_bin(job, task, compiled, log)  # 1 to 6
-    return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
+        while True:
+            try:
+                result = _process_bin(job, task, compiled, log, unstorable)  # 1 to 6
+                return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
+            except StateNotOfItsType as error:
+                _note_unstorable(error, unstorable)  # 7
+
+
+def _note_unstorable(error: StateNotOfItsType, unstorable: dict[Key, frozenset[str]]) -> None:
+    """Add the sessions of an error to those that are checked; raises it where the messages are not to blame."""
+    key, known = error.partition, unstorable.get(error.partition or ("", 0), frozenset[str]())
+    if key is None or error.sessions <= known:
+        raise error
+    unstorable[key] = known | error.sessions
 
 
 _COLLECTOR: Final = CollectorSchedule()
@@ -520,14 +547,20 @@ _LOOKUPS: Final = LookupCache()
 """Of this worker: loading a version takes longer than most batches."""
 
 
-def _process_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
+def _process_bin(
+    job: JobSpec,
+    task: TaskSpec,
+    compiled: CompiledStream,
+    log: MessageSource,
+    unstorable: Mapping[Key, frozenset[str]],
+) -> TaskResult:
     with ExitStack() as stack:
         if task.batch.lookups:
             loaded = _LOOKUPS.load(compiled.lookups, job.lookups, task.batch.lookups)
             stack.enter_context(bind_lookups(loaded))
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
-        opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us)
+        opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us, unstorable)
         ranges = [opener.open(planned) for planned in task.ranges]  # 1
         read_and_fold(opener, ranges)  # 2
         ranges = [finalize_range(work, opener) for work in ranges]  # 3, 4

@@ -17,7 +17,7 @@ from lockstep.engine.driver.startup import check_state_types
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import StateError, TableError
 from lockstep.integrity.resume_options import make_resume_command
-from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding
@@ -81,7 +81,7 @@ class RestartedPartition(msgspec.Struct, frozen=True):
     Attributes:
         topic: Name of the topic.
         partition: Partition number.
-        action: "add", "go on", "wait", "keep aside" or "audit".
+        action: "add", "go on", "read again" (a retired topic), "wait", "keep aside" or "audit".
         start: First offset to be read, or to be kept.
         why: The reason.
     """
@@ -101,7 +101,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
         takes_over: How it would find the previous writer.
         refused: Why it would not start at all; empty when it would.
         added: Topics that are read for the first time.
-        kept_aside: Topics of the ledger that would not be read; their positions stay in it.
+        kept_aside: Topics of the ledger that would not be read, under any topic id; their positions stay in it.
         partitions: Every partition, by topic and number.
         findings: Findings of the first audit; a class that promises completeness would halt.
         changes: Changes by declared types: columns added, state migrated when touched.
@@ -122,13 +122,14 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """The ledger and Kafka, as a new run would see them."""
+    """The ledger and Kafka, as a new run would see them; `topics` are those of the view, and the retired ones."""
 
     head: Head
     known: Mapping[Key, LedgerRow]
     view: ClusterView
     selected: frozenset[str]
-    joined: Mapping[Key, int]
+    partitions: Subscription
+    topics: Mapping[str, Topic]
 
 
 def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
@@ -141,8 +142,7 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
         TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
-    partitions = Subscription(seen.known, seen.view, seen.selected, seen.joined)
-    head = seen.head
+    head, partitions = seen.head, seen.partitions
     plan = plan_batch(
         PlanInput(
             batch=make_batch_identity(Writer(epoch=head.epoch, generation=head.generation), head),
@@ -165,8 +165,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
-    partitions = Subscription(seen.known, seen.view, seen.selected, seen.joined)
-    begun = {row.topic for row in seen.known.values()}
+    partitions, begun = seen.partitions, {row.topic for row in seen.known.values() if not row.retired}
     read = [_read(position, seen) for position in partitions.positions.values()]
     aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
     waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
@@ -178,7 +177,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
         refused=_refused(stream, settings, seen.head) or unusable or wrong,
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
-        kept_aside=tuple(sorted({item.topic for item in aside})),
+        kept_aside=tuple(sorted({item.topic for item in aside} - {item.topic for item in read})),
         partitions=tuple(listed),
         findings=audit_positions(partitions.known, seen.view),
         changes=changes,
@@ -237,8 +236,14 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
     handle = StreamHandle(stream, settings)
     head = handle.head or Head(stream=stream.name, cluster_id=handle.cluster.cluster_id())
     selected = stream.topics.select(row.topic for row in handle.positions.values())
-    view = handle.cluster.view((handle.selected | selected) - handle.retired)
-    return _Seen(head, handle.positions, view, selected, handle.joined)
+    names = (handle.selected | selected) - handle.retired
+    view, retired = handle.cluster.view(names), handle.cluster.view(handle.selected & handle.retired)
+    partitions = Subscription(handle.positions, view, selected, handle.joined)
+    if revived := partitions.find_revived(retired):
+        view = handle.cluster.view(names | revived)
+        partitions.read_again(view)
+        partitions.take_up(view, handle.joined)
+    return _Seen(head, handle.positions, view, selected, partitions, {**retired.topics, **view.topics})
 
 
 def _preview(
@@ -262,28 +267,39 @@ def _preview(
 
 
 def _read(position: Position, seen: _Seen) -> RestartedPartition:
+    """A partition that a new run would read."""
     if position.key in seen.known:
-        why = f"the position in the ledger (batch {seen.known[position.key].batch})"
-        return RestartedPartition(position.topic, position.partition, "go on", position.next_offset, why)
-    first, joined = (
-        "new: read from its first offset",
-        "new: joined as Topics.start declares, each session from a snapshot",
-    )
-    why = joined if position.joined_at else first
-    return RestartedPartition(position.topic, position.partition, "add", position.next_offset, why)
+        row = seen.known[position.key]
+        action, why = _again(row, seen) if row.retired else ("go on", f"the position in the ledger (batch {row.batch})")
+    else:
+        first, joined = "read from its first offset", "joined as Topics.start declares, each session from a snapshot"
+        what = "re-created" if position.topic in seen.selected else "new"
+        action, why = "add", f"{what}: {joined if position.joined_at else first}"
+    return RestartedPartition(position.topic, position.partition, action, position.next_offset, why)
+
+
+def _again(row: LedgerRow, seen: _Seen) -> tuple[str, str]:
+    ends = seen.view.ends.get((row.topic_id, row.partition))
+    if ends is not None and ends.high_watermark > row.until:
+        return "read again", f"retired, and messages have come: offsets {row.until} to {ends.high_watermark - 1}"
+    return "read again", "retired; the log of another partition of the topic, or this one's end, has changed since"
 
 
 def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
     """A partition of the ledger that a new run would not read."""
+    now = seen.topics.get(row.topic)
     if row.topic not in seen.selected:
-        why = "the stream's pattern does not select it any more; its position stays in the ledger"
-        return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
-    if row.retired:
-        why = "retired: read again when a message arrives, or gone"
-        return RestartedPartition(row.topic, row.partition, "keep aside", row.until, why)
-    now = seen.view.topics.get(row.topic)
-    what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
-    return RestartedPartition(row.topic, row.partition, "audit", row.until, f"the topic {what}")
+        action, why = "keep aside", "the stream's pattern does not select it any more; its position stays in the ledger"
+    elif row.retired and now is None:
+        action, why = "keep aside", "retired, and not in Kafka any more: it stays retired"
+    elif row.retired and now is not None and now.topic_id != row.topic_id:
+        action, why = "keep aside", f"retired: its topic was deleted, and {now.topic_id} has the name now"
+    elif row.retired:
+        action, why = "keep aside", "retired, and no message has come since: it is read again when one comes"
+    else:
+        what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
+        action, why = "audit", f"the topic {what}"
+    return RestartedPartition(row.topic, row.partition, action, row.until, why)
 
 
 def _waiting(topic: str, seen: _Seen) -> RestartedPartition:
