@@ -153,10 +153,15 @@ def find_coded(runs: Sequence[pa.Table]) -> list[str]:
 def share_dictionaries(rows: pa.Table, last: pa.Table, coded: Iterable[str]) -> pa.Table:
     """The rows of a run with the dictionaries of the last run in some columns."""
     for name in coded:
-        n, column, texts = rows.schema.get_field_index(name), rows.column(name).chunk(0), last.column(name).chunk(0)
-        same: Any = pa.DictionaryArray.from_arrays(column.indices, texts.dictionary, safe=False)
+        n, column, known = rows.schema.get_field_index(name), _get_chunk(rows, name), _get_chunk(last, name)
+        same: Any = pa.DictionaryArray.from_arrays(column.indices, known.dictionary, safe=False)
         rows = rows.set_column(n, rows.schema.field(n), same)
     return rows
+
+
+def _get_chunk(rows: pa.Table, name: str) -> Any:
+    """A column of a run, which has one chunk."""
+    return rows.column(name).chunk(0)
 
 
 def _find_dictionaries(schema: pa.Schema) -> list[str]:

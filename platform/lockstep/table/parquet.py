@@ -301,8 +301,8 @@ NAMED_MAX = 5
 ParquetCodec = Literal["zstd", "snappy", "none"]
 
 COMPRESSION_LEVEL = 1
-"""zstd's fastest usual level, for compacted files too: numbers are differences and texts codes before zstd sees them, so
-level 3 makes an hour at most 2 % smaller, for up to a sixth of the time to write it (measured)."""
+"""zstd's fastest usual level, for compacted files too: numbers are differences and texts are codes before zstd sees
+them, so level 3 makes an hour at most 2 % smaller, for up to a sixth of the time to write it (measured)."""
 
 BATCH_ROWS = 4_096
 """Rows that the writer encodes at once: with Parquet's 1,024 codes cost a half more to write, with 16,384 a hundredth
