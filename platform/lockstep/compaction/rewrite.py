@@ -431,7 +431,8 @@ def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
         prefix=OPEN_PREFIX if task.bin.is_minor else COMPACTED_PREFIX,
     ) as writer:
         for rows in regroup_rows(sort_in_order(shared), _group_rows(runs, task.group_rows)):
-            writer.write(rows)
+            # Parquet encodes each slice on its own: with those of 500 partitions that is up to two thirds of the time.
+            writer.write(decode_texts(rows, keep=coded).combine_chunks())
         return writer.finish()
 
 
