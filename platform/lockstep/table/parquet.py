@@ -84,13 +84,19 @@ def find_written_columns(schema: pa.Schema) -> WrittenColumns:
     )
 
 
-@lru_cache(maxsize=16)
-def reads_alike(schema: pa.Schema) -> bool:
+def is_self_describing(schema: pa.Schema) -> bool:
     """Whether Arrow reads the same types from a file of this schema that does not hold the schema itself.
 
     So it is for all columns of a stream's table; large texts, or times of another zone than UTC, are known by the
     schema alone.
     """
+    return _is_read_alike(schema.serialize().to_pybytes())
+
+
+@lru_cache(maxsize=16)
+def _is_read_alike(serialized: bytes) -> bool:
+    # Schemas that differ only in the metadata of a field are equal and have one hash, so they would be no key.
+    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
     found = [_read_schema_back(schema, store_schema=stored) for stored in (True, False)]
     return found[0].equals(found[1], check_metadata=True)
 
@@ -385,7 +391,7 @@ class DataFileWriter:
         self._seen, columns = ColumnStatistics(self._schema), find_written_columns(self._schema)
         self._counted_only, self._rows = counted_only, 0
         # A stored schema with dictionaries would make them of the texts for whoever reads the file by Arrow.
-        needs_schema = not (counted_only or reads_alike(self._schema))
+        needs_schema = not (counted_only or is_self_describing(self._schema))
         written = self._schema if needs_schema else schema
         self._coded = [field.name for field in written if pa.types.is_dictionary(field.type)]
         self._parquet = pq.ParquetWriter(
