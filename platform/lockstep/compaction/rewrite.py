@@ -38,7 +38,7 @@ from lockstep.compaction.row_order import (
 )
 from lockstep.errors import TableError
 from lockstep.storage import Scratch, find_storage
-from lockstep.table.parquet import DataFile, DataFileWriter, decode_texts
+from lockstep.table.parquet import DataFile, DataFileWriter, decode_schema, decode_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +426,7 @@ def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
     shared = [replace(run, rows=share_dictionaries(run.rows, last, coded)) for run in runs]
     with DataFileWriter(
         task.table,
-        decode_texts(last.slice(0, 0), keep=coded).schema,
+        decode_schema(last.schema, keep=coded),
         commit_hour=task.bin.commit_hour,
         prefix=OPEN_PREFIX if task.bin.is_minor else COMPACTED_PREFIX,
     ) as writer:

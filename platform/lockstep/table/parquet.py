@@ -96,7 +96,7 @@ def is_self_describing(schema: pa.Schema) -> bool:
 @lru_cache(maxsize=16)
 def _is_read_alike(serialized: bytes) -> bool:
     # Schemas that differ only in the metadata of a field are equal and have one hash, so they would be no key.
-    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
+    schema = pa.ipc.open_stream(pa.BufferReader(serialized)).schema
     found = [_read_schema_back(schema, store_schema=stored) for stored in (True, False)]
     return found[0].equals(found[1], check_metadata=True)
 
@@ -104,16 +104,26 @@ def _is_read_alike(serialized: bytes) -> bool:
 def _read_schema_back(schema: pa.Schema, *, store_schema: bool) -> pa.Schema:
     content = pa.BufferOutputStream()
     pq.ParquetWriter(content, schema, store_schema=store_schema).close()
-    with pq.ParquetFile(pa.BufferReader(content.getvalue())) as parquet:
-        return parquet.schema_arrow
+    return pq.read_schema(pa.BufferReader(content.getvalue()))
+
+
+def decode_schema(schema: pa.Schema, *, keep: Container[str] = ()) -> pa.Schema:
+    """The schema with texts in the place of dictionaries, except in the columns to keep."""
+    for n, field in enumerate(schema):
+        kind: Any = field.type
+        if pa.types.is_dictionary(kind) and field.name not in keep:
+            schema = schema.set(n, field.with_type(kind.value_type))
+    return schema
 
 
 def decode_texts(rows: pa.Table, *, keep: Container[str] = ()) -> pa.Table:
-    """The rows with the values of dictionaries in their place, except in the columns to keep."""
-    for n, field in enumerate(rows.schema):
-        if pa.types.is_dictionary(field.type) and field.name not in keep:
-            text: Any = field.with_type(field.type.value_type)
-            rows = rows.set_column(n, text, rows.column(n).cast(text.type))
+    """The rows with the texts of dictionaries in their place, except in the columns to keep."""
+    held = rows.schema
+    decoded = decode_schema(held, keep=keep)
+    for n in range(len(held)) if decoded is not held else ():
+        if decoded.field(n) != held.field(n):
+            column: Any = rows.column(n).cast(decoded.field(n).type)
+            rows = rows.set_column(n, decoded.field(n), column)
     return rows
 
 
@@ -383,7 +393,7 @@ class DataFileWriter:
             codec: See `choose_codec`.
         """
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
-        self._table, self._commit_hour, self._schema = table, commit_hour, decode_texts(schema.empty_table()).schema
+        self._table, self._commit_hour, self._schema = table, commit_hour, decode_schema(schema)
         self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
         self._full, self._storage = table / self._path, find_storage(table)
         self._file = self._storage.open_pending(self._full)
