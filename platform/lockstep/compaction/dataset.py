@@ -26,12 +26,14 @@ import pyarrow.parquet as pq
 
 from lockstep.compaction.plan import LARGE_RATIO, TARGET_BYTES
 from lockstep.compaction.proof import digest_rows
-from lockstep.compaction.rewrite import COMPRESSION_LEVEL, ROW_GROUP_BYTES, regroup_rows, widen_schema
+from lockstep.compaction.rewrite import ROW_GROUP_BYTES, regroup_rows, widen_schema
 from lockstep.errors import LockstepError
 from lockstep.storage import find_storage
 
 SUFFIX, POINTER, MANIFEST, STAGING = ".compacted", "current", "_manifest.json", ".staging-"
 GROUP_ROWS_MAX = 1_000_000
+COMPRESSION_LEVEL = 3
+"""zstd's default: a foreign dataset is compacted once and read for years."""
 STALE_SECONDS = 86_400.0
 """Age of a staging folder that a killed compaction left."""
 MODULUS = 2**64

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from lockstep.compaction.plan import LiveFile
 from lockstep.compaction.proof import hash_rows
-from lockstep.compaction.rewrite import COMPRESSION_LEVEL
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -169,9 +168,7 @@ def _write(
     if first is None:
         return None
     prefix = f"{PurePosixPath(file.path).name.partition('-')[0]}-{by.label}"  # what is compacted stays so
-    with DataFileWriter(
-        table, first.schema, commit_hour=file.commit_hour, prefix=prefix, compression_level=COMPRESSION_LEVEL
-    ) as writer:
+    with DataFileWriter(table, first.schema, commit_hour=file.commit_hour, prefix=prefix) as writer:
         for group in filter(len, chain([first], groups)):
             writer.write(group)
             hashes.append(_hash(group))

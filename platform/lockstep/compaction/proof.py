@@ -33,6 +33,9 @@ _NULL = np.uint64(0xD6E8FEB86659FD93)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _BLOCK_ROWS = 16_384
 """128 kB a column: two or three of them fit into a core's second-level cache."""
+_BLOCK_TEXTS = 1_024
+"""Each of their bytes takes five numbers of 64 bits while it is hashed: all texts of a dictionary at once would be
+memory that the system gives and takes back each time."""
 
 
 def digest_rows(rows: pa.Table) -> int:
@@ -148,8 +151,11 @@ def _texts(values: pa.Array[Any]) -> U64:
 def _hash_texts(values: Any) -> U64:
     """Hashes of strings or bytes, none of them null."""
     large: Any = values.cast(pa.large_binary())
-    if not len(large):
-        return np.zeros(0, np.uint64)
+    blocks = [_hash_bytes(large.slice(start, _BLOCK_TEXTS)) for start in range(0, len(large), _BLOCK_TEXTS)]
+    return np.concatenate([np.zeros(0, np.uint64), *blocks])
+
+
+def _hash_bytes(large: Any) -> U64:
     _, offsets, data = large.buffers()
     ends = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1]
     content = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
