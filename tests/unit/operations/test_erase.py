@@ -22,6 +22,7 @@ from lockstep.compaction import erase as rewriting
 from lockstep.compaction.plan import LiveFiles
 from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
+from lockstep.engine.driver.planner import compute_next_hour, find_current_hour
 from lockstep.export import write as write_hours
 from lockstep.export.dataset import list_exported_hours, publish_hour
 from lockstep.operations import erase
@@ -478,6 +479,9 @@ def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -
         add_quarantine(folders, "s1", "s2")
     before, head = read_quarantine(folders), OutputLog(folders.table).base().head
     assert plan_side_tables(folders, head) == ()
+    next_hour = compute_next_hour(find_current_hour())
+    assert plan_side_tables(folders, msgspec.structs.replace(head, hour=next_hour)) == ()  # health counts its files
+    assert plan_side_tables(folders, msgspec.structs.replace(head, hour=compute_next_hour(next_hour)))
     later = msgspec.structs.replace(head, hour="2099-01-01T00")
     (part,) = plan_side_tables(folders, later)
     assert (part.table, len(part.files)) == ("quarantine", 6)
