@@ -33,7 +33,7 @@ from lockstep.table.foreign_commits import refresh
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFile, DataFileWriter
-from lockstep.table.quarantine import ERASED, KILLED_WORKER
+from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")
@@ -271,8 +271,8 @@ def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: s
 
 
 def _redact(row: dict[str, Any]) -> dict[str, Any]:
-    """What stays of a message: the proof must know whether a worker may be given it again."""
-    found = row["found"] if row["found"] == KILLED_WORKER else None
+    """What stays of a message: the proof must know whether it is to be decoded again."""
+    found = row["found"] if (row["found"] or "").startswith((KILLED_WORKER, UNKNOWN_SCHEMA)) else None
     emptied = dict.fromkeys(("session", "key", "value", "timestamp"), None)
     return row | emptied | {"expected": ERASED, "found": found, "headers": [], "value_bytes": 0}
 
