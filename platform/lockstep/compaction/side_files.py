@@ -100,7 +100,7 @@ def plan_side_table(table: str, files: Iterable[SideTableFile], head: Head) -> t
 
 
 def _is_over(hour: str, head: Head) -> bool:
-    """Whether an hour is closed, and the next one, too, where the stream goes on: health counts by files for an hour."""
+    """Whether an hour is closed, and the next one, too, where the stream goes on: health counts whole files."""
     if hour <= head.closed_hour:
         return True
     next_hour = datetime.strptime(hour, _HOUR).replace(tzinfo=UTC) + timedelta(hours=1)
