@@ -37,7 +37,7 @@ defs = Definitions(
     schedules=[
         *(schedule for stream in STREAMS for make in SCHEDULES for schedule in make(stream, settings)),
         *(derived_schedule(derived) for derived in DERIVED),
-        pruning_schedule(STREAMS, settings),
+        pruning_schedule(STREAMS, settings, DERIVED),
     ],
     sensors=[
         topics_sensor(STREAMS, streaming_jobs, settings),

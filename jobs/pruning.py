@@ -1,17 +1,20 @@
-"""One job for all streams: bounds their data in Dagster's database, every hour."""
+"""One job for all streams and derived tables: bounds their data in Dagster's database, every hour."""
 
 from collections.abc import Iterable
 
 from dagster import DefaultScheduleStatus, ScheduleDefinition
 
+from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.pruning_job import make_pruning_job
 from lockstep.settings import Settings
 
 
-def pruning_schedule(streams: Iterable[AnyStream], settings: Settings) -> ScheduleDefinition:
+def pruning_schedule(
+    streams: Iterable[AnyStream], settings: Settings, derived: Iterable[Derived] = ()
+) -> ScheduleDefinition:
     """The schedule and its job: ten minutes to the hour, apart from compaction, housekeeping and checks."""
-    job = make_pruning_job(streams, settings.dagster)
+    job = make_pruning_job(streams, settings.dagster, derived)
     return ScheduleDefinition(
         job=job,
         cron_schedule="50 * * * *",

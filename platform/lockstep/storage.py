@@ -142,8 +142,8 @@ class Storage(Protocol):
             OSError: A folder with files has the name; of several processes one succeeds.
         """
 
-    def share(self, path: Path, target: Path) -> None:
-        """Give a file a second name, or copy it where the storage cannot; neither is ever changed."""
+    def copy(self, path: Path, target: Path) -> None:
+        """Copy a file, with the folders above the copy; it and its name survive a power loss."""
 
     def point(self, pointer: Path, target: Path) -> None:
         """Let a name stand for a folder next to it, at once; readers see the old or the new one."""
@@ -273,13 +273,10 @@ class LocalStorage(Storage):
             _sync(folder)
 
     @override
-    def share(self, path: Path, target: Path) -> None:
+    def copy(self, path: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            target.hardlink_to(path)
-        except OSError:
-            shutil.copyfile(path, target)
-            _sync(target)
+        shutil.copyfile(path, target)
+        _sync(target)
         _sync(target.parent)
 
     @override

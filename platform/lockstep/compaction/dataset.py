@@ -37,6 +37,8 @@ COMPRESSION_LEVEL = 3
 STALE_SECONDS = 86_400.0
 """Age of a staging folder that a killed compaction left."""
 MODULUS = 2**64
+MAGIC = b"PAR1"
+"""The first bytes of a Parquet file."""
 OTHER_LOGS = {
     "_delta_log": "a Delta table; if it is of a stream: lockstep compact STREAM; else: OPTIMIZE, by whoever writes it",
     "_spark_metadata": "a sink of Structured Streaming, whose log says which files count; read it by Spark",
@@ -72,7 +74,7 @@ class PlainFile(msgspec.Struct, frozen=True):
 
 
 class DatasetBin(msgspec.Struct, frozen=True):
-    """Consecutive files of one folder that become one file; a single one is shared as it is."""
+    """Consecutive files of one folder that become one file; a single one is copied as it is."""
 
     folder: str
     files: tuple[PlainFile, ...]
@@ -88,7 +90,7 @@ class DatasetPlan(msgspec.Struct, frozen=True, kw_only=True):
         files_before: Files of the dataset.
         files_after: Files of the generation.
         folders: Hive folders.
-        bytes: Bytes to rewrite; files that stay as they are share theirs.
+        bytes: Bytes to rewrite; files that stay as they are, are copied.
         rows: Rows of the dataset.
         current: The folder that readers open now; empty for none.
         removable: Generations that `--remove-old` would delete.
@@ -253,13 +255,35 @@ def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
     for path in storage.find_files(dataset, "**/*.parquet"):
         parts = path.relative_to(dataset).parts
         status = storage.get_status(path)
-        if status is None or any(part[0] == "." or (part[0] == "_" and "=" not in part) for part in parts):
+        if status is None or _is_hidden(parts):
             continue
         rows = _read_footer(dataset, path).num_rows
         found.append(PlainFile("/".join(parts), status.size, status.modified_at, rows))
     if not found:
         raise DatasetRefused(dataset, "holds no Parquet files", "name the folder of a dataset of *.parquet files")
+    _refuse_other_names(dataset)
     return tuple(sorted(found, key=lambda file: (file.folder, file.path)))
+
+
+def _is_hidden(parts: Iterable[str]) -> bool:
+    return any(part[0] == "." or (part[0] == "_" and "=" not in part) for part in parts)
+
+
+def _refuse_other_names(dataset: Path) -> None:
+    """Refuse Parquet files of other names: readers that go by the content would miss their rows in a generation."""
+    storage = find_storage(dataset)
+    others = [name for name, _ in storage.walk_files(dataset) if not name.endswith(".parquet")]
+    found = sorted(name for name in others if not _is_hidden(name.split("/")) and _is_parquet(dataset / name))
+    if found:
+        problem = f"{len(found)} Parquet files are not named *.parquet, {found[0]} first"
+        raise DatasetRefused(dataset, problem, "rename them, or take them away")
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        return find_storage(path).read_range(path, 0, len(MAGIC)) == MAGIC
+    except FileNotFoundError:  # deleted meanwhile
+        return False
 
 
 def _read_footer(dataset: Path, path: Path) -> pq.FileMetaData:
@@ -318,7 +342,7 @@ def _write_generation(dataset: Path, staged: Path, plan: DatasetPlan) -> Dataset
         numbers[part.folder] = number = numbers.get(part.folder, -1) + 1
         target = staged / part.folder / f"part-{number:05d}.parquet"
         if len(part.files) == 1:
-            storage.share(dataset / part.files[0].path, target)
+            storage.copy(dataset / part.files[0].path, target)  # no second name: its owner may write it again in place
         else:
             digest = (digest + _write_bin(dataset, part, target, schema)) % MODULUS
     if _list_files(dataset) != sources:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +33,7 @@ from lockstep.table.foreign_commits import refresh
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFile, DataFileWriter
-from lockstep.table.quarantine import ERASED, KILLED_WORKER
+from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")
@@ -43,6 +43,7 @@ BIN_BYTES = 64 * 1024 * 1024
 GROUP_BYTES = 16 * 1024 * 1024
 """Decoded bytes of a row group."""
 COMPRESSION_LEVEL = 3
+_HOUR = "%Y-%m-%dT%H"
 SESSION_COLUMNS = ["batch", "topic", "session", "key"]
 """By which a message is found to be of an erased session."""
 
@@ -55,12 +56,14 @@ class SideTableFile(msgspec.Struct, frozen=True):
         size: Bytes.
         rows: Number of rows.
         name: Hour of its commit, generation and batches.
+        added_ms: Time of the commit of its newest row, in milliseconds since 1970.
     """
 
     path: str
     size: int
     rows: int
     name: LedgerFileName
+    added_ms: int
 
     @property
     def is_compacted(self) -> bool:
@@ -89,11 +92,19 @@ def plan_side_tables(folders: StreamFolders, head: Head) -> tuple[SideTableBin, 
 
 def plan_side_table(table: str, files: Iterable[SideTableFile], head: Head) -> tuple[SideTableBin, ...]:
     """The bins worth rewriting, oldest hour first; none of open hours, of compacted files or of one file. Pure."""
-    chosen = [file for file in files if not file.is_compacted and is_closed(file.name.hour, head)]
+    chosen = [file for file in files if not file.is_compacted and _is_over(file.name.hour, head)]
     ordered = sorted(chosen, key=lambda file: (file.name.generation, file.name.hour, file.name.first, file.path))
     groups = groupby(ordered, key=lambda file: (file.name.generation, file.name.hour))
     bins = (SideTableBin(table, hour, part) for (_, hour), group in groups for part in _split_bin(group))
     return tuple(sorted((part for part in bins if len(part.files) > 1), key=lambda part: part.hour))
+
+
+def _is_over(hour: str, head: Head) -> bool:
+    """Whether an hour is closed, and the next one, too, where the stream goes on: health counts whole files."""
+    if hour <= head.closed_hour:
+        return True
+    next_hour = datetime.strptime(hour, _HOUR).replace(tzinfo=UTC) + timedelta(hours=1)
+    return is_closed(next_hour.strftime(_HOUR), head)
 
 
 def _split_bin(files: Iterable[SideTableFile]) -> Iterable[tuple[SideTableFile, ...]]:
@@ -116,10 +127,10 @@ def list_side_files(table: DeltaTable) -> tuple[SideTableFile, ...]:
 
 
 def _read_file(row: dict[str, Any]) -> SideTableFile:
-    hour = datetime.fromtimestamp(row["modification_time"] / 1000, UTC).strftime("%Y-%m-%dT%H")
+    hour = datetime.fromtimestamp(row["modification_time"] / 1000, UTC).strftime(_HOUR)
     bounds = (int(row.get(name) or 0) for name in ("min.generation", "min.batch", "max.batch"))
     name = LedgerFileName.parse(row["path"]) or LedgerFileName(hour, *bounds)
-    return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name)
+    return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name, row["modification_time"])
 
 
 def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
@@ -260,8 +271,8 @@ def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: s
 
 
 def _redact(row: dict[str, Any]) -> dict[str, Any]:
-    """What stays of a message: the proof must know whether a worker may be given it again."""
-    found = row["found"] if row["found"] == KILLED_WORKER else None
+    """What stays of a message: the proof must know whether it is to be decoded again."""
+    found = row["found"] if (row["found"] or "").startswith((KILLED_WORKER, UNKNOWN_SCHEMA)) else None
     emptied = dict.fromkeys(("session", "key", "value", "timestamp"), None)
     return row | emptied | {"expected": ERASED, "found": found, "headers": [], "value_bytes": 0}
 
@@ -309,6 +320,8 @@ def _write(side: Path, files: Sequence[SideTableFile], rows: pa.Table) -> DataFi
         for start in range(0, len(rows), group_rows):
             writer.write(rows.slice(start, group_rows))
         written = with_checksum(side, writer.finish())
+    # As old as its newest input: its rows entered the table then, and health counts those of the last hour.
+    written = msgspec.structs.replace(written, added_ms=max(file.added_ms for file in files))
     storage, path = find_storage(side), side / written.path
     if not pq.ParquetFile(storage.uri(path)).read().cast(rows.schema).equals(rows):
         storage.delete(path)

@@ -31,6 +31,7 @@ from lockstep.storage import find_storage
 PARTITIONS_MAX = 200
 """Files of one source that are open at a time: each holds a row group in memory."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of null, and of an empty text, as Spark writes them: it refuses a dataset with a folder of no name."""
 MODULUS = 2**64
 
 
@@ -197,9 +198,9 @@ def _divide(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[str, .
     name, *others = names
     for value in pc.unique(rows[name]):
         chosen = pc.is_null(rows[name]) if not value.is_valid else pc.equal(rows[name], value)
-        text = quote(str(value.as_py()), safe="") if value.is_valid else NULL_PARTITION
+        text = quote(str(value.as_py()), safe="") if value.is_valid else ""
         for below, part in _divide(rows.filter(chosen), others):  # a null is not chosen
-            yield (f"{name_partition(name)}={text}", *below), part
+            yield (f"{name_partition(name)}={text or NULL_PARTITION}", *below), part
 
 
 def _compare(staged: Path, hour: HourToExport, files: Sequence[ExportedFile], digest: int) -> None:

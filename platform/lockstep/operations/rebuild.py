@@ -44,6 +44,7 @@ from lockstep.table import delta_log, ledger
 from lockstep.table.delta_log import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.quarantine import UNKNOWN_SCHEMA
 
 
 class RebuildPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,13 +255,13 @@ class _BatchReplay:
 
     def run(self, damage: _Damage) -> None:
         """Fold the batches of a partition."""
-        before, killing = damage.before, self._find_killing(damage)
+        before, undecoded = damage.before, self._find_undecoded(damage)
         for segment in () if before is None else _list_refs(self._state, before):
             self._take_file(segment)
         for row in damage.rows:
             is_read = row.start != row.until and row.accepted_loss is None  # what an operator gave up was not
             if row.state_bytes or row.messages or is_read:
-                self._fold(before, row, killing)
+                self._fold(before, row, undecoded.get((row.generation, row.batch), ()))
             before = row
 
     def _take_file(self, ref: SegmentRef) -> None:
@@ -269,12 +270,12 @@ class _BatchReplay:
         if not find_storage(target).exists(target):
             copy_file(self._state / ref.file, target)
 
-    def _fold(self, before: LedgerRow | None, row: LedgerRow, killing: tuple[int, ...]) -> None:
+    def _fold(self, before: LedgerRow | None, row: LedgerRow, undecoded: tuple[int, ...]) -> None:
         planned = PlannedRange(
             self._find_position(before, row),
             row.until,
             to_microseconds(row.watermark - EPOCH) if row.watermark and not row.messages else None,
-            killing,
+            undecoded,
             row.leader_epoch,
             patient=True,
         )
@@ -346,13 +347,20 @@ class _BatchReplay:
         text = f"batch {row.batch} of {row.topic}/{row.partition}: {problem}; the code is not that of then"
         raise RebuildRefused(self._handle.stream.name, [text])
 
-    def _find_killing(self, damage: _Damage) -> tuple[int, ...]:
-        """Messages that killed each worker which decoded them: they are not tried again."""
+    def _find_undecoded(self, damage: _Damage) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Messages that are not decoded now either, by generation and batch.
+
+        They killed each worker that decoded them, or the registry did not know their schema then.
+        """
         held = delta_log.open_delta_table(self._handle.folders.quarantine).to_pyarrow_dataset()
-        shown = damage.shown
-        is_one = (pc.field("topic_id") == shown.topic_id) & (pc.field("found") == str(CRASHES_WORKER))
-        rows = held.to_table(columns=["offset", "partition"], filter=is_one).to_pylist()
-        return tuple(sorted({row["offset"] for row in rows if row["partition"] == shown.partition}))
+        found = pc.field("found")
+        is_undecoded = (found == str(CRASHES_WORKER)) | pc.starts_with(found, UNKNOWN_SCHEMA)
+        is_here = (pc.field("topic_id") == damage.shown.topic_id) & (pc.field("partition") == damage.shown.partition)
+        rows = held.to_table(columns=["generation", "batch", "offset"], filter=is_here & is_undecoded).to_pylist()
+        offsets = dict[tuple[int, int], list[int]]()
+        for row in rows:
+            offsets.setdefault((row["generation"], row["batch"]), []).append(row["offset"])
+        return {batch: tuple(sorted(some)) for batch, some in offsets.items()}
 
     def install(self) -> None:
         """Put the files that differ in place, each at once. Two rebuilds put the same bytes there."""

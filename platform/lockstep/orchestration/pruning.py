@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from dagster import DagsterInstance, DagsterRun
 
+    from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
 
 
@@ -65,19 +66,19 @@ class PruningScope(msgspec.Struct, frozen=True):
     topics: Mapping[AssetKey, str] = {}
 
     @staticmethod
-    def of(streams: Iterable[AnyStream]) -> PruningScope:
-        """All definitions of the streams, and the pruning job itself."""
-        listed = list(streams)
+    def of(streams: Iterable[AnyStream], derived: Iterable[Derived] = ()) -> PruningScope:
+        """All definitions of the streams and derived tables, and the pruning job itself."""
+        listed, tables = list(streams), list(derived)
+        of_tables = [names.name_derived_job(table) for table in tables]
+        jobs = (name for stream in listed for name in names.list_all_jobs(stream))
+        schedules = (name for stream in listed for name in names.list_all_schedules(stream))
+        sensors = (names.STREAM_TOPICS, names.STREAM_SUPERVISOR, names.STREAM_HEALTH)
+        assets = (key for stream in listed for key in names.list_all_assets(stream))
+        of_no_stream = [*of_tables, names.PRUNING_JOB]
         return PruningScope(
-            jobs=frozenset([*(name for stream in listed for name in names.list_all_jobs(stream)), names.PRUNING_JOB]),
-            assets=frozenset(key for stream in listed for key in names.list_all_assets(stream)),
-            instigators=frozenset(
-                [
-                    *(name for stream in listed for name in names.list_all_schedules(stream)),
-                    *(names.STREAM_TOPICS, names.STREAM_SUPERVISOR, names.STREAM_HEALTH),
-                    names.name_schedule(names.PRUNING_JOB),
-                ]
-            ),
+            jobs=frozenset([*jobs, *of_no_stream]),
+            assets=frozenset([*assets, *map(names.make_derived_key, tables)]),
+            instigators=frozenset([*schedules, *sensors, *map(names.name_schedule, of_no_stream)]),
             topics={names.make_topics_key(stream): names.make_topics_partitions(stream) for stream in listed},
         )
 

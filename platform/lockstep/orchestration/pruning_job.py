@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import msgspec
 from dagster import JobDefinition, OpExecutionContext, job, op
 
+from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
 from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune_storage
@@ -19,9 +20,11 @@ def read_limits(settings: DagsterSettings) -> PruningLimits:
     return PruningLimits(seconds=settings.retention_days * DAY_SECONDS, runs_max=settings.runs_max)
 
 
-def make_pruning_job(streams: Iterable[AnyStream], settings: DagsterSettings) -> JobDefinition:
+def make_pruning_job(
+    streams: Iterable[AnyStream], settings: DagsterSettings, derived: Iterable[Derived] = ()
+) -> JobDefinition:
     """The job `dagster_pruning`."""
-    scope, limits = PruningScope.of(streams), read_limits(settings)
+    scope, limits = PruningScope.of(streams, derived), read_limits(settings)
 
     @op(description="Deletes old runs, events without a run, results of checks and ticks of these streams.")
     def prune_dagster(context: OpExecutionContext) -> None:

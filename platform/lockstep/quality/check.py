@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import pyarrow as pa
 
 from lockstep.declare.rules import Expectation, Severity
 from lockstep.declare.stream import format_source
@@ -38,6 +39,7 @@ from lockstep.quality.rules import (
 )
 from lockstep.quality.suite import Judged, judge_expectations, judge_summary, list_not_judged
 from lockstep.storage import find_storage
+from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_positions
 
@@ -98,6 +100,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
             and of all increments since.
         results: One a rule: the built-in ones in the order of `RULES`, then the user's. Built-in rules are judged by
             the whole table, the user's by the rows that were read.
+        rows_held: Rows of the table, where retention has dropped some: the measurements have those of all times.
     """
 
     stream: str
@@ -105,11 +108,13 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
     partitions: tuple[PartitionSummary, ...]
     results: tuple[RuleResult, ...]
+    rows_held: int | None = None
 
     @property
     def rows(self) -> int:
         """Number of rows of the table."""
-        return sum(partition.rows for partition in self.partitions)
+        counted = sum(partition.rows for partition in self.partitions)
+        return counted if self.rows_held is None else self.rows_held
 
     @property
     def completeness_percent(self) -> float | None:
@@ -217,13 +222,13 @@ def check_stream(
         coverage=_find_coverage(files, increment, planned),
         partitions=totals,
         results=_find_standing(results, increment.state.results if increment else ()),
+        rows_held=_count_held(folders, versions) if increment else None,
     )
     if keep:  # 5
         keep_result(folders, checked, judged)
         if not any(result.crashed for result in results) and not judged[1].results[0].observed:
             ends = _merge_ends(increment, measured)
-            state = CheckState(versions=versions, rules=declared, totals=totals, sessions=ends, results=checked.results)
-            keep_state(folders, state)
+            keep_state(folders, CheckState(versions, declared, totals, ends, checked.results))
     return checked
 
 
@@ -311,7 +316,16 @@ def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions) 
         coverage=Coverage(full=False, reason="", since=state.versions.table, files=0, rows=0, size=0),
         partitions=state.totals,
         results=_find_standing(idle, state.results),
+        rows_held=_count_held(folders, versions),
     )
+
+
+def _count_held(folders: StreamFolders, versions: TableVersions) -> int | None:
+    """Rows of the checked version, by its log; None where retention has dropped none."""
+    if not versions.retired:
+        return None
+    actions = pa.table(delta_log.open_delta_table(folders.table, version=versions.table).get_add_actions())
+    return sum(rows or 0 for rows in actions["num_records"].to_pylist())
 
 
 def _find_coverage(files: Sequence[FileSummary], increment: Increment | None, planned: Increment | str) -> Coverage:

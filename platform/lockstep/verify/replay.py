@@ -120,8 +120,8 @@ class Replay:
         where = self._place
         record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
         self.aside.counts["messages"] += 1
-        if self.aside.kept.killed(record.offset):
-            self._undecodable(record, killed=True)  # as the stream found: it kills any worker that decodes it
+        if self.aside.kept.is_undecoded(record):
+            self._undecodable(record, is_known=True)  # as the stream found it
             return
         try:
             body = self._decoded(record.value)
@@ -289,9 +289,9 @@ class Replay:
         elif fated.what is Action.DROP or (fated.what is Action.ACCEPT and fated.cause):
             self.aside.counts["repeats"] += 1
 
-    def _undecodable(self, record: Record, *, killed: bool = False) -> None:
+    def _undecodable(self, record: Record, *, is_known: bool = False) -> None:
         answer = self.aside.judge(self.rules.undecodable, record.offset, "undecodable")
-        if answer is GateAnswer.COUNT and not killed:
+        if answer is GateAnswer.COUNT and not is_known:
             self.aside.drop(record.offset)
             return
         self.aside.keep(record, "undecodable", None)

@@ -21,6 +21,10 @@ VALUE_BYTES_MAX = 1_000_000
 """Longer values are truncated in quarantine, with their true size."""
 CRASHES_WORKER = "each worker that was given it died"
 """The quarantine's cause in that case."""
+UNKNOWN_SCHEMA = "the schema registry knows no schema id "
+"""Likewise; the id follows."""
+FRAME_BYTES = 5
+"""A schema registry's frame: a zero byte, and the id."""
 NOT_STORABLE = "state not storable"
 """The quarantine's cause of a message after which the state of its session could not be stored."""
 SHOWN_CHARACTERS = 120
@@ -78,10 +82,16 @@ class ExpectedSideRows:
         """Whether a message is in quarantine."""
         return self._find(offset) is not None
 
-    def killed(self, offset: int) -> bool:
-        """Whether a message killed each worker that processed it: it must not be decoded here either."""
-        row = self._read(offset)
-        return row is not None and row["cause"] == "undecodable" and row["found"] == CRASHES_WORKER
+    def is_undecoded(self, record: Record) -> bool:
+        """Whether a message is not to be decoded here either.
+
+        It killed each worker that processed it; or the registry did not know its schema then, which it may know now.
+        """
+        row = self._read(record.offset)
+        if row is None or row["cause"] != "undecodable":
+            return False
+        schema_id = int.from_bytes((record.value or b"")[1:FRAME_BYTES], "big")
+        return row["found"] in {CRASHES_WORKER, f"{UNKNOWN_SCHEMA}{schema_id}"}
 
     def is_unstorable(self, offset: int) -> bool:
         """Whether a message is in quarantine as one after which the state of its session could not be stored."""

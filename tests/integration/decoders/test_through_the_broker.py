@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from lockstep import Ordered
+from lockstep.declare.decoders import schema_registry
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.run import make_job, make_registry
 from lockstep.engine.driver.spark_job import SparkRunner
 from lockstep.errors import RegistryUnreachable, SettingsError
 from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
+from lockstep.operations.rebuild import rebuild_state
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.support.decoders.panel_pb2 import Snapshot as ProtoSnapshot
 from tests.support.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.support.decoders.readings import SNAPSHOT, UPDATE
-from tests.support.decoders.registered import HttpSchemas, frame, http_schemas, protobuf_frame
+from tests.support.decoders.registered import FIRST_ID, HttpSchemas, frame, http_schemas, protobuf_frame
 from tests.support.decoders.streams import BEST_EFFORT, avro_panels, protobuf_panels
 from tests.support.feed import Feed
 from tests.support.local_runs import LocalRuns
@@ -172,6 +178,28 @@ def test_a_message_that_is_none_halts_a_strict_stream_with_its_cause(
     (finding,) = lost.value.findings
     assert (finding.cause, finding.offset, finding.found, finding.detail) == ("undecodable", 4, found, cause)
     assert rows(runs, topic) == ROWS
+
+
+def test_a_schema_that_is_registered_later_changes_neither_the_proof_nor_a_rebuild(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_registry, "UNKNOWN_SECONDS", 0.0)  # the worker asks again
+    topic = feed.create("values")
+    messages, unknown = avro_messages(schemas), FIRST_ID + 2
+    feed.send(topic, [*messages, frame(UPDATE, {"seq": 5, "id": "a", "value": 4.5}, unknown), messages[0]])
+    runs = runs_of(avro_panels(feed.pattern, Ordered()), feed, tmp_path)
+    assert runs.run() is RunOutcome.ENDED
+    (group,) = list_quarantine(runs.folders, QuarantineFilter()).groups
+    assert (group.cause, group.first_offset) == ("undecodable", 4)
+    assert schemas.register("later", json.dumps(UPDATE)) == unknown
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka, make_registry(runs.settings.registry))
+    assert report.status is InvariantStatus.PROVEN, (report.violations, report.notes)
+    for file in runs.folders.state.iterdir():
+        file.unlink()
+    assert rebuild_state(runs.handle).files
+    feed.send(topic, [frame(UPDATE, {"seq": 2, "id": "a", "value": 7.5}, unknown)])
+    assert runs.run() is RunOutcome.ENDED
+    assert rows(runs, topic) == [*ROWS, (6, "s", 2, "a", 7.5, 1.0)]
 
 
 def test_best_effort_counts_it_and_goes_on(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from confluent_kafka import Producer
 
 from lockstep import FromTime, Objectives, Ordered, Topics
 from lockstep.compaction.run import compact_stream
+from lockstep.compaction.side_files import compact_side_tables
 from lockstep.engine.driver.handover import Heartbeat, Phase
 from lockstep.errors import KafkaError
 from lockstep.localdev.broker import Broker
@@ -221,6 +223,22 @@ def test_quarantine_and_compaction_are_read_from_the_logs_of_their_tables(feed: 
     assert (debt.hours, debt.files, debt.oldest_hour) == (1, 2, hour)
     compact_stream(runs.folders)
     assert read_health(runs.handle).facts.debt.hours == 0
+
+
+def test_a_compaction_of_the_quarantine_is_no_growth_of_it(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = feed.create("values")
+    runs = runs.of(dataclasses.replace(adding(feed.pattern, Ordered()), objectives=Objectives(quarantine_per_hour=2)))
+    for first in (1, 10):
+        feed.send(topic, [*session(2, first), *[b"garbage"] * 2], key=str(first))
+        runs.run()
+    head, later = OutputLog(runs.folders.table).base().head, time.time() + 2 * HOUR
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert compact_side_tables(runs.folders, msgspec.structs.replace(head, hour="2099-01-01T00")).files_after == 1
+    health = read_health(runs.handle)
+    assert (health.facts.quarantined_messages, health.facts.quarantined_last_hour) == (4, 0)
+    assert AlarmKind.QUARANTINE not in raised(health)
 
 
 def test_a_kafka_that_does_not_answer_is_unknown_and_a_torn_table_too(feed: Feed, runs: LocalRuns) -> None:

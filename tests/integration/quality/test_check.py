@@ -121,6 +121,17 @@ def test_rows_that_retention_dropped_are_not_missed_and_others_are(spark: SparkS
     assert broken["rows_match_ledger"] is RuleOutcome.FAILED
 
 
+def test_rows_that_retention_drops_between_two_checks_are_not_counted_any_more(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders = write(tmp_path, clean_batches(3), hours=[f"2026-01-01T0{number}" for number in (0, 1, 3)])
+    before = check_stream(spark, folders)
+    dropped = drop_old_rows(folders, timedelta(hours=1), cause="test").plan.rows
+    checked = check_stream(spark, folders)
+    assert (checked.coverage.full, checked.rows) == (False, before.rows - dropped)
+    assert checked.partitions == before.partitions
+
+
 def test_tables_that_are_two_batches_apart_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     folders = write(tmp_path, clean_batches(3), forwarded=1)
     with pytest.raises(TableError, match="differ by more than one batch"):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from lockstep.operations.export import ExportResult, WaitReason, export_stream, 
 from lockstep.operations.housekeeping import HousekeepingFailed, run_housekeeping
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.table.commit import HourClosed, raise_rewind_floor
+from tests.support import stream_table
 from tests.support.protocol_run import ProtocolRun, folders_in
 from tests.support.stream_table import StreamTable, live_files, stored_rows
 from tests.unit.compaction.compacting import wait_for
@@ -123,6 +125,23 @@ def test_columns_codec_row_groups_and_partitions_are_as_declared(filled: StreamT
         (row["topic_id"], row["number"])
         for row in ds.dataset(filled.folders.export, partitioning="hive").to_table().to_pylist()
     )
+
+
+def test_an_empty_text_makes_no_folder_that_spark_refuses(table: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stream_table.reading
+    monkeypatch.setattr(
+        stream_table, "reading", lambda *at: msgspec.structs.replace(made(*at), text="one" if at[1] % 2 else "")
+    )
+    for hour in HOURS[:3]:
+        table.batch({A0: 4}, hour=hour)
+    table.output.commit(raise_rewind_floor(1, 3))
+    done = export_stream(make_stream(Export(partition_by=("text", "flag"))), table.folders)
+    stored = of_hours(stored_rows(table.folders), HOURS[:2])
+    assert (done.hours, done.rows) == (HOURS[:2], len(stored))
+    divided = {path.parent.parent.name for path in table.folders.export.rglob("*.parquet")}
+    assert divided == {"text=one", "text=__HIVE_DEFAULT_PARTITION__"}
+    texts = Counter(ds.dataset(table.folders.export, partitioning="hive").to_table()["text"].to_pylist())
+    assert texts == Counter(row["text"] or None for row in stored)
 
 
 def test_an_hour_that_waits_for_compaction_is_not_exported(table: StreamTable) -> None:

@@ -22,6 +22,7 @@ from lockstep.compaction import erase as rewriting
 from lockstep.compaction.plan import LiveFiles
 from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
+from lockstep.engine.driver.planner import compute_next_hour, find_current_hour
 from lockstep.export import write as write_hours
 from lockstep.export.dataset import list_exported_hours, publish_hour
 from lockstep.operations import erase
@@ -58,7 +59,7 @@ from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
 from lockstep.table.parquet import list_named_files
-from lockstep.table.quarantine import ERASED, QuarantineRow, write_quarantine
+from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA, QuarantineRow, write_quarantine
 from lockstep.verify.erasure import ErasedSessions
 from lockstep.verify.ledger import make_chains, read_stored
 from lockstep.verify.report import Violations
@@ -124,14 +125,14 @@ def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
     return list(violations.kept)
 
 
-def add_quarantine(folders: StreamFolders, *sessions: str) -> None:
+def add_quarantine(folders: StreamFolders, *sessions: str, found: str = "2") -> None:
     """A batch with messages in quarantine, a file each."""
     output = OutputLog(folders.table)
     head, (place, *_) = output.base().head, CLEAN
     number = head.batch + 1
     row = QuarantineRow(
         generation=head.generation, batch=number, topic_id=place.topic_id, topic=place.topic, partition=0, offset=0,
-        session=None, cause="gap", expected="1", found="2", timestamp=None, key=b"k", value=b"v", value_bytes=1,
+        session=None, cause="gap", expected="1", found=found, timestamp=None, key=b"k", value=b"v", value_bytes=1,
         headers=[],
     )  # fmt: skip
     files = tuple(
@@ -472,12 +473,26 @@ def test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated(tmp_path: 
     assert count_violations(folders, tmp_path) == []
 
 
+@pytest.mark.parametrize(("found", "left"), [("2", None), (KILLED_WORKER, KILLED_WORKER), (f"{UNKNOWN_SCHEMA}7",) * 2])
+def test_of_a_message_that_the_proof_must_not_decode_the_finding_stays(
+    tmp_path: Path, found: str, left: str | None
+) -> None:
+    folders = write(tmp_path / "t", clean_batches(1))
+    add_quarantine(folders, "s1", found=found)
+    assert erased(folders).messages == 1
+    (row,) = DeltaTable(folders.quarantine).to_pyarrow_table().to_pylist()
+    assert (row["expected"], row["found"], row["value"]) == (ERASED, left, None)
+
+
 def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -> None:
     folders = write(tmp_path / "t", clean_batches(1))
     for _ in range(3):
         add_quarantine(folders, "s1", "s2")
     before, head = read_quarantine(folders), OutputLog(folders.table).base().head
     assert plan_side_tables(folders, head) == ()
+    next_hour = compute_next_hour(find_current_hour())
+    assert plan_side_tables(folders, msgspec.structs.replace(head, hour=next_hour)) == ()  # health counts its files
+    assert plan_side_tables(folders, msgspec.structs.replace(head, hour=compute_next_hour(next_hour)))
     later = msgspec.structs.replace(head, hour="2099-01-01T00")
     (part,) = plan_side_tables(folders, later)
     assert (part.table, len(part.files)) == ("quarantine", 6)

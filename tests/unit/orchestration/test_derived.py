@@ -14,6 +14,7 @@ from dagster import AssetKey, DefaultScheduleStatus, Definitions
 from jobs.derived import derived_schedule
 from lockstep.declare.discovery import find_derived
 from lockstep.orchestration.definitions import make_derived_assets
+from lockstep.orchestration.pruning import PruningScope
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import Settings
 
@@ -55,6 +56,15 @@ def test_it_is_an_asset_after_its_sources_with_a_job_and_a_schedule(documented: 
     (schedule,) = repository.schedule_defs
     assert (schedule.job_name, schedule.cron_schedule) == ("book_activity_derive", "*/15 * * * *")
     assert schedule.default_status is DefaultScheduleStatus.RUNNING
+
+
+def test_its_runs_and_ticks_are_pruned_as_those_of_streams(documented: Derived) -> None:
+    (stream,) = documented.sources
+    scope, alone = PruningScope.of([stream], [documented]), PruningScope.of([stream])
+    schedule = derived_schedule(documented)
+    assert scope.jobs - alone.jobs == {schedule.job_name}
+    assert scope.assets - alone.assets == {AssetKey(["book_activity", "table"])}
+    assert scope.instigators - alone.instigators == {schedule.name}
 
 
 def test_every_cause_of_a_rebuild_and_every_field_is_in_the_document() -> None:

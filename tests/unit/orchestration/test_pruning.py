@@ -237,9 +237,9 @@ def test_the_job_prunes_by_the_settings(instance: DagsterInstance) -> None:
 
 
 def test_the_scope_is_all_that_the_code_location_holds() -> None:
-    from definitions import STREAMS, defs
+    from definitions import DERIVED, STREAMS, defs
 
-    scope, repository = PruningScope.of(STREAMS), defs.get_repository_def()
+    scope, repository = PruningScope.of(STREAMS, DERIVED), defs.get_repository_def()
     assert scope.jobs == {each.name for each in repository.get_all_jobs() if not each.name.startswith("__")}
     assert scope.assets == repository.asset_graph.get_all_asset_keys()
     sensors, schedules = repository.sensor_defs, repository.schedule_defs
