@@ -60,6 +60,14 @@ def test_a_session_that_ended_may_begin_elsewhere() -> None:
     assert moved(homes, worked(1, A)) == []
 
 
+@pytest.mark.parametrize(("home", "other"), [(0, 1), (1, 0)])
+def test_it_may_begin_elsewhere_in_the_batch_in_which_it_ended(home: int, other: int) -> None:
+    homes = SessionPartitions()
+    assert moved(homes, worked(home, A)) == []
+    assert moved(homes, worked(home, closed=(A,)), worked(other, A)) == []
+    assert moved(homes, worked(home, A)) == [(home, 5)]
+
+
 def test_an_end_elsewhere_does_not_free_it() -> None:
     homes = SessionPartitions()
     assert moved(homes, worked(0, A)) == []

@@ -54,6 +54,8 @@ class SessionPartitions:
         if integrity.judge(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
             return ()
         ranges = sorted((item for group in bins for item in group.ranges), key=lambda item: item.range.position.key)
+        for item in ranges:  # what ended in the batch may have begun elsewhere in it
+            self._forget_ended(item)
         found = [_finding(item, home) for item in ranges if (home := self._home_elsewhere(item)) is not None]
         while len(self._partition_of) > HOMES_MAX:
             del self._partition_of[next(iter(self._partition_of))]
@@ -63,11 +65,14 @@ class SessionPartitions:
         """Forget a topic's sessions: it has grown, and they may change partitions."""
         self._partition_of = {key: home for key, home in self._partition_of.items() if key[0] != topic_id}
 
-    def _home_elsewhere(self, item: RangeResult) -> int | None:
+    def _forget_ended(self, item: RangeResult) -> None:
         topic_id, partition = item.range.position.key
         for session in item.closed:
             if self._partition_of.get((topic_id, session)) == partition:
                 del self._partition_of[topic_id, session]
+
+    def _home_elsewhere(self, item: RangeResult) -> int | None:
+        topic_id, partition = item.range.position.key
         homes = [self._partition_of.setdefault((topic_id, session), partition) for session in item.opened]
         return next((home for home in homes if home != partition), None)
 
