@@ -265,12 +265,13 @@ class HttpRegistry(Registry):
 
     def _asked(self, path: str) -> _Answer | None:
         """The answer to one request, retried while the registry fails; None for an unknown id."""
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+        from tenacity import Retrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
         deadline = time.monotonic() + self.timeout_seconds
         repeated = Retrying(
             retry=retry_if_exception_type(_Passing),
-            stop=stop_after_delay(self.timeout_seconds),
+            # The last try has a third of the time left: one cut short would tell of the timeout, not of the registry.
+            stop=stop_before_delay(self.timeout_seconds * 2 / 3),
             wait=wait_random_exponential(PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX),
             reraise=True,
         )
@@ -285,7 +286,7 @@ class HttpRegistry(Registry):
         from requests.exceptions import ConnectionError as NoConnection
         from urllib3.exceptions import HTTPError as BrokenOff
 
-        left = max(0.1, deadline - time.monotonic())
+        left = max(self.timeout_seconds / 3, deadline - time.monotonic())
         try:
             with requests.get(
                 self.url.rstrip("/") + path,
