@@ -274,6 +274,14 @@ def forgetting(runs: LocalRuns) -> LocalRuns:
     return runs.of(adding(runs.stream.topics.pattern, Ordered())).tuned(forget_seconds=0.0)
 
 
+def retire_and_delete(runs: LocalRuns, feed: Feed, topic: str) -> None:
+    """A topic ends; one run notes that it is gone, and the next one forgets it."""
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    feed.delete(topic)
+    runs.run()
+    runs.run()
+
+
 def test_a_deleted_topic_is_forgotten_with_its_state_and_its_rows_stay(feed: Feed, runs: LocalRuns) -> None:
     runs = forgetting(runs)
     gone = feed.create("gone")
@@ -282,10 +290,7 @@ def test_a_deleted_topic_is_forgotten_with_its_state_and_its_rows_stay(feed: Fee
     kept = feed.create("kept")
     feed.send(kept, session(2))
     runs.run()
-    retire_topic(runs.handle, gone, who="ann", why="no longer sent")
-    feed.delete(gone)
-    runs.run()
-    runs.run()
+    retire_and_delete(runs, feed, gone)
     assert changes(runs, gone) == ["added", "retired", "forgotten"]
     assert {row.topic for row in runs.handle.positions.values()} == {kept}
     rows = [row for row in read_ledger(runs.folders.ledger) if row.topic == gone]
@@ -307,10 +312,7 @@ def test_a_forgotten_topic_that_is_created_again_is_new(feed: Feed, runs: LocalR
     again = feed.create("again")
     feed.send(again, session(2))
     runs.run()
-    retire_topic(runs.handle, again, who="ann", why="no longer sent")
-    feed.delete(again)
-    runs.run()
-    runs.run()
+    retire_and_delete(runs, feed, again)
     assert runs.handle.positions == {}
     feed.create_again("again")
     feed.send(again, session(1))
@@ -328,10 +330,7 @@ def test_with_all_topics_forgotten_a_new_topic_is_read_from_its_first_offset(fee
     runs.run()
     feed.send(old, session(2))
     runs.run()
-    retire_topic(runs.handle, old, who="ann", why="no longer sent")
-    feed.delete(old)
-    runs.run()
-    runs.run()
+    retire_and_delete(runs, feed, old)
     assert runs.handle.positions == {}
     new = feed.create("new")
     feed.send(new, session(2))
@@ -360,10 +359,7 @@ def test_a_session_is_erased_from_the_rows_of_a_forgotten_topic(feed: Feed, runs
     for topic in (gone, kept):
         feed.append(topic, [ProducerRecord(key, value) for key in ("s", "t") for value in session(1)])
     runs.run()
-    retire_topic(runs.handle, gone, who="ann", why="no longer sent")
-    feed.delete(gone)
-    runs.run()
-    runs.run()
+    retire_and_delete(runs, feed, gone)
     assert {row.topic for row in runs.handle.positions.values()} == {kept}
     request = EraseRequest(session="s", drop_state=True)
     erase_session(runs.folders, request, read_context(runs.handle), who="ann", why="request 4711")
@@ -397,6 +393,11 @@ def test_the_rows_before_a_re_creation_can_be_erased(feed: Feed, runs: LocalRuns
     erased = erase_session(runs.folders, request, read_context(runs.handle), who="ann", why="request 4711")
     assert erased.plan.rows == 2
     assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
+    runs = runs.tuned(forget_seconds=0.0)
+    runs.run()
+    runs.run()
+    assert changes(runs, topic) == ["added", "re-created", "re-created", "forgotten"]
+    assert [row.retired for row in runs.handle.positions.values()] == [False]
 
 
 def test_a_list_that_leaves_a_topic_out_makes_nothing_forget_it(

@@ -104,9 +104,9 @@ class ClusterMonitor:
         self.view = without_topics(self.view, names)
 
     def view_retired(self) -> ClusterView | None:
-        """The retired topics that Kafka holds; None where there is none, or no answer now."""
+        """The retired topics that Kafka holds, without a request where there are none; None without an answer now."""
         if not self._retired:
-            return None
+            return msgspec.structs.replace(self.view, topics={}, ends={})
         try:
             return self._context.admin.view(self._retired & self._context.admin.topic_names())
         except KafkaError:
