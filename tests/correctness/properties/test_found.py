@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.testing import Judgement, RunResult, Split, run
+from lockstep import Kind
+from lockstep.engine.executor.task import REFUSED_MAX
+from lockstep.testing import Idle, Judgement, RunResult, SentMessage, Split, run
 from tests.correctness.properties.feeds import Step, feed
-from tests.correctness.properties.probes import PLACELESS, REFUSED, STREAMS, WRONG_ROW, Held, Seen
+from tests.correctness.properties.probes import PLACELESS, REFUSED, STREAMS, WRONG_ROW, Held, Seen, Sent
 
 
 def ran(name: str, *steps: Step) -> RunResult[Held, Seen]:
@@ -126,3 +128,21 @@ def test_a_snapshot_whose_last_message_is_refused_is_given_up() -> None:
     came = ran("once", ("a", "part", "-", 1, 1), ("a", "snapshot", "-", 1, REFUSED), ("a", "snapshot", "-", 1, 4))
     assert (came.states["a"].values, [row.values for row in came.rows]) == ([4], [[4]])
     assert sorted(each.offset for each in came.quarantine) == [0, 1]
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+@pytest.mark.parametrize("messages", [1, 5, 1_000])
+@pytest.mark.parametrize("value", [REFUSED, WRONG_ROW])
+def test_what_waits_in_many_sessions_and_is_refused_when_one_message_releases_it_all(
+    value: int, messages: int, *, is_idle: bool
+) -> None:
+    """Each of them costs a fold of that message; the stream goes on behind it."""
+    sessions = [f"s{n}" for n in range(2 * REFUSED_MAX)]
+    opened = [SentMessage(value=Sent(Kind.SNAPSHOT, 1, 0, 1), key=session) for session in sessions]
+    waiting = [SentMessage(value=Sent(Kind.UPDATE, 3, 1, value), key=session) for session in sessions]
+    later = [SentMessage(value=Sent(Kind.SNAPSHOT, n, 100, 1), key="later") for n in (1, 2)]
+    releasing = [Idle(100_000_000), *later] if is_idle else later
+    came = run(STREAMS["reorder"], *opened, *waiting, *releasing, split=Split(messages))
+    assert sorted(each.offset for each in came.quarantine) == [*range(len(opened), len(opened) + len(waiting))]
+    assert {each.cause for each in came.quarantine} == {"transform raised"}
+    assert came.states["later"].values == [1]

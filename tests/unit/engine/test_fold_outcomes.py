@@ -42,21 +42,53 @@ def test_a_range_ends_where_its_quarantine_is_full_and_not_at_a_violation_behind
     assert narrower.trouble == "quarantine or late table hold as much as one range may"
 
 
-@pytest.mark.parametrize("is_buffered", [True, False])
-def test_messages_that_fail_are_left_out_until_they_are_too_many(*, is_buffered: bool) -> None:
-    bounds = WHOLE
-    for offset in range(10, 10 + REFUSED_MAX):
-        bounds = narrow_bounds(bounds, MessageFailed(at(offset), is_buffered)) or WHOLE
-    found = {offset: at(offset) for offset in range(10, 10 + REFUSED_MAX)}
-    refused, buffered = ({}, found) if is_buffered else (found, {})
-    without = Exclusions(killing=(7,), refused=refused, failed_buffered=buffered)
+def refused_at(offset: int) -> MessageFailed:
+    return MessageFailed(at(offset), offset, is_buffered=False)
+
+
+def released_by(at_offset: int, offset: int) -> MessageFailed:
+    """A buffered message fails while a later one is processed."""
+    return MessageFailed(at(offset), at_offset, is_buffered=True)
+
+
+def narrowed(bounds: FoldBounds, *outcomes: FoldOutcome) -> FoldBounds:
+    for outcome in outcomes:
+        narrower = narrow_bounds(bounds, outcome)
+        assert narrower is not None
+        bounds = narrower
+    return bounds
+
+
+FAILED = range(10, 10 + REFUSED_MAX)
+
+
+def test_a_range_ends_before_a_message_that_fails_where_too_many_did() -> None:
+    bounds = narrowed(WHOLE, *map(refused_at, FAILED))
+    without = Exclusions(killing=(7,), refused={offset: at(offset) for offset in FAILED})
     assert bounds == FoldBounds(until=100, without=without)
-    assert narrow_bounds(bounds, MessageFailed(at(50), is_buffered)) == FoldBounds(
+    assert narrow_bounds(bounds, refused_at(50)) == FoldBounds(
         until=50, without=without, trouble=f"{REFUSED_MAX} messages that the transform cannot take"
     )
 
 
-@pytest.mark.parametrize("outcome", [FoldStopped(at(100)), MessageFailed(at(100), False), MessageFailed(at(9), False)])  # noqa: FBT003  # its own field
+def test_a_range_ends_behind_a_message_that_releases_one_too_many_that_fail() -> None:
+    """Before it there may be nothing: it may be the first of its range, and release any number."""
+    bounds = narrowed(WHOLE, *(released_by(50, offset) for offset in FAILED))
+    assert bounds.until == 100
+    ended = narrowed(bounds, released_by(50, 40))
+    assert (ended.until, ended.trouble) == (51, f"{REFUSED_MAX} messages that the transform cannot take")
+    more = narrowed(ended, released_by(50, 41))
+    assert more.until == 51
+    assert more.without.failed_buffered.keys() == {*FAILED, 40, 41}
+
+
+@pytest.mark.parametrize("outcome", [FoldStopped(at(30)), refused_at(30)])
+def test_what_the_transform_refuses_before_a_release_comes_first(outcome: FoldOutcome) -> None:
+    """However old the message is that was released."""
+    assert outcome.offset < released_by(50, 3).offset
+
+
+@pytest.mark.parametrize("outcome", [FoldStopped(at(100)), refused_at(100), refused_at(9)])
 def test_a_fold_that_does_not_repeat_the_one_before_is_a_bug(outcome: FoldOutcome) -> None:
     seen = replace(WHOLE, without=Exclusions(refused={9: at(9)}))
     with pytest.raises(AssertionError, match="not deterministic"):

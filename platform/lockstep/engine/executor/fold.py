@@ -66,7 +66,7 @@ def attribute_error(
     if blame.of_timer or judge.judge_error(error, blame.offset) is Judgement.VIOLATION:
         source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
         return FoldStopped(replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source))
-    return MessageFailed(found, blame.held)
+    return MessageFailed(found, blame.at, blame.held)
 
 
 def find_session(compiled: CompiledStream, record: Record) -> str | None:

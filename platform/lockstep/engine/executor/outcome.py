@@ -35,16 +35,18 @@ class MessageFailed(msgspec.Struct, frozen=True):
 
     Attributes:
         finding: The evidence.
+        at: Offset that was being processed.
         is_buffered: It had been buffered, and is rejected when it is released.
     """
 
     finding: Finding
+    at: int
     is_buffered: bool
 
     @property
     def offset(self) -> int:
-        """Offset of the message."""
-        return self.finding.offset
+        """Offset that was being processed: a buffered message is older, possibly than its range."""
+        return self.at
 
 
 class BufferFull(msgspec.Struct, frozen=True):

@@ -62,10 +62,10 @@ class Exclusions(msgspec.Struct, frozen=True):
         Raises:
             AssertionError: It was left out of that fold.
         """
-        known = self.failed_buffered if failed.is_buffered else self.refused
-        if failed.offset in known:
+        known, offset = self.failed_buffered if failed.is_buffered else self.refused, failed.finding.offset
+        if offset in known:
             raise AssertionError(f"the fold is not deterministic: {failed.finding}")
-        more = {**known, failed.offset: failed.finding}
+        more = {**known, offset: failed.finding}
         return replace(self, failed_buffered=more) if failed.is_buffered else replace(self, refused=more)
 
     def split(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -406,13 +406,17 @@ def narrow_bounds(bounds: FoldBounds, outcome: FoldOutcome) -> FoldBounds | None
         case FoldStopped(finding):
             _check_within(bounds, finding)
             return msgspec.structs.replace(bounds, until=finding.offset, finding=finding, trouble=None)
-        case MessageFailed(finding, is_buffered):
+        case MessageFailed(finding, at, is_buffered):
             _check_within(bounds, finding)
             without = bounds.without.with_failed(outcome)
-            if len(without.failed_buffered if is_buffered else without.refused) <= REFUSED_MAX:
+            until = at + 1 if is_buffered else finding.offset
+            is_full = len(without.failed_buffered if is_buffered else without.refused) > REFUSED_MAX
+            if not is_full or until >= bounds.until:
                 return msgspec.structs.replace(bounds, without=without)
+            # One message may release any number of buffered ones: the range ends behind it, or would never pass it.
+            without = without if is_buffered else bounds.without
             problem = f"{REFUSED_MAX} messages that the transform cannot take"
-            return msgspec.structs.replace(bounds, until=finding.offset, finding=None, trouble=problem)
+            return msgspec.structs.replace(bounds, until=until, without=without, finding=None, trouble=problem)
         case BufferFull(until):
             problem = "quarantine or late table hold as much as one range may"
             ends = until < bounds.until
