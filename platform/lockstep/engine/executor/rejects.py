@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Protocol, TypeVar
@@ -80,7 +81,8 @@ class Exclusions(msgspec.Struct, frozen=True):
 
     def suspended_before(self, offset: int) -> int:
         """The newest suspension up to an offset; 0 without one."""
-        return max((at for at in self.suspend_at if at <= offset), default=0)
+        until = bisect_right(self.suspend_at, offset)
+        return self.suspend_at[until - 1] if until else 0
 
     def _piece(self, message: T) -> tuple[int, int]:
         offset, alone = message.offset() or 0, {*self.refused, *self.killing}
