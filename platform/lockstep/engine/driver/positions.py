@@ -479,11 +479,7 @@ class Subscription:
         elif finding.cause == TRUNCATED and key in self.positions:
             self._continue_after_truncation(key, finding.offset, suspend=suspend)
         elif finding.cause == GREW and key in view.ends:
-            # Its log began at offset 0: what has expired since is found by the next audit, as of any other partition.
-            self.positions[key] = find_first_position(view.topics[finding.topic], key, view.ends[key], joined_at=0)
-            self._lifecycle[key] = GROWN
-            for sibling in [other for other in self.positions if suspend and other[0] == key[0]]:
-                self._move(sibling, self.positions[sibling].next_offset, suspend=True)
+            self._on_grown(key, view.topics[finding.topic], view.ends[key], suspend=suspend)
         elif finding.cause == RECREATED and key in self.known and self._on_recreated(finding, view):
             self._set_aside(key, self.known[key], RECREATED_TOPIC)
         elif finding.cause == GONE and key in self.known:
@@ -520,6 +516,18 @@ class Subscription:
         suspended_from = (offset or BEGUN_ELSEWHERE) if suspend else position.suspended_from
         self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
         self.is_unsaved = True
+
+    def _on_grown(self, key: Key, topic: Topic, ends: PartitionOffsets, *, suspend: bool) -> None:
+        """Read a new partition of a topic.
+
+        Its log began at offset 0: what has expired since is found by the next audit, as of any other partition.
+        """
+        self.positions[key] = find_first_position(topic, key, ends, joined_at=0)
+        self._lifecycle[key] = GROWN
+        for sibling in [other for other in self.positions if other[0] == key[0]]:
+            self.positions[sibling] = msgspec.structs.replace(self.positions[sibling], is_only=False)
+            if suspend:
+                self._move(sibling, self.positions[sibling].next_offset, suspend=True)
 
     def _on_recreated(self, finding: Finding, view: ClusterView) -> bool:
         """Read a re-created topic from its first offsets, once all its partitions have a leader."""
