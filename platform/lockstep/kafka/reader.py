@@ -402,18 +402,33 @@ class _Prober:
 
 
 def explain_missing_offsets(
-    configuration: Configuration, topic: str, partition: int, gaps: Gaps, tuning: Tuning = DEFAULT_TUNING
+    configuration: Configuration,
+    topic: str,
+    partition: int,
+    gaps: Gaps,
+    tuning: Tuning = DEFAULT_TUNING,
+    *,
+    patient: bool = False,
 ) -> list[Hole] | UnreadableRange:
     """The gaps with their causes, split where the cause changes, in offset order.
 
     "aborted" and "marker" are proven; "unproven" means that nothing explains the offset although the log was read.
+
+    Args:
+        configuration: Configuration of a reader.
+        topic: Name of the topic.
+        partition: Partition number.
+        gaps: The offsets.
+        tuning: How long and how often the log is read.
+        patient: It is waited for longer, as its messages are.
 
     Returns:
         The gaps; or why the log could not be read: that is no evidence of anything.
     """
     explained: list[Hole] | UnreadableRange = []
     for _ in range(tuning.explain_attempts if gaps else 0):
-        explained = _explained(configuration, Range(topic, partition, gaps[0][0], gaps[-1][1]), gaps, tuning)
+        whole = Range(topic, partition, gaps[0][0], gaps[-1][1], patient=patient)
+        explained = _explained(configuration, whole, gaps, tuning)
         if not isinstance(explained, UnreadableRange):
             break
     return explained

@@ -44,8 +44,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             planned again: a healthy task of a second that is delayed by that much is rare, and loses its work only.
             Within `straggler_rest_seconds` after that it is waited for three times as long, then nine times: a slow
             task ends all the same.
-        explain_attempts: Reads of offsets without a message. A read gives up after `silence_seconds_max`; a restarting
-            broker is back in the second one.
+        explain_attempts: Reads of offsets without a message. Each waits as long as the read of the messages did; a
+            restarting broker is back in the second one.
         probed_runs_max: Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are
             gone anyway.
         executors_seconds_max: Wait for a first executor. A cluster that has to start machines first takes some

@@ -62,9 +62,9 @@ class LogInMemory:
         """Nothing in memory is corrupt."""
         return corrupt.start
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+    def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
         """There are no gaps."""
-        del position, gaps
+        del planned, gaps
         return []
 
 

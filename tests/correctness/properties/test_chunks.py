@@ -178,8 +178,8 @@ class Source:
     def readable_again(self, corrupt: Range) -> int | None:
         return corrupt.start
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
-        del position, gaps
+    def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        del planned, gaps
         return []
 
 

@@ -127,14 +127,14 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
     topic, asked, explained = feed.create("values"), [], kafka_reader.explain_missing_offsets
     transactions(feed, topic, session(3), [update(5, a=1)])
 
-    def explain_in_silence(*args: object) -> object:
+    def explain_in_silence(*args: object, **options: object) -> object:
         asked.append(args)
         if len(asked) > 1:
-            return explained(*args)  # type: ignore[arg-type]  # as it was called
+            return explained(*args, **options)  # type: ignore[arg-type]  # as it was called
         pid = broker.pid or 0
         os.kill(pid, signal.SIGSTOP)
         try:
-            return explained(*args)  # type: ignore[arg-type]  # as it was called
+            return explained(*args, **options)  # type: ignore[arg-type]  # as it was called
         finally:
             os.kill(pid, signal.SIGCONT)
 

@@ -14,7 +14,7 @@ from lockstep.localdev.processes import find_free_ports
 from lockstep.settings import KafkaSettings
 from tests.integration.engine.test_brokers import Going
 from tests.support.adding_stream import adding
-from tests.support.feed import Feed, ProducerRecord, folded, session
+from tests.support.feed import Feed, ProducerRecord, folded, send_within, session, snapshot, update
 from tests.support.link import Link, open_link
 from tests.support.local_runs import LocalRuns
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CUT_SECONDS = 60.0
 SESSIONS, UPDATES = 30, 500
 """About 600 KB of messages."""
+LARGE_BYTES = 200_000
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,29 @@ def test_a_slow_link_makes_a_stream_slow_and_nothing_else(far: tuple[Broker, Lin
         link.delay_seconds, link.bytes_per_second = 0.0, None
     assert time.monotonic() - began > sum(len(value) for _, value in sent) / 3e6 * 8
     assert runs.rows(topic) == folded([(at, *each) for at, each in enumerate(sent)])
+
+
+def test_a_link_that_takes_long_for_a_message_explains_holes_all_the_same(
+    far: tuple[Broker, Link], tmp_path: Path
+) -> None:
+    """A second a message; a reader that was not waited for any longer would never pass the first marker."""
+    broker, link = far
+    feed, large = Feed(broker.bootstrap_servers, "large"), {"x" * LARGE_BYTES: 1}
+    topic, servers = feed.create("values"), f"127.0.0.1:{link.port}"
+    values = [snapshot(1, a=1), update(2, **large), update(3, **large)]
+    producer = feed.transactional()
+    for value in values:
+        producer.begin_transaction()
+        send_within(producer, topic, [value])
+        feed.end_transaction(producer, topic)
+    runs = LocalRuns(adding(feed.pattern), servers, tmp_path, kafka=KafkaSettings(bootstrap_servers=servers))
+    link.bytes_per_second = LARGE_BYTES
+    try:
+        tuned = runs.tuned(straggler_seconds_max=0.5, patience_seconds=20.0, retry_seconds=0.1)
+        assert tuned.run(trigger=AvailableNow()) is RunOutcome.ENDED
+    finally:
+        link.bytes_per_second = None
+    assert runs.rows(topic) == folded([(2 * at, "s", value) for at, value in enumerate(values)])
 
 
 @pytest.mark.slow

@@ -155,8 +155,8 @@ class OnlyMarkers:
     def readable_again(self, corrupt: Range) -> int | None:
         return corrupt.start
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
-        del position
+    def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
+        del planned
         return [Hole(start, until, "marker") for start, until in gaps]
 
 

@@ -139,7 +139,7 @@ class MessageSource(Protocol):
         """The first readable offset of a range that begins with corrupt batches; None where it cannot be determined."""
         ...
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
+    def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
         """Offsets without a message, each with its cause; or the reason why the cause is unknown now."""
         ...
 
@@ -165,9 +165,12 @@ class KafkaSource:
         """See `MessageSource.readable_again`."""
         return find_next_readable(self.configuration, corrupt, self.tuning)
 
-    def explain(self, position: Position, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
+    def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
         """See `MessageSource.explain`."""
-        return explain_missing_offsets(self.configuration, position.topic, position.partition, gaps, self.tuning)
+        configuration, position = self.configuration, planned.position
+        return explain_missing_offsets(
+            configuration, position.topic, position.partition, gaps, self.tuning, patient=planned.patient
+        )
 
 
 @dataclass(frozen=True)
@@ -374,7 +377,7 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
 
 def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
     """The bounds of a range's fold once the cause of every missing offset is known, or unknown for now."""
-    explained = opener.log.explain(work.planned.position, work.gaps)
+    explained = opener.log.explain(work.planned, work.gaps)
     if isinstance(explained, UnreadableRange):  # no answer is no evidence: a later batch asks again
         first = work.gaps[0][0]
         problem = f"why offset {first} holds no message could not be read from Kafka: {explained.reason}"
