@@ -21,7 +21,7 @@ from lockstep.engine.driver.handover import (
     write_stop,
 )
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, WriterStartup
+from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.errors import Fenced, KafkaError, StreamHeld
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted, suggest_option
 from lockstep.kafka.admin import ClusterAdmin
@@ -303,6 +303,39 @@ def test_a_stop_in_the_middle_of_a_handover_holds(feed: Feed, runs: LocalRuns) -
             successor.claim(cancelled=lambda: False)
         assert writer.result(WAIT_SECONDS_MAX) is RunOutcome.STOPPED_FOR_GOOD
     assert (stopped.ended_by, desired(runs)) == ("the writer", Desired.STOPPED)
+
+
+def test_a_successor_that_is_stopped_before_it_asks_for_a_handover_leaves_the_writer_at_work(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic, worked = feed.create("values"), threading.Event()
+    feed.send(topic, session(1))
+    with living(runs, then(worked)):
+        assert worked.wait(WAIT_SECONDS_MAX)
+        successor = WriterStartup(runs.stream, runs.folders, runs.cluster_id(), never_ending=True)
+        with pytest.raises(StartCancelled):
+            successor.claim(cancelled=lambda: True)
+        committed = len(runs.reports)
+        feed.send(topic, [update(3, a=1)])
+        wait_until(lambda: len(runs.reports) > committed, "the writer goes on")
+    assert OutputLog(runs.folders.table).base().head.epoch == 1
+
+
+def test_a_successor_that_is_stopped_while_it_waits_for_a_long_batch_takes_its_request_back(written: Offline) -> None:
+    control, asked = written.folders.control, threading.Event()
+    with Heartbeat(control, 2) as writer:
+        successor = on_its_way(written, never_ending=True)
+
+        def cancelled() -> bool:
+            if (control / "handover-2.json").exists():
+                asked.set()
+            return asked.is_set()
+
+        with pytest.raises(StartCancelled):
+            successor.claim(cancelled=cancelled)
+        assert asked.is_set()
+        assert not writer.asked_to_hand_over()
+    assert held_by(written)[0] == 2
 
 
 @pytest.mark.parametrize("never_ending", [False, True])

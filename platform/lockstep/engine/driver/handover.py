@@ -267,7 +267,8 @@ def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] 
 def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelled: Callable[[], bool]) -> Takeover:
     """Ask a living writer to hand over, and wait for its end.
 
-    The timeout runs only while there is no acknowledgement: a long last batch is waited for.
+    The timeout runs only while there is no acknowledgement: a long last batch is waited for. Once cancelled, the
+    request is taken back: a writer that has not seen it goes on.
     """
     find_storage(control).replace(_request(control, epoch), b"{}")
     before, asked = read_heartbeat(control, epoch), time.monotonic()
@@ -283,6 +284,7 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
         if now.phase is Phase.DRAINING and clock - counted > POLLS * POLL_SECONDS:
             return Takeover.DEAD
         time.sleep(HANDOVER_POLL_SECONDS)
+    find_storage(control).delete(_request(control, epoch))
     return Takeover.SILENT
 
 

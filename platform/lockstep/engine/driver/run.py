@@ -19,7 +19,7 @@ from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import SparkRunner, warm_up
-from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, WriterStartup
+from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.engine.protocol import JobSpec
 from lockstep.errors import Fenced
 from lockstep.kafka.admin import ClusterAdmin
@@ -113,6 +113,8 @@ def run_stream(
         except NotWanted as changed:
             LOG.warning("%s: this run was asked for before that, and ends", changed)
             return RunOutcome.NOT_WANTED
+        except StartCancelled:
+            return RunOutcome.STOPPED
         run_context = RunContext(
             stream=stream,
             trigger=trigger,

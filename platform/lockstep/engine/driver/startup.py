@@ -130,6 +130,10 @@ class NotWanted(Exception):  # not an error: the desired state changed between t
     """The run was stopped before it claimed, or it is automatic and the desired state does not allow it."""
 
 
+class StartCancelled(Exception):  # not an error
+    """The run was asked to stop before it claimed: it leaves a writer that is there at work."""
+
+
 class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a claim.
 
@@ -195,11 +199,15 @@ class WriterStartup:
 
         Raises:
             Fenced: Another run claimed at the same moment.
+            StartCancelled: The run is to end.
             StreamHalted, StreamHeld, NotWanted: As above, since the first look.
             TableError: The ledger does not match the head, or files that the table references are missing.
         """
         self._whole.result()
-        cause = f"{self._take_over(cancelled).value}; {self._launch.cause}{self._describe_code()}"  # 1
+        takeover = self._take_over(cancelled)  # 1
+        if cancelled():
+            raise StartCancelled
+        cause = f"{takeover.value}; {self._launch.cause}{self._describe_code()}"
         landed = self._claim(cause)  # 2
         writer = Writer(epoch=landed.head.epoch, generation=landed.head.generation)
         self._catch_up(landed.head, writer)  # 3
@@ -217,7 +225,7 @@ class WriterStartup:
         self._pool.shutdown()
         if self.head.epoch == 0:
             return Takeover.FIRST
-        if lives:
+        if lives and not cancelled():
             return request_handover(self._folders.control, self.head.epoch, self._timeout, cancelled)
         last = read_heartbeat(self._folders.control, self.head.epoch)
         return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
