@@ -6,11 +6,12 @@ on disk, and it comes back as a leader of a newer epoch, as any leader after an 
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import NoIntegrity, Ordered, Sequence, Strict
+from lockstep import Limits, NoIntegrity, Ordered, Sequence, Strict
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost, Truncated
 from lockstep.kafka.admin import ClusterAdmin
@@ -39,6 +40,8 @@ FIRST = session(9)
 """Offsets 0 to 9, numbers 1 to 10."""
 REGROWN = [*(update(6 + n, a=7) for n in range(5)), *(update(11 + n, a=1) for n in range(10))]
 """What grows from offset 5 on; past the position, offset 10, it continues the numbers that were read."""
+LATE_SECONDS = 40.0
+"""A run that has not ended then does not end."""
 FOUND = "other records: the log was cut and has grown again"
 
 
@@ -138,6 +141,37 @@ def test_what_was_read_of_a_log_that_was_cut_meanwhile_is_thrown_away(own: tuple
     with pytest.raises(IntegrityLost, match=rf"log truncated at {topic}/0 offset 10: .* {FOUND}"):
         runs.run(around=meanwhile(broker, feed, topic))
     assert runs.rows(topic) == folded(at(0, FIRST))
+
+
+def test_a_bounded_run_ends_at_the_end_of_a_log_that_was_cut_before_it_was_read(
+    own: tuple[Broker, Feed], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was to be read up to is not there any more."""
+    broker, feed = own
+    topic, stop, cuts = feed.create("values"), threading.Event(), list[str]()
+    feed.send(topic, FIRST[:5])
+    feed.send(topic, FIRST[5:])
+
+    def around(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Several[TaskResult]:
+            results = runner(plan)
+            if not cuts:
+                cuts.append(topic)
+                cut(broker, topic, keep=5)
+            return results
+
+        return run
+
+    runs = LocalRuns(adding(feed.pattern, STRICT), feed.bootstrap_servers, tmp_path)
+    late = threading.Timer(LATE_SECONDS, stop.set)
+    late.start()
+    try:
+        assert runs.with_limits(Limits(batch_messages=3)).run(stop=stop, around=around) is RunOutcome.ENDED
+    finally:
+        late.cancel()
+    assert runs.rows(topic) == folded(at(0, FIRST[:5]))
+    lost = f"{topic}/0: the log ends at offset 5 now, and at 10 before: unread messages are gone"
+    assert caplog.messages.count(lost) == 1
 
 
 @pytest.mark.fault("F29")

@@ -169,7 +169,7 @@ class MicroBatchLoop:
         unread = [place for place in self._monitor.view.unavailable if not self._is_read(place)]
         if not unread:
             self._leaderless_since = math.inf
-            return self._partitions.has_reached(self._stop_at)
+            return self._partitions.has_reached(self._find_stop_offsets())
         now = time.monotonic()
         self._leaderless_since = min(self._leaderless_since, now)
         if now - self._leaderless_since > self._context.launch.tuning.patience_seconds:
@@ -182,15 +182,20 @@ class MicroBatchLoop:
         return False
 
     def _check_silent(self) -> None:
-        now, positions = time.monotonic(), self._partitions.positions
+        now, positions, stop_at = time.monotonic(), self._partitions.positions, self._find_stop_offsets()
         for key, silence in self._silent.find_lasting(now).items():
-            if key in positions and positions[key].next_offset < self._stop_at.get(key, 0):
+            if key in positions and positions[key].next_offset < stop_at.get(key, 0):
                 raise KafkaError(
                     f"{silence.place} gave no message for {now - silence.since:.0f} s ({silence.trouble}): "
                     "its messages are not read; all others are",
                     next_step=f"lockstep doctor asks for each topic; then: lockstep run {self._context.stream.name} "
                     "--available-now",
                 )
+
+    def _find_stop_offsets(self) -> dict[Key, int]:
+        """The offsets to read up to; where a log was cut below its own, there is nothing behind its end to wait for."""
+        ends = self._monitor.view.ends
+        return {key: min(at, ends[key].high_watermark) if key in ends else at for key, at in self._stop_at.items()}
 
     def _is_read(self, place: Place) -> bool:
         """Whether a partition was read up to its offset of the start of the run, which may be unknown."""
@@ -321,9 +326,16 @@ class MicroBatchLoop:
         self._publisher.note(self._partitions.positions.values())
         return seconds
 
-    def warn_of_hidden(self) -> None:
-        """Say what the run leaves unread behind open transactions, however young: it shows as lag, and no more."""
+    def warn_of_unread(self) -> None:
+        """Say what the run leaves unread: what a broker has lost, and what waits behind open transactions.
+
+        However young these are: they show as lag, and no more.
+        """
         view, clock = self._monitor.view, time.monotonic()
+        for key, at in self._find_stop_offsets().items():
+            if at < self._stop_at[key] and (where := self._partitions.positions.get(key)) is not None:
+                ends = f"{where.topic}/{where.partition}: the log ends at offset {at} now"
+                LOG.warning("%s, and at %d before: unread messages are gone", ends, self._stop_at[key])
         if hidden := self._stable_ends.update(view, clock).stalls(view, clock, ANY_AGE_SECONDS):
             LOG.warning("%s", describe_hidden(self._context.stream.name, hidden))
 
@@ -520,7 +532,7 @@ def _run_until_done(
         began, bounded = time.monotonic(), isinstance(context.trigger, AvailableNow)
         plan = batches.plan()  # 1
         if plan is None and bounded and batches.has_reached_stop_offsets():
-            batches.warn_of_hidden()
+            batches.warn_of_unread()
             return RunOutcome.ENDED
         committed = plan is not None and batches.run_batch(plan)  # 2
         # A bounded run waits only for what it could not read or commit: a leader, a log that settles.
