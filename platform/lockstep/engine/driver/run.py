@@ -108,13 +108,8 @@ def run_stream(
             startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
             context = _warm_context(spark, job, stop)  # 2
             claimed = startup.claim(cancelled=stop.is_set)  # 3
-        except Fenced:
-            return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
-        except NotWanted as changed:
-            LOG.warning("%s: this run was asked for before that, and ends", changed)
-            return RunOutcome.NOT_WANTED
-        except StartCancelled:
-            return RunOutcome.STOPPED
+        except (Fenced, NotWanted, StartCancelled) as unclaimed:
+            return _end_unclaimed(unclaimed)
         run_context = RunContext(
             stream=stream,
             trigger=trigger,
@@ -128,6 +123,16 @@ def run_stream(
             launch=launch,
         )
         return run_batches(run_context, claimed)
+
+
+def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:
+    """The outcome of a run that does not write."""
+    if isinstance(reason, Fenced):
+        return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
+    if isinstance(reason, StartCancelled):
+        return RunOutcome.STOPPED
+    LOG.warning("%s: this run was asked for before that, and ends", reason)
+    return RunOutcome.NOT_WANTED
 
 
 def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
