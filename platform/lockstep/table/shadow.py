@@ -19,8 +19,10 @@ from lockstep.table.delta_log import (
     CAUSE,
     FIRST_BATCH,
     NO_HOOKS,
+    FoldCode,
     Head,
     Lineage,
+    PolicyChange,
     Promotion,
     Rewind,
     SideBatch,
@@ -125,7 +127,27 @@ def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
         retention=target.retention,
         rewinds=(*head.rewinds, Rewind(planned.batch, version, target.batch, head.batch, planned.cause)),
         promotion=planned.promotion,
+        code=_take_over_code(head, planned.shadow),
+        policies=tuple(_join_policies(head, planned.shadow)),
     )
+
+
+def _take_over_code(head: Head, shadow: Head) -> FoldCode | None:
+    """The code of the newest rows, with its first batch as one of the stream."""
+    code = shadow.code
+    if code is None or (head.code is not None and head.code.digest == code.digest):
+        return head.code
+    return FoldCode(code.digest, head.batch + code.first_batch)
+
+
+def _join_policies(head: Head, shadow: Head) -> Iterator[PolicyChange]:
+    """Those of the stream, then those under which the shadow has read, by the batches that they have in the stream."""
+    last = None
+    for before, source in ((0, head), (head.batch, shadow)):
+        for each in source.policies:
+            if each.first_batch <= source.batch and (each.policy, each.integrity) != last:
+                yield msgspec.structs.replace(each, first_batch=before + each.first_batch)
+                last = (each.policy, each.integrity)
 
 
 def _add_side(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:

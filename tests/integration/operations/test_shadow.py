@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Limits, Ordered
+from lockstep import Limits, OnGrowth, Ordered, Sequence, Strict, Suspend
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
+from lockstep.declare.discovery import digest_code
 from lockstep.errors import Fenced, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
@@ -36,11 +37,11 @@ from lockstep.operations.shadow import (
     release_pin,
 )
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import make_entry_path
+from lockstep.table.delta_log import FoldCode, make_entry_path
 from lockstep.table.ledger import read_ledger, read_positions_at
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify import origin
-from lockstep.verify.report import ViolationKind
+from lockstep.verify.report import InvariantStatus, ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
 from tests.integration.operations.killed_promotion import AFTER, BEGINNINGS, MOMENTS
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep import Record
+    from lockstep.integrity.base import IntegrityClass
     from lockstep.localdev.broker import Broker
     from lockstep.operations.promote import Promoted
     from lockstep.operations.shadow import ShadowShown
@@ -153,6 +155,7 @@ def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(f
     assert (done.plan.to_batch, done.plan.last_batch, done.published) == (2, 4, True)
     head = head_of(runs)
     assert (head.batch, head.generation, head.desired.value) == (done.plan.batch, 2, "stopped")
+    assert head.code == FoldCode(digest_code(runs.stream), 6)
     kept = [row for row in before if int(str(row[0])) < 4]
     assert sorted(runs.rows(topic)) == [*kept, *expected(values[:8], since=4)]
     assert prove(runs) == (f"states of 2 ledger rows of batches 6 to 7 stayed with shadow {NAME}, promoted since",)
@@ -232,6 +235,40 @@ def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: Local
     runs.run()
     assert runs.rows(topic) == expected(values)
     prove(runs)
+
+
+@pytest.mark.parametrize(
+    ("integrity", "corrected", "kept"),
+    [
+        (Ordered(), Strict(evidence=Sequence()), InvariantStatus.NOT_PROVEN),  # the first batch is of the other class
+        (Strict(evidence=Sequence()), Strict(evidence=Sequence(), on_violation=Suspend()), InvariantStatus.PROVEN),
+        (
+            Strict(evidence=Sequence(), on_violation=Suspend()),
+            Strict(evidence=Sequence(), on_violation=Suspend(), on_growth=OnGrowth.RESTART_SESSIONS),
+            InvariantStatus.PROVEN,
+        ),
+    ],
+)
+def test_the_batches_of_a_promotion_are_proven_by_the_class_and_the_policy_of_the_shadow(
+    feed: Feed, runs: LocalRuns, integrity: IntegrityClass, corrected: IntegrityClass, kept: InvariantStatus
+) -> None:
+    topic, live = feed.create("values"), runs.of(adding(feed.pattern, integrity))
+    read_in_batches(feed, live, topic, session(3))
+    fix = runs.of(adding(feed.pattern, corrected))
+    begin(fix, "1")
+    shadow = shadow_of(fix)
+    for numbers in ((5, 6), (7, 8)):
+        feed.send(topic, [update(number, a=1) for number in numbers])
+        shadow.run()
+    promote(fix)
+    shown = [(each.first_batch, each.policy, each.integrity) for each in head_of(fix).policies]
+    theirs = [(2 + each.first_batch, each.policy, each.integrity) for each in head_of(shadow).policies]
+    assert (shown[0][0], shown[1:]) == (1, theirs)
+    assert head_of(fix).code == FoldCode(digest_code(fix.stream), 4)
+    for _ in range(2):
+        report = verify_stream(fix.stream, fix.folders, fix.settings.kafka)
+        assert (report.status, report.violations) == (kept, ()), report.notes
+        fix.run()
 
 
 def take_away(path: Path) -> Callable[[], None]:
