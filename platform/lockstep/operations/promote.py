@@ -208,7 +208,8 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     check_erasure(head, shadow, origin)
     target = read_head_of_batch(folders, head, origin.batch)
     side_tables.catch_up_alongside_writer(own, shadow)
-    reached = ledger.read_positions(own, shadow)
+    read = ledger.read_positions(own, shadow)
+    reached = {key: _kept_retired(row, handle.positions.get(key)) for key, row in read.items()}
     taken = ledger.read_positions_at(own, FIRST_BATCH)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     begun = {key: _with_state_of(row, held.get(key)) for key, row in taken.items()}
@@ -275,6 +276,12 @@ def _with_state_of(row: LedgerRow, held: LedgerRow | None) -> LedgerRow:
         state_start=None if held is None else held.state_start,
         state_length=None if held is None else held.state_length,
     )
+
+
+def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
+    """A position of the shadow; a topic that the stream has retired since, without a message, stays retired."""
+    stays = now is not None and now.retired and now.until == row.until
+    return msgspec.structs.replace(row, retired=True) if stays else row
 
 
 def _compare(handle: StreamHandle, reached: Mapping[Key, LedgerRow]) -> Iterable[PromotedPartition]:

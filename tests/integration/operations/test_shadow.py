@@ -15,6 +15,7 @@ import pytest
 from lockstep import Limits, OnGrowth, Ordered, Sequence, Strict, Suspend
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.declare.discovery import digest_code
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
@@ -23,6 +24,7 @@ from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused,
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
+from lockstep.operations.retire import retire_topic
 from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, rewind_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadow import (
@@ -269,6 +271,24 @@ def test_the_batches_of_a_promotion_are_proven_by_the_class_and_the_policy_of_th
         report = verify_stream(fix.stream, fix.folders, fix.settings.kafka)
         assert (report.status, report.violations) == (kept, ()), report.notes
         fix.run()
+
+
+def test_a_topic_that_was_retired_since_the_shadow_began_stays_retired(feed: Feed, runs: LocalRuns) -> None:
+    topic, left, goes_on = feed.create("values"), feed.create("left"), feed.create("goes_on")
+    for each in (left, goes_on):
+        feed.send(each, session(1), key=each)
+    read_in_batches(feed, runs, topic, session(3))
+    begin(runs, "1")
+    for each in (left, goes_on):
+        retire_topic(runs.handle, each, who="ann", why="no longer sent")
+    feed.send(goes_on, [update(3, a=1)], key=goes_on)
+    shadow_of(runs).run()
+    promote(runs)
+    retired = {row.topic: row.retired for row in runs.handle.positions.values()}
+    assert retired == {topic: False, left: True, goes_on: False}
+    feed.delete(left)
+    assert runs.run() is RunOutcome.ENDED
+    prove(runs)
 
 
 def take_away(path: Path) -> Callable[[], None]:
