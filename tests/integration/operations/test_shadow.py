@@ -25,7 +25,7 @@ from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.operations.retire import retire_topic
-from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, rewind_stream
+from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, plan_rewind, rewind_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadow import (
     PIN,
@@ -289,6 +289,19 @@ def test_a_topic_that_was_retired_since_the_shadow_began_stays_retired(feed: Fee
     feed.delete(left)
     assert runs.run() is RunOutcome.ENDED
     prove(runs)
+
+
+def test_a_rewind_into_a_promotion_names_the_batches_before_and_after_it(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    read_in_batches(feed, runs, topic, session(7))
+    begin(runs, "1")
+    shadow_of(runs).with_limits(Limits(batch_messages=2)).run()
+    promote(runs)
+    assert head_of(runs).batch == 9
+    for to in ("5", "8", f"{topic}/0@5"):
+        with pytest.raises(NotRewindable, match="batches 5 to 9 are one commit, the promotion of adding_shadow") as no:
+            plan_rewind(runs.handle, to)
+        assert no.value.next_step == "go back to batch 1, from which the shadow began, or to batch 9"
 
 
 def take_away(path: Path) -> Callable[[], None]:
