@@ -164,7 +164,7 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
         exported_at: When it was exported (UTC).
         target: The folder that the stream gets.
         mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
-        left_out: Retired topics that this cluster does not have.
+        left_out: Retired topics that this cluster does not have, or that the declaration here does not select.
         partitions: The partitions that it reads.
         to_read: Offsets up to the ends of their logs.
         state_bytes: Bytes of state that are copied.
@@ -302,7 +302,10 @@ def _write_export(
 
 
 def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Path) -> tuple[list[Path], str]:
-    """The file with what is known of the messages around each position; none where Kafka does not answer."""
+    """The file with what is known of the messages around each position; none where Kafka does not answer.
+
+    The remark names positions without evidence: while the cluster answers, a later savepoint can still be exported.
+    """
     try:
         view = handle.cluster.view({row.topic for row in rows})
         found = collect_evidence(handle.settings.kafka, view, rows)
@@ -310,7 +313,13 @@ def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Pat
         return [], f"it cannot be imported into a mirrored cluster: {error.problem}"
     path = folder / EVIDENCE
     find_storage(path).replace(path, msgspec.json.encode(found))
-    return [path], ""
+    shown = {(each.topic_id, each.partition) for each in found}
+    left = [row for row in rows if not row.retired and (row.topic_id, row.partition) not in shown]
+    places = format_some([f"{row.topic}/{row.partition}@{row.until}" for row in left])
+    remark = (
+        f"it cannot be imported into a mirrored cluster: Kafka does not have the messages from {places} on any more"
+    )
+    return [path], remark if left else ""
 
 
 def _copy_state(
