@@ -3,7 +3,8 @@
     python -m lockstep.rehearsal.game_day REPOSITORY --minutes 5 --seed 7
 
 Its files are in REPOSITORY/.gameday/platform; its processes carry that folder in their environment and listen on
-loopback. Both are gone at its end, also after Ctrl-C; what a killed one has left is ended by the next. The page stays.
+loopback. Both are gone at its end, also after Ctrl-C; what a killed one has left is ended by the next. The page stays,
+and after a failure the files, with the logs that explain it, until the next one.
 """
 
 from __future__ import annotations
@@ -199,14 +200,23 @@ def run_game_day(repository: Path, minutes: float, seed: int) -> GameDayResult:
     platform = LocalPlatform(repository, folder, settings=SMALL_STREAMS)
     with hold_folder_lock(repository / FOLDER), interrupt_by_signals():
         _remove(folder)
+        failed = False
         try:
             for step in start_live(platform, SPEED):
                 SAY.print(f"[bold]>[/bold] {step}")
-            return GameDay(_make_injector(platform, seed), seed, minutes).play()
+            result = GameDay(_make_injector(platform, seed), seed, minutes).play()
+        except LockstepError:
+            failed = True
+            raise
+        else:
+            failed = not result.is_passed
+            return result
         finally:
             with ignore_interrupts():
-                SAY.print("ending the platform")
-                _remove(folder)
+                SAY.print(f"ending the platform{f'; its files stay in {folder}' if failed else ''}")
+                stop_all(folder, (), ())
+                if not failed:
+                    _remove(folder)
 
 
 def _make_injector(platform: LocalPlatform, seed: int) -> FaultInjector:
