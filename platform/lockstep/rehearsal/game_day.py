@@ -25,7 +25,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.html_page import render_page
 from lockstep.localdev.feed import list_recordings
-from lockstep.localdev.platform import SMALL_STREAMS, LocalPlatform, hold_folder_lock, start_live
+from lockstep.localdev.platform import INTERRUPTED, SMALL_STREAMS, LocalPlatform, hold_folder_lock, start_live
 from lockstep.localdev.processes import ignore_interrupts, interrupt_by_signals, stop_all
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.tables import StreamHandle
@@ -48,8 +48,6 @@ FOLDER, PLATFORM, REPORT = ".gameday", "platform", "report.html"
 SPEED = 60.0
 """Messages a second of the feed, of all topics together."""
 DRAIN_SECONDS_MAX, POLL_SECONDS = 180.0, 1.0
-INTERRUPTED = 130
-"""Exit code of a command that a signal ended, as shells give it."""
 SHOWN_MAX = 5
 """Violations of a stream on the page."""
 SAY = Console(highlight=False, soft_wrap=True)
