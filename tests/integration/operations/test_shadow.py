@@ -21,6 +21,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
 from lockstep.operations.diff import compare_streams, find_next_step
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
@@ -302,6 +303,9 @@ def test_a_rewind_into_a_promotion_names_the_batches_before_and_after_it(feed: F
         with pytest.raises(NotRewindable, match="batches 5 to 9 are one commit, the promotion of adding_shadow") as no:
             plan_rewind(runs.handle, to)
         assert no.value.next_step == "go back to batch 1, from which the shadow began, or to batch 9"
+    with pytest.raises(NotRewindable, match="are one commit"):
+        read_states(runs.stream, runs.folders.root, StateFilter(), at=6)
+    assert len(read_states(runs.stream, runs.folders.root, StateFilter(), at=4).sessions) == 1
 
 
 def take_away(path: Path) -> Callable[[], None]:
