@@ -44,7 +44,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName, LedgerRow
 from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, format_some, list_named_files
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
-from lockstep.table.shadow import PromotionCommit, commit_promotion
+from lockstep.table.shadow import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.table.written_by import WrittenBy
 
 PIECE_BYTES = 16 << 20
@@ -221,6 +221,7 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     obstacles = [
         *_find_writers(handle, head, own, shadow),
         *_find_disagreement(head, origin, shadow, taken, held),
+        *_find_unfit_columns(folders, own, target),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
     return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, obstacles))
@@ -323,6 +324,17 @@ def _find_disagreement(
         yield RewindObstacle(Obstacle.START, problem, again)
     if shadow.retention is not None:
         yield RewindObstacle(Obstacle.DATA, f"{shadow.stream} has dropped rows by retention", again)
+
+
+def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head) -> Iterable[RewindObstacle]:
+    """Rows up to the target stay, with the columns of then."""
+    staying = delta_log.open_delta_table(folders.table, version=target.batch_version)
+    try:
+        find_promoted_columns(staying, delta_log.open_delta_table(own.table).schema().fields)
+    except TableError as error:
+        problem = f"rows of {own.stream} do not fit those that stay: {error.problem}"
+        step = f"keep {own.stream} as a stream of its own, or begin another one whose columns fit"
+        yield RewindObstacle(Obstacle.UNFIT, problem, step)
 
 
 def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable[RewindObstacle]:

@@ -51,7 +51,7 @@ class Obstacle(Enum):
     START = "the shadow did not begin from that batch"
     BEHIND = "the shadow has not read as far"
     CODE = "the deployed code is not the shadow's"
-    UNFIT = "the deployed code cannot go on from the shadow"
+    UNFIT = "the deployed code, or the rows that stay, do not fit the shadow"
     CLUSTER = "the cluster is another one"
     POSITION = "the position in the mirrored cluster is not proven"
     NUMBERS = "the numbers of sessions may be offsets"

@@ -30,7 +30,7 @@ from lockstep.table.delta_log import (
 )
 from lockstep.table.parquet import DataFile
 from lockstep.table.rewind import check_unchanged, make_stopped
-from lockstep.table.schema_evolution import find_schema_changes
+from lockstep.table.schema_evolution import Growth, find_schema_changes
 
 
 class PromotionCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +206,7 @@ def _copy_log(table: Path, scratch: Path, since: int, version: int) -> None:
 def _evolve(scratch: Path, planned: PromotionCommit) -> None:
     """The columns of the shadow; rows before the promotion show null in those that the target has not."""
     table = DeltaTable(scratch)
-    wanted = pa.schema(cast("pa.Schema", Schema(list(planned.fields)).to_arrow()))
-    found = find_schema_changes(table, wanted, defaulted=frozenset(wanted.names))
+    found = find_promoted_columns(table, planned.fields)
     if found.added:
         marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
         first = planned.promotion.first
@@ -218,6 +217,16 @@ def _evolve(scratch: Path, planned: PromotionCommit) -> None:
         table.alter.add_columns(added, post_commithook_properties=NO_HOOKS)
     for name in found.loosened:
         DeltaTable(scratch).alter.drop_column_not_null(name, post_commithook_properties=NO_HOOKS)
+
+
+def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> Growth:
+    """What the columns of a shadow add to those of the rows that stay.
+
+    Raises:
+        TableError: A column of these rows is of another type in the shadow, or missing there.
+    """
+    wanted = pa.schema(cast("pa.Schema", Schema(list(fields)).to_arrow()))
+    return find_schema_changes(table, wanted, defaulted=frozenset(wanted.names))
 
 
 def _renumber(mark: object, first: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Limits, OnGrowth, Ordered, Sequence, Strict, Suspend
+from lockstep import Envelope, Limits, OnGrowth, Ordered, Record, Sequence, Strict, Suspend, Transform
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.loop import RunOutcome
@@ -48,7 +48,7 @@ from lockstep.verify.report import InvariantStatus, ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
 from tests.integration.operations.killed_promotion import AFTER, BEGINNINGS, MOMENTS
-from tests.support.adding_stream import Adding, adding
+from tests.support.adding_stream import Adding, Panel, Snapshot, Update, adding
 from tests.support.feed import folded, session, update
 from tests.support.local_runs import read_grown_topic, read_in_batches
 from tests.support.plain_reader import named_files, read_table
@@ -57,14 +57,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from lockstep import Record
     from lockstep.integrity.base import IntegrityClass
     from lockstep.localdev.broker import Broker
     from lockstep.operations.promote import Promoted
     from lockstep.operations.shadow import ShadowShown
     from lockstep.table.delta_log import Head
     from lockstep.table.layout import StreamFolders
-    from tests.support.adding_stream import Panel, Reading, Snapshot, Update
+    from tests.support.adding_stream import Reading
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -87,6 +86,32 @@ def head_of(runs: LocalRuns) -> Head:
 
 def wrong(feed: Feed, runs: LocalRuns) -> LocalRuns:
     return runs.of(adding(feed.pattern, transform=Wrong()))
+
+
+class Text(msgspec.Struct):
+    """A row whose value is of another type."""
+
+    name: str
+    value: str
+    total: int
+
+
+class AsText(Transform[Snapshot | Update, Panel, Text]):
+    """The same fold with such rows."""
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        """As there."""
+        return Adding().envelope(message, record)
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
+        """As there."""
+        del record
+        return Panel(dict(message.values))
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Text]:
+        """Rows."""
+        for row in Adding().on_update(state, message, record):
+            yield Text(row.name, str(row.value), row.total)
 
 
 def shadow_of(runs: LocalRuns) -> LocalRuns:
@@ -272,6 +297,19 @@ def test_the_batches_of_a_promotion_are_proven_by_the_class_and_the_policy_of_th
         report = verify_stream(fix.stream, fix.folders, fix.settings.kafka)
         assert (report.status, report.violations) == (kept, ()), report.notes
         fix.run()
+
+
+def test_columns_that_do_not_fit_refuse_a_promotion_before_anything_is_copied(feed: Feed, runs: LocalRuns) -> None:
+    read_in_batches(feed, runs, feed.create("values"), session(3))
+    fix = runs.of(dataclasses.replace(runs.stream, transform=AsText()))
+    begin(fix, "1")
+    shadow_of(fix).run()
+    before = sorted(runs.folders.table.rglob("*"))
+    with pytest.raises(ShadowRefused, match="value: table int64, declared string") as refused:
+        promote(fix)
+    assert [each.kind for each in refused.value.obstacles] == [Obstacle.UNFIT]
+    assert sorted(runs.folders.table.rglob("*")) == before
+    prove(runs)
 
 
 def test_a_topic_that_was_retired_since_the_shadow_began_stays_retired(feed: Feed, runs: LocalRuns) -> None:
