@@ -481,7 +481,7 @@ def _import_plan(found: ImportPlan) -> RenderableType:
         ),
         make_grid(columns, rows) if found.partitions else None,
         make_more(len(found.partitions) - SHOWN_SCOPES),
-        *(style_text(f"left out: {each} is retired, and not in this cluster") for each in found.left_out[:SHOWN_MAX]),
+        *(style_text(f"left out: {each} is retired, and not read here") for each in found.left_out[:SHOWN_MAX]),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),

@@ -45,6 +45,7 @@ from lockstep.localdev.processes import (
     MARK,
     ProcessHandle,
     find_free_ports,
+    ignore_interrupts,
     is_alive,
     is_free,
     list_platform_processes,
@@ -456,6 +457,8 @@ def keep_servers(platform: LocalPlatform, over: threading.Event) -> None:
 
 
 FOLDER = ".live"
+INTERRUPTED = 130
+"""Exit code of a command that a signal ended, as shells give it."""
 SAY = Screen(highlight=False, soft_wrap=True)
 
 
@@ -479,6 +482,8 @@ def main() -> None:
     except LockstepError as error:
         SAY.print(f"[red]error:[/red] {error.problem}\nnext: {error.next_step}")
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 def open_live_platform(repository: Path) -> LocalPlatform:
@@ -509,7 +514,8 @@ def start_platform(repository: Path, speed: float) -> None:
             SAY.print(f"[bold]>[/bold] {step}")
     except BaseException:
         SAY.print("ending what was started")
-        platform.stop()
+        with ignore_interrupts():
+            platform.stop()
         raise
     platform.start(KEEPER, ["python", "-m", "lockstep.localdev.platform", "keep", str(repository)])
     SAY.print(f"up after {time.monotonic() - began:.0f} s")

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError, TableError
 from lockstep.operations.copies import (
+    MANIFEST,
     CopiedFile,
     CopyDamaged,
     copy_file,
@@ -154,7 +155,7 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
     Raises:
         NoTable: The stream has never run.
         BackupOvertaken: Files vanished meanwhile.
-        CopyDamaged: The folder has the backup of another stream.
+        CopyDamaged: The folder has the backup of another stream, or something else.
         CopyInProgress: Another process writes to it.
     """
     cut = _choose_moment(folders)  # 1
@@ -257,11 +258,18 @@ def _list_state_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
 
 
 def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
-    """The files of the earlier backup in a folder; none in an empty one."""
+    """The files of the earlier backup in a folder; none in an empty one, or where the first backup was killed.
+
+    Raises:
+        CopyDamaged: It has something else, such as an exported savepoint, which a backup would delete.
+    """
+    if not find_storage(target).exists(target / MANIFEST):
+        return {}
     try:
         manifest = read_manifest(target, BackupManifest)
-    except CopyDamaged:
-        return {}
+    except CopyDamaged as error:
+        step = f"name another folder for {folders.stream}: a backup deletes what is not its own"
+        raise CopyDamaged(target, f"its {MANIFEST} is not that of a backup: {error.reason}", step) from error
     if manifest.stream != folders.stream:
         step = f"name another folder for {folders.stream}: each stream has its own"
         raise CopyDamaged(target, f"it has the backup of stream {manifest.stream}", step)

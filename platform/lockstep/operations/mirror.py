@@ -314,7 +314,7 @@ class MirroredPositions(msgspec.Struct, frozen=True):
     Attributes:
         moves: The partitions that go on, in the order of topic ids here.
         obstacles: Why the others do not.
-        left_out: Retired topics that this cluster does not have.
+        left_out: Retired topics that this cluster does not have, or that the declaration here does not select.
     """
 
     moves: tuple[Translation, ...] = ()
@@ -347,7 +347,7 @@ def find_mirrored_positions(
     asked, obstacles, left_out = list[_Copy](), list[RewindObstacle](), set[str]()
     for row in rows:
         topic = copies.topics.get(row.topic)
-        if topic is None and row.retired:
+        if row.retired and (topic is None or not handle.stream.topics.select([topic.name])):
             left_out.add(row.topic)
         elif (problem := _find_problem(handle, copies, row, known.get((row.topic_id, row.partition)))) is not None:
             obstacles.append(problem)
@@ -412,13 +412,19 @@ def _find_problem(
     if (topic.topic_id, row.partition) not in copies.view.ends:
         problem = f"{where}: {topic.name} has no such partition here, or no leader of it"
         return RewindObstacle(Obstacle.TOPIC, problem, "lockstep doctor looks at Kafka; then import again")
-    if not row.retired and not handle.stream.topics.select([topic.name]):
+    if not handle.stream.topics.select([topic.name]):
         problem = f"{where}: the pattern {handle.stream.topics.pattern!r} does not select {topic.name}"
         return RewindObstacle(Obstacle.TOPIC, problem, "declare the stream with a pattern of the names here")
     if known is None:
         problem = f"{where}@{row.until}: Kafka did not show the messages around it when it was exported"
-        return RewindObstacle(Obstacle.POSITION, problem, "export the savepoint again while its cluster answers")
+        step = "export a later savepoint: Kafka has to answer, and to have the messages from its positions on"
+        return RewindObstacle(Obstacle.POSITION, problem, _find_step(row, step))
     return None
+
+
+def _find_step(row: LedgerRow, otherwise: str) -> str:
+    """The remedy for a position that is not proven; a retired topic goes without."""
+    return "it is retired: exclude the copy here (Topics.exclude), and it is left out" if row.retired else otherwise
 
 
 def _describe_unproven(copy: _Copy, place: NotProven) -> RewindObstacle:
@@ -427,7 +433,7 @@ def _describe_unproven(copy: _Copy, place: NotProven) -> RewindObstacle:
         f"the place of {row.topic}/{row.partition}@{row.until} in {copy.topic.name} is not proven: {place.problem}"
     )
     step = "wait until MirrorMaker has copied up to it; or export a later savepoint, with other messages around it"
-    return RewindObstacle(Obstacle.POSITION, problem, step)
+    return RewindObstacle(Obstacle.POSITION, problem, _find_step(row, step))
 
 
 def _find_numbered_by_offset(handle: StreamHandle, moves: Iterable[Translation]) -> Iterator[RewindObstacle]:

@@ -44,7 +44,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName, LedgerRow
 from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, format_some, list_named_files
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
-from lockstep.table.shadow import PromotionCommit, commit_promotion
+from lockstep.table.shadow import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.table.written_by import WrittenBy
 
 PIECE_BYTES = 16 << 20
@@ -208,7 +208,8 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     check_erasure(head, shadow, origin)
     target = read_head_of_batch(folders, head, origin.batch)
     side_tables.catch_up_alongside_writer(own, shadow)
-    reached = ledger.read_positions(own, shadow)
+    read = ledger.read_positions(own, shadow)
+    reached = {key: _kept_retired(row, handle.positions.get(key)) for key, row in read.items()}
     taken = ledger.read_positions_at(own, FIRST_BATCH)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     begun = {key: _with_state_of(row, held.get(key)) for key, row in taken.items()}
@@ -220,6 +221,7 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     obstacles = [
         *_find_writers(handle, head, own, shadow),
         *_find_disagreement(head, origin, shadow, taken, held),
+        *_find_unfit_columns(folders, own, target),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
     return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, obstacles))
@@ -277,6 +279,12 @@ def _with_state_of(row: LedgerRow, held: LedgerRow | None) -> LedgerRow:
     )
 
 
+def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
+    """A position of the shadow; a topic that the stream has retired since, without a message, stays retired."""
+    stays = now is not None and now.retired and now.until == row.until
+    return msgspec.structs.replace(row, retired=True) if stays else row
+
+
 def _compare(handle: StreamHandle, reached: Mapping[Key, LedgerRow]) -> Iterable[PromotedPartition]:
     for key, row in sorted(handle.positions.items(), key=lambda item: (item[1].topic, item[1].partition)):
         shadow_at = reached[key].until if key in reached else row.joined_at
@@ -316,6 +324,17 @@ def _find_disagreement(
         yield RewindObstacle(Obstacle.START, problem, again)
     if shadow.retention is not None:
         yield RewindObstacle(Obstacle.DATA, f"{shadow.stream} has dropped rows by retention", again)
+
+
+def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head) -> Iterable[RewindObstacle]:
+    """Rows up to the target stay, with the columns of then."""
+    staying = delta_log.open_delta_table(folders.table, version=target.batch_version)
+    try:
+        find_promoted_columns(staying, delta_log.open_delta_table(own.table).schema().fields)
+    except TableError as error:
+        problem = f"rows of {own.stream} do not fit those that stay: {error.problem}"
+        step = f"keep {own.stream} as a stream of its own, or begin another one whose columns fit"
+        yield RewindObstacle(Obstacle.UNFIT, problem, step)
 
 
 def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable[RewindObstacle]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -154,19 +155,31 @@ def _name(partition: RebuildPartition, problem: str) -> str:
 
 
 def _find_damages(handle: StreamHandle) -> list[_Damage]:
-    folders, found, read = handle.folders, dict[tuple[Key, int], _Damage](), list[LedgerRow]()
-    for row, head in _list_needed(folders, handle.require_head()):
-        if problem := _find_problem(folders, row):
-            read = read or ledger.read_ledger(folders.ledger)
-            counts, key = head.valid_batches, (row.topic_id, row.partition)
-            history = [
-                each
-                for each in read
-                if (each.topic_id, each.partition) == key
-                and each.batch <= min(row.batch, counts.get(each.generation, -1))
-            ]
-            found[key, row.batch] = _trace(handle, history, problem)
+    folders = handle.folders
+    needed = _list_needed(folders, handle.require_head())
+    damaged = [(row, head, problem) for row, head in needed if (problem := _find_problem(folders, row))]
+    read = _read_histories(folders, {(row.topic_id, row.partition) for row, _, _ in damaged})
+    found = dict[tuple[Key, int], _Damage]()
+    for row, head, problem in damaged:
+        counts, key = head.valid_batches, (row.topic_id, row.partition)
+        history = [each for each in read[key] if each.batch <= min(row.batch, counts.get(each.generation, -1))]
+        found[key, row.batch] = _trace(handle, history, problem)
     return list(found.values())
+
+
+def _read_histories(folders: StreamFolders, keys: AbstractSet[Key]) -> dict[Key, list[LedgerRow]]:
+    """The ledger rows of some partitions, in order of their batches; those of the others are not held.
+
+    A lost file damages all partitions of its bin, and the ledger of a year has a hundred million rows.
+    """
+    found: dict[Key, list[LedgerRow]] = {key: [] for key in keys}
+    for rows in ledger.iterate_rows(folders.ledger) if keys else ():
+        for row in rows:
+            if (key := (row.topic_id, row.partition)) in found:
+                found[key].append(row)
+    for history in found.values():
+        history.sort(key=lambda row: row.batch)
+    return found
 
 
 def _list_needed(folders: StreamFolders, head: Head) -> Iterator[tuple[LedgerRow, Head]]:

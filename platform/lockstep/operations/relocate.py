@@ -17,7 +17,7 @@ import msgspec
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import IMPORTED, LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.errors import KafkaError, LockstepError
+from lockstep.errors import KafkaError, LockstepError, TableError
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import EXPIRED, GREW, TRUNCATED, audit_positions
 from lockstep.model.finding import Finding
@@ -49,7 +49,7 @@ from lockstep.operations.rewind import (
     read_rewound_rows,
 )
 from lockstep.operations.shadow import make_moved_rows
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
 from lockstep.storage import find_storage
@@ -164,7 +164,7 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
         exported_at: When it was exported (UTC).
         target: The folder that the stream gets.
         mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
-        left_out: Retired topics that this cluster does not have.
+        left_out: Retired topics that this cluster does not have, or that the declaration here does not select.
         partitions: The partitions that it reads.
         to_read: Offsets up to the ends of their logs.
         state_bytes: Bytes of state that are copied.
@@ -302,7 +302,10 @@ def _write_export(
 
 
 def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Path) -> tuple[list[Path], str]:
-    """The file with what is known of the messages around each position; none where Kafka does not answer."""
+    """The file with what is known of the messages around each position; none where Kafka does not answer.
+
+    The remark names positions without evidence: while the cluster answers, a later savepoint can still be exported.
+    """
     try:
         view = handle.cluster.view({row.topic for row in rows})
         found = collect_evidence(handle.settings.kafka, view, rows)
@@ -310,7 +313,13 @@ def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Pat
         return [], f"it cannot be imported into a mirrored cluster: {error.problem}"
     path = folder / EVIDENCE
     find_storage(path).replace(path, msgspec.json.encode(found))
-    return [path], ""
+    shown = {(each.topic_id, each.partition) for each in found}
+    left = [row for row in rows if not row.retired and (row.topic_id, row.partition) not in shown]
+    places = format_some([f"{row.topic}/{row.partition}@{row.until}" for row in left])
+    remark = (
+        f"it cannot be imported into a mirrored cluster: Kafka does not have the messages from {places} on any more"
+    )
+    return [path], remark if left else ""
 
 
 def _copy_state(
@@ -389,7 +398,8 @@ def import_savepoint(
         rows = _build(handle, drafted, prepared, f"{why} ({who})")  # 2
         storage.move(drafted.table.parent, target)  # 3
     except OSError as error:
-        raise ImportRefused(handle.stream.name, [_occupied(handle)]) if storage.list_names(target) else error from None
+        occupied = [_occupied(handle, prepared.manifest)] if storage.list_names(target) else []
+        raise ImportRefused(handle.stream.name, occupied) if occupied else error from None
     finally:
         storage.delete_folder(drafted.root)
     for name in storage.list_names(handle.folders.root):  # of imports that were killed
@@ -482,7 +492,7 @@ def _look_at(
 def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: str) -> Iterator[RewindObstacle]:
     """What is wrong with the table root, or with the cluster."""
     if find_storage(handle.folders.root).list_names(handle.folders.table.parent):
-        yield _occupied(handle)
+        yield _occupied(handle, manifest)
     here = handle.cluster.cluster_id()
     if here != manifest.cluster_id and not mirror:
         problem = f"its positions are of Kafka cluster {manifest.cluster_id}, this one is {here}"
@@ -509,9 +519,23 @@ def _describe_findings(findings: Sequence[Finding]) -> Iterator[RewindObstacle]:
         yield RewindObstacle(kind, f"{kind.value}: {format_some(places)}", steps[kind])
 
 
-def _occupied(handle: StreamHandle) -> RewindObstacle:
+def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> RewindObstacle:
+    """The root has something: what is not ours to judge, or this import, which was killed after its end."""
+    folder, made = handle.folders.table.parent, _find_import(handle.folders)
+    what = (manifest.savepoint, manifest.table_id, manifest.batch)
+    if made is not None and (made.savepoint, made.table_id, made.batch) == what:
+        step = f"lockstep verify {manifest.stream}, then lockstep start {manifest.stream}"
+        return RewindObstacle(Obstacle.TABLE, f"{folder} began with this savepoint already: {made.cause}", step)
     step = "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
-    return RewindObstacle(Obstacle.TABLE, f"{handle.folders.table.parent} has something already", step)
+    return RewindObstacle(Obstacle.TABLE, f"{folder} has something already", step)
+
+
+def _find_import(folders: StreamFolders) -> Imported | None:
+    try:
+        head = try_read_head(folders)
+    except TableError:
+        return None
+    return None if head is None else head.imported
 
 
 def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, cause: str) -> list[LedgerRow]:

@@ -51,7 +51,7 @@ class Obstacle(Enum):
     START = "the shadow did not begin from that batch"
     BEHIND = "the shadow has not read as far"
     CODE = "the deployed code is not the shadow's"
-    UNFIT = "the deployed code cannot go on from the shadow"
+    UNFIT = "the deployed code, or the rows that stay, do not fit the shadow"
     CLUSTER = "the cluster is another one"
     POSITION = "the position in the mirrored cluster is not proven"
     NUMBERS = "the numbers of sessions may be offsets"
@@ -197,6 +197,11 @@ def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
     version = next((each.version for each in head.savepoints if each.batch == batch), None)
     entry = None if version is None else delta_log.read_entry(folders.table, version)
     found = entry.head if entry is not None else delta_log.find_head_of_batch(folders.table, batch)
+    promotion = head.promotion
+    if found is None and promotion is not None and promotion.first <= batch < promotion.batch:
+        problem = f"batches {promotion.first} to {promotion.batch} are one commit, the promotion of {promotion.shadow}"
+        step = f"go back to batch {promotion.to_batch}, from which the shadow began, or to batch {promotion.batch}"
+        raise NotRewindable(head.stream, batch, problem, next_step=step)
     if found is None:
         step = f"lockstep repair {head.stream}; go back to another batch"
         raise NotRewindable(head.stream, batch, "the log no longer has its entry", next_step=step)

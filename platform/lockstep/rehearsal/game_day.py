@@ -3,7 +3,8 @@
     python -m lockstep.rehearsal.game_day REPOSITORY --minutes 5 --seed 7
 
 Its files are in REPOSITORY/.gameday/platform; its processes carry that folder in their environment and listen on
-loopback. Both are gone at its end, also after Ctrl-C; what a killed one has left is ended by the next. The page stays.
+loopback. Both are gone at its end, also after Ctrl-C; what a killed one has left is ended by the next. The page stays,
+and after a failure the files, with the logs that explain it, until the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.html_page import render_page
 from lockstep.localdev.feed import list_recordings
-from lockstep.localdev.platform import SMALL_STREAMS, LocalPlatform, hold_folder_lock, start_live
+from lockstep.localdev.platform import INTERRUPTED, SMALL_STREAMS, LocalPlatform, hold_folder_lock, start_live
 from lockstep.localdev.processes import ignore_interrupts, interrupt_by_signals, stop_all
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.tables import StreamHandle
@@ -47,8 +48,6 @@ FOLDER, PLATFORM, REPORT = ".gameday", "platform", "report.html"
 SPEED = 60.0
 """Messages a second of the feed, of all topics together."""
 DRAIN_SECONDS_MAX, POLL_SECONDS = 180.0, 1.0
-INTERRUPTED = 130
-"""Exit code of a command that a signal ended, as shells give it."""
 SHOWN_MAX = 5
 """Violations of a stream on the page."""
 SAY = Console(highlight=False, soft_wrap=True)
@@ -199,14 +198,23 @@ def run_game_day(repository: Path, minutes: float, seed: int) -> GameDayResult:
     platform = LocalPlatform(repository, folder, settings=SMALL_STREAMS)
     with hold_folder_lock(repository / FOLDER), interrupt_by_signals():
         _remove(folder)
+        failed = False
         try:
             for step in start_live(platform, SPEED):
                 SAY.print(f"[bold]>[/bold] {step}")
-            return GameDay(_make_injector(platform, seed), seed, minutes).play()
+            result = GameDay(_make_injector(platform, seed), seed, minutes).play()
+        except LockstepError:
+            failed = True
+            raise
+        else:
+            failed = not result.is_passed
+            return result
         finally:
             with ignore_interrupts():
-                SAY.print("ending the platform")
-                _remove(folder)
+                SAY.print(f"ending the platform{f'; its files stay in {folder}' if failed else ''}")
+                stop_all(folder, (), ())
+                if not failed:
+                    _remove(folder)
 
 
 def _make_injector(platform: LocalPlatform, seed: int) -> FaultInjector:

@@ -19,8 +19,10 @@ from lockstep.table.delta_log import (
     CAUSE,
     FIRST_BATCH,
     NO_HOOKS,
+    FoldCode,
     Head,
     Lineage,
+    PolicyChange,
     Promotion,
     Rewind,
     SideBatch,
@@ -28,7 +30,7 @@ from lockstep.table.delta_log import (
 )
 from lockstep.table.parquet import DataFile
 from lockstep.table.rewind import check_unchanged, make_stopped
-from lockstep.table.schema_evolution import find_schema_changes
+from lockstep.table.schema_evolution import Growth, find_schema_changes
 
 
 class PromotionCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +127,27 @@ def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
         retention=target.retention,
         rewinds=(*head.rewinds, Rewind(planned.batch, version, target.batch, head.batch, planned.cause)),
         promotion=planned.promotion,
+        code=_take_over_code(head, planned.shadow),
+        policies=tuple(_join_policies(head, planned.shadow)),
     )
+
+
+def _take_over_code(head: Head, shadow: Head) -> FoldCode | None:
+    """The code of the newest rows, with its first batch as one of the stream."""
+    code = shadow.code
+    if code is None or (head.code is not None and head.code.digest == code.digest):
+        return head.code
+    return FoldCode(code.digest, head.batch + code.first_batch)
+
+
+def _join_policies(head: Head, shadow: Head) -> Iterator[PolicyChange]:
+    """Those of the stream, then those under which the shadow has read, by the batches that they have in the stream."""
+    last = None
+    for before, source in ((0, head), (head.batch, shadow)):
+        for each in source.policies:
+            if each.first_batch <= source.batch and (each.policy, each.integrity) != last:
+                yield msgspec.structs.replace(each, first_batch=before + each.first_batch)
+                last = (each.policy, each.integrity)
 
 
 def _add_side(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:
@@ -184,8 +206,7 @@ def _copy_log(table: Path, scratch: Path, since: int, version: int) -> None:
 def _evolve(scratch: Path, planned: PromotionCommit) -> None:
     """The columns of the shadow; rows before the promotion show null in those that the target has not."""
     table = DeltaTable(scratch)
-    wanted = pa.schema(cast("pa.Schema", Schema(list(planned.fields)).to_arrow()))
-    found = find_schema_changes(table, wanted, defaulted=frozenset(wanted.names))
+    found = find_promoted_columns(table, planned.fields)
     if found.added:
         marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
         first = planned.promotion.first
@@ -196,6 +217,16 @@ def _evolve(scratch: Path, planned: PromotionCommit) -> None:
         table.alter.add_columns(added, post_commithook_properties=NO_HOOKS)
     for name in found.loosened:
         DeltaTable(scratch).alter.drop_column_not_null(name, post_commithook_properties=NO_HOOKS)
+
+
+def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> Growth:
+    """What the columns of a shadow add to those of the rows that stay.
+
+    Raises:
+        TableError: A column of these rows is of another type in the shadow, or missing there.
+    """
+    wanted = pa.schema(cast("pa.Schema", Schema(list(fields)).to_arrow()))
+    return find_schema_changes(table, wanted, defaulted=frozenset(wanted.names))
 
 
 def _renumber(mark: object, first: int) -> int:

@@ -19,7 +19,9 @@ from lockstep.compaction.run import compact_stream
 from lockstep.operations.backup import BackupManifest, BackupOvertaken, RestoreRefused, make_backup, restore_backup
 from lockstep.operations.copies import CopyDamaged, CopyInProgress, lock_copy, read_manifest
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.relocate import export_savepoint, read_export
 from lockstep.operations.repair import repair_stream
+from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.tables import NoTable
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
@@ -131,6 +133,16 @@ def test_a_file_that_is_gone_from_the_backup_is_copied_again(copied: Path, runs:
     other = elsewhere(runs, copied.parent / "new")
     restore_backup(other.folders, copied)
     assert_proven(other)
+
+
+def test_a_backup_does_not_replace_an_exported_savepoint(copied: Path, runs: LocalRuns) -> None:
+    exported = copied.parent / "exported"
+    make_savepoint(runs.folders, "move", who="ann", why="new disk")
+    export_savepoint(runs.handle, "move", exported)
+    with pytest.raises(CopyDamaged, match="not that of a backup") as refused:
+        make_backup(runs.folders, exported)
+    assert refused.value.next_step == "name another folder for adding: a backup deletes what is not its own"
+    assert read_export(exported, "adding").savepoint == "move"
 
 
 def test_a_stream_that_lacks_a_file_is_not_backed_up_and_the_earlier_backup_stays(

@@ -31,10 +31,11 @@ from tests.support.feed import Feed, folded, session, update
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from lockstep import Record
     from lockstep.localdev.broker import Broker
+    from lockstep.table.ledger import LedgerRow
     from tests.support.adding_stream import Reading, Snapshot, Update
 
 ROOT = Path(__file__).parents[3]
@@ -112,6 +113,22 @@ def harm_chain(made: Made) -> None:
 def harm_all(made: Made) -> None:
     shutil.rmtree(made.runs.folders.state)
     made.runs.folders.state.mkdir()
+
+
+def test_only_the_rows_of_damaged_partitions_are_held(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost file damages many partitions: the ledger is read once for all, and the whole of it is never in memory."""
+    harm_newest(made)
+    passes = list[object]()
+
+    def iterate_noted(folder: Path) -> Iterator[list[LedgerRow]]:
+        passes.append(folder)
+        return iterate(folder)
+
+    iterate = ledger.iterate_rows
+    monkeypatch.setattr(ledger, "iterate_rows", iterate_noted)
+    plan = rebuild_state(made.runs.handle, plan_only=True)
+    assert [(each.topic, each.refused) for each in plan.partitions] == [(made.topic, "")]
+    assert len(passes) == 1
 
 
 @pytest.mark.fault("F17")

@@ -139,9 +139,10 @@ def test_the_command_line_plans_exports_and_imports(broker: Broker, tmp_path: Pa
     assert (done["plan"]["to_read"], done["published"]) == (2, True)
     assert "savepoint imported" in made.call("history", "adding").stdout
     assert made.call("verify", "adding").exit_code == 0
-    refused = made.call("import-savepoint", "adding", folder)
-    assert refused.exit_code == 1
-    assert "has something already" in refused.stderr
+    again = made.call("import-savepoint", "adding", folder)  # as after a kill behind its last step
+    assert again.exit_code == 1
+    assert "began with this savepoint already: new disk (" in again.stderr
+    assert "next: lockstep verify adding, then lockstep start adding" in again.stderr
 
 
 def test_an_export_that_is_not_whole_is_refused_by_name_and_leaves_nothing(

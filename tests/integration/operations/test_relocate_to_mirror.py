@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.operations.retire import retire_topic
 from lockstep.operations.rewind import Obstacle
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.table.commit import OutputLog
@@ -222,7 +223,39 @@ def test_a_position_that_had_expired_when_it_was_exported_is_not_taken_for_the_n
     mirrored.copy(mirrored.there.create("v"), 2, 6)
     feed.expire(mirrored.topic, until=5)
     runs = LocalRuns(adding(feed.pattern, BY_SUSPENSION), feed.bootstrap_servers, tmp_path)
-    export_savepoint(runs.handle, "move", tmp_path / "late")
+    said = export_savepoint(runs.handle, "move", tmp_path / "late").remark
+    assert said.endswith(f"mirrored cluster: Kafka does not have the messages from {mirrored.topic}/0@4 on any more")
     late = replace(mirrored, folder=tmp_path / "late")
     kind, problem = refuse(late.stream(mirrored.there.pattern), late, mirrored.alias)
     assert (kind, "did not show the messages around it" in problem) == (Obstacle.POSITION, True)
+    planned = plan_import(late.stream(mirrored.there.pattern).handle, late.folder, mirror=mirrored.alias)
+    assert planned.obstacles[0].next_step.startswith("export a later savepoint: ")
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_retired_topic_whose_place_is_not_proven_goes_without_where_it_is_not_read(
+    mirrored: Mirrored, feed: Feed, tmp_path: Path, *, is_deleted: bool
+) -> None:
+    """It was deleted, or all of its messages expired, before the export; MirrorMaker keeps its copy."""
+    runs, old = LocalRuns(adding(feed.pattern, BY_SUSPENSION), feed.bootstrap_servers, tmp_path), feed.create("old")
+    feed.send(old, session(2))
+    runs.run()
+    retire_topic(runs.handle, old, who="ann", why="no longer sent")
+    make_savepoint(runs.folders, "later", who="ann", why="the other site")
+    mirrored.copy(mirrored.there.create("v"), 2, 6)
+    copies = read_source(feed.bootstrap_servers, old, 0, 3)
+    append_copies(mirrored.there.bootstrap_servers, mirrored.there.create("old"), copies)
+    if is_deleted:
+        feed.delete(old)
+    else:
+        feed.expire(old, 3)
+    later = replace(mirrored, folder=tmp_path / "later")
+    assert export_savepoint(runs.handle, "later", later.folder).remark == ""
+    planned = plan_import(later.stream(mirrored.there.pattern).handle, later.folder, mirror=mirrored.alias)
+    (obstacle,) = planned.obstacles
+    assert (obstacle.kind, "it is retired: exclude the copy here" in obstacle.next_step) == (Obstacle.POSITION, True)
+    without = later.stream(rf"{mirrored.there.family}\.v")
+    done = import_savepoint(without.handle, later.folder, who="ann", why="the other site", mirror=mirrored.alias)
+    assert done.plan.left_out == (old,)
+    assert [(each.topic, each.position) for each in done.plan.partitions] == [(mirrored.topic, 4)]
+    prove(without)

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Limits, Ordered
+from lockstep import Envelope, Limits, OnGrowth, Ordered, Record, Sequence, Strict, Suspend, Transform
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
+from lockstep.declare.discovery import digest_code
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
 from lockstep.operations.diff import compare_streams, find_next_step
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, rewind_stream
+from lockstep.operations.retire import retire_topic
+from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, plan_rewind, rewind_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadow import (
     PIN,
@@ -36,15 +40,15 @@ from lockstep.operations.shadow import (
     release_pin,
 )
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import make_entry_path
+from lockstep.table.delta_log import FoldCode, make_entry_path
 from lockstep.table.ledger import read_ledger, read_positions_at
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify import origin
-from lockstep.verify.report import ViolationKind
+from lockstep.verify.report import InvariantStatus, ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
 from tests.integration.operations.killed_promotion import AFTER, BEGINNINGS, MOMENTS
-from tests.support.adding_stream import Adding, adding
+from tests.support.adding_stream import Adding, Panel, Snapshot, Update, adding
 from tests.support.feed import folded, session, update
 from tests.support.local_runs import read_grown_topic, read_in_batches
 from tests.support.plain_reader import named_files, read_table
@@ -53,13 +57,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from lockstep import Record
+    from lockstep.integrity.base import IntegrityClass
     from lockstep.localdev.broker import Broker
     from lockstep.operations.promote import Promoted
     from lockstep.operations.shadow import ShadowShown
     from lockstep.table.delta_log import Head
     from lockstep.table.layout import StreamFolders
-    from tests.support.adding_stream import Panel, Reading, Snapshot, Update
+    from tests.support.adding_stream import Reading
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -82,6 +86,32 @@ def head_of(runs: LocalRuns) -> Head:
 
 def wrong(feed: Feed, runs: LocalRuns) -> LocalRuns:
     return runs.of(adding(feed.pattern, transform=Wrong()))
+
+
+class Text(msgspec.Struct):
+    """A row whose value is of another type."""
+
+    name: str
+    value: str
+    total: int
+
+
+class AsText(Transform[Snapshot | Update, Panel, Text]):
+    """The same fold with such rows."""
+
+    def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
+        """As there."""
+        return Adding().envelope(message, record)
+
+    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
+        """As there."""
+        del record
+        return Panel(dict(message.values))
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Text]:
+        """Rows."""
+        for row in Adding().on_update(state, message, record):
+            yield Text(row.name, str(row.value), row.total)
 
 
 def shadow_of(runs: LocalRuns) -> LocalRuns:
@@ -153,6 +183,7 @@ def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(f
     assert (done.plan.to_batch, done.plan.last_batch, done.published) == (2, 4, True)
     head = head_of(runs)
     assert (head.batch, head.generation, head.desired.value) == (done.plan.batch, 2, "stopped")
+    assert head.code == FoldCode(digest_code(runs.stream), 6)
     kept = [row for row in before if int(str(row[0])) < 4]
     assert sorted(runs.rows(topic)) == [*kept, *expected(values[:8], since=4)]
     assert prove(runs) == (f"states of 2 ledger rows of batches 6 to 7 stayed with shadow {NAME}, promoted since",)
@@ -232,6 +263,87 @@ def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: Local
     runs.run()
     assert runs.rows(topic) == expected(values)
     prove(runs)
+
+
+@pytest.mark.parametrize(
+    ("integrity", "corrected", "kept"),
+    [
+        (Ordered(), Strict(evidence=Sequence()), InvariantStatus.NOT_PROVEN),  # the first batch is of the other class
+        (Strict(evidence=Sequence()), Strict(evidence=Sequence(), on_violation=Suspend()), InvariantStatus.PROVEN),
+        (
+            Strict(evidence=Sequence(), on_violation=Suspend()),
+            Strict(evidence=Sequence(), on_violation=Suspend(), on_growth=OnGrowth.RESTART_SESSIONS),
+            InvariantStatus.PROVEN,
+        ),
+    ],
+)
+def test_the_batches_of_a_promotion_are_proven_by_the_class_and_the_policy_of_the_shadow(
+    feed: Feed, runs: LocalRuns, integrity: IntegrityClass, corrected: IntegrityClass, kept: InvariantStatus
+) -> None:
+    topic, live = feed.create("values"), runs.of(adding(feed.pattern, integrity))
+    read_in_batches(feed, live, topic, session(3))
+    fix = runs.of(adding(feed.pattern, corrected))
+    begin(fix, "1")
+    shadow = shadow_of(fix)
+    for numbers in ((5, 6), (7, 8)):
+        feed.send(topic, [update(number, a=1) for number in numbers])
+        shadow.run()
+    promote(fix)
+    shown = [(each.first_batch, each.policy, each.integrity) for each in head_of(fix).policies]
+    theirs = [(2 + each.first_batch, each.policy, each.integrity) for each in head_of(shadow).policies]
+    assert (shown[0][0], shown[1:]) == (1, theirs)
+    assert head_of(fix).code == FoldCode(digest_code(fix.stream), 4)
+    for _ in range(2):
+        report = verify_stream(fix.stream, fix.folders, fix.settings.kafka)
+        assert (report.status, report.violations) == (kept, ()), report.notes
+        fix.run()
+
+
+def test_columns_that_do_not_fit_refuse_a_promotion_before_anything_is_copied(feed: Feed, runs: LocalRuns) -> None:
+    read_in_batches(feed, runs, feed.create("values"), session(3))
+    fix = runs.of(dataclasses.replace(runs.stream, transform=AsText()))
+    begin(fix, "1")
+    shadow_of(fix).run()
+    before = sorted(runs.folders.table.rglob("*"))
+    with pytest.raises(ShadowRefused, match="value: table int64, declared string") as refused:
+        promote(fix)
+    assert [each.kind for each in refused.value.obstacles] == [Obstacle.UNFIT]
+    assert sorted(runs.folders.table.rglob("*")) == before
+    prove(runs)
+
+
+def test_a_topic_that_was_retired_since_the_shadow_began_stays_retired(feed: Feed, runs: LocalRuns) -> None:
+    topic, left, goes_on = feed.create("values"), feed.create("left"), feed.create("goes_on")
+    for each in (left, goes_on):
+        feed.send(each, session(1), key=each)
+    read_in_batches(feed, runs, topic, session(3))
+    begin(runs, "1")
+    for each in (left, goes_on):
+        retire_topic(runs.handle, each, who="ann", why="no longer sent")
+    feed.send(goes_on, [update(3, a=1)], key=goes_on)
+    shadow_of(runs).run()
+    promote(runs)
+    retired = {row.topic: row.retired for row in runs.handle.positions.values()}
+    assert retired == {topic: False, left: True, goes_on: False}
+    feed.delete(left)
+    assert runs.run() is RunOutcome.ENDED
+    prove(runs)
+
+
+def test_a_rewind_into_a_promotion_names_the_batches_before_and_after_it(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    read_in_batches(feed, runs, topic, session(7))
+    begin(runs, "1")
+    shadow_of(runs).with_limits(Limits(batch_messages=2)).run()
+    promote(runs)
+    assert head_of(runs).batch == 9
+    for to in ("5", "8", f"{topic}/0@5"):
+        with pytest.raises(NotRewindable, match="batches 5 to 9 are one commit, the promotion of adding_shadow") as no:
+            plan_rewind(runs.handle, to)
+        assert no.value.next_step == "go back to batch 1, from which the shadow began, or to batch 9"
+    with pytest.raises(NotRewindable, match="are one commit"):
+        read_states(runs.stream, runs.folders.root, StateFilter(), at=6)
+    assert len(read_states(runs.stream, runs.folders.root, StateFilter(), at=4).sessions) == 1
 
 
 def take_away(path: Path) -> Callable[[], None]:

@@ -11,6 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from lockstep import Kind
+from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import read_positions
 from lockstep.operations.repair import repair_stream
@@ -85,13 +86,19 @@ def _state(made: Offline) -> object:
     return len(find_unreachable_state(made.folders, raise_floor(made.folders, 0)))
 
 
+def _earlier(made: Offline) -> object:
+    found = read_states(made.stream, made.folders.root, StateFilter(), BATCHES - 5)
+    return [(each.session, each.position) for each in found.sessions]
+
+
 LOOKS: dict[str, Callable[[Offline], object]] = {
     "the sensor's look": _sensor,
     "status": _status,
     "positions": lambda made: read_positions(_handle(made)).partitions,
     "a start": lambda made: made.claim().head.epoch,
     "repair": _repair,
-    "clean-up of state": _state,
+    "the state of an earlier batch": _earlier,
+    "clean-up of state": _state,  # the last one: it raises the rewind floor
 }
 
 

@@ -13,6 +13,7 @@ from lockstep.declare.transform import find_migration
 from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError
 from lockstep.model.map_state import MapState
+from lockstep.operations.rewind import read_head_of_batch
 from lockstep.operations.tables import open_table
 from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, make_state_version, read_segment
 from lockstep.state.codec import StateMigrator, StateSchema
@@ -128,6 +129,7 @@ def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | No
     Raises:
         NoTable: The stream has never run.
         NotRetained: There is no such batch, or its state was deleted.
+        NotRewindable: It is one of several that a promotion committed at once, whose states stayed with the shadow.
         NoSuchSession: None of that key, topic or partition has a state.
         StateDamaged: A durable file is missing or damaged.
         StateTypeChanged: The declared type cannot read the stored state.
@@ -182,7 +184,8 @@ def _rows_at(folders: StreamFolders, head: Head, batch: int) -> Iterable[LedgerR
         raise NotRetained(head.stream, batch, head.rewind_floor, head.batch)
     if batch == head.batch:
         return ledger.read_positions(folders, head).values()
-    return ledger.read_positions_at(folders, batch).values()
+    target = read_head_of_batch(folders, head, batch)
+    return ledger.read_positions_at(folders, batch, full_batch=target.full_ledger_batch).values()
 
 
 def _is_wanted(row: LedgerRow, wanted: StateFilter) -> bool:

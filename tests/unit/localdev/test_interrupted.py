@@ -1,0 +1,48 @@
+"""Ctrl-C while a platform starts: what was started ends, a second one does not disturb that, and no traceback shows."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.localdev import platform
+from lockstep.localdev.platform import INTERRUPTED, LocalPlatform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def _own_signals() -> Iterator[None]:
+    """Those that a start sets are of a process that ends after it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_an_interrupted_start_ends_what_was_started_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = list[LocalPlatform]()
+
+    def start(started: LocalPlatform, speed: float) -> Iterator[str]:
+        yield f"starting {started.folder.name} with {speed:g}"
+        signal.raise_signal(signal.SIGINT)
+
+    def stop(started: LocalPlatform) -> None:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(started)
+
+    monkeypatch.setattr(platform, "start_live", start)
+    monkeypatch.setattr(LocalPlatform, "stop", stop)
+    monkeypatch.setattr(sys, "argv", ["platform", "up", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        platform.main()
+    assert (left.value.code, len(ended)) == (INTERRUPTED, 1)
+    assert "ending what was started" in capsys.readouterr().out
