@@ -185,7 +185,7 @@ class _Events:
 def _measure(events: _Events, violations: Sequence[tuple[Rule, Column]], uncompiled: Mapping[str, str]) -> Summary:
     flags = [_name_flag(number) for number in range(len(violations))]
     flagged = events.rows.withColumns(dict(zip(flags, (flag for _, flag in violations), strict=True)))
-    known = events.increment.state.totals if events.increment else ()
+    known = {(end.topic_id, end.partition) for end in events.increment.state.sessions} if events.increment else ()
     ids = [rule.name for rule, _ in violations]
     measure = partial(summarize_partitions, rules=ids, ends_max=max(100, SESSION_ENDS_MAX // max(1, len(known))))
     placed = _place(events.session, _load_events(events, flagged, flags)).sortWithinPartitions(*ORDER)
@@ -340,7 +340,8 @@ def _make_action(file: tuple[str, int]) -> str:
 
 def _make_known(state: CheckState) -> pa.Table:
     """The offset that each partition had reached and the last number of each session, before all other events."""
-    totals = [partition for partition in state.totals if partition.reached is not None]
+    living = [each for each in state.totals if (each.topic_id, each.partition) not in state.forgotten]
+    totals = [partition for partition in living if partition.reached is not None]
     reached = [partition.reached for partition in totals]
     numbers = [end.number for end in state.sessions]
     offsets = [end.at if end.is_own else -1 for end in state.sessions]

@@ -45,6 +45,7 @@ from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -227,8 +228,9 @@ def check_stream(
     if keep:  # 5
         keep_result(folders, checked, judged)
         if not any(result.crashed for result in results) and not judged[1].results[0].observed:
-            ends = _merge_ends(increment, measured)
-            keep_state(folders, CheckState(versions, declared, totals, ends, checked.results))
+            forgotten = _find_forgotten(folders, totals)
+            ends = _merge_ends(increment, measured, forgotten)
+            keep_state(folders, CheckState(versions, declared, totals, ends, checked.results, forgotten))
     return checked
 
 
@@ -280,8 +282,18 @@ def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) 
     )
 
 
-def _merge_ends(increment: Increment | None, measured: Summary) -> tuple[SessionEnd, ...]:
-    """The last numbers of the sessions after an increment: the numbers of messages before it move back."""
+def _find_forgotten(folders: StreamFolders, totals: Iterable[PartitionSummary]) -> frozenset[tuple[str, int]]:
+    positions = read_positions(folders, OutputLog(folders.table).base().head)
+    return frozenset((each.topic_id, each.partition) for each in totals) - positions.keys()
+
+
+def _merge_ends(
+    increment: Increment | None, measured: Summary, forgotten: AbstractSet[tuple[str, int]]
+) -> tuple[SessionEnd, ...]:
+    """The last numbers of the sessions after an increment: the numbers of messages before it move back.
+
+    Of a forgotten partition no number moves back any more: its sessions would stay the newest for ever.
+    """
     ends = {(end.topic_id, end.partition, end.session): end for end in measured.sessions}
     messages = {(partition.topic_id, partition.partition): partition.new_messages for partition in measured.partitions}
     kept = list(ends.values())
@@ -289,6 +301,7 @@ def _merge_ends(increment: Increment | None, measured: Summary) -> tuple[Session
         if (end.topic_id, end.partition, end.session) not in ends:
             back = messages.get((end.topic_id, end.partition), 0)
             kept.append(msgspec.structs.replace(end, number=end.number - back))
+    kept = [end for end in kept if (end.topic_id, end.partition) not in forgotten]
     kept.sort(key=lambda end: end.number, reverse=True)
     return tuple(kept[:SESSION_ENDS_MAX])
 

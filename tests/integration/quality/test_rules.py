@@ -26,7 +26,7 @@ from lockstep import (
 from lockstep.declare.rules import check_rules
 from lockstep.model.finding import Hole
 from lockstep.model.table_schema import make_row_schema
-from lockstep.quality.aggregate import compile_rules
+from lockstep.quality.aggregate import compile_rules, summarize
 from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.increment import (
     CheckState,
@@ -39,6 +39,7 @@ from lockstep.quality.increment import (
 from lockstep.quality.rules import RuleOutcome
 from lockstep.storage import find_storage
 from lockstep.table.delta_log import Lineage, make_entry_path
+from lockstep.table.ledger import FORGOTTEN
 from tests.integration.quality.stream_tables import (
     CLEAN,
     Part,
@@ -185,6 +186,29 @@ def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSess
     assert built_in == dict.fromkeys(RULES, PASSED)
     assert [strip(partition) for partition in second.partitions] == [strip(partition) for partition in whole.partitions]
     assert found(second, EXPECTED.name)[0] is FAILED  # its rows are all beyond 200
+
+
+def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    batches, gone = clean_batches(5), CLEAN[2]
+    until = batches[1][gone].ledger[0].until
+    for number, batch in enumerate(batches[2:], 3):
+        forgotten = msgspec.structs.replace(quiet(gone, number), start=until, until=until, lifecycle=FORGOTTEN)
+        batch[gone] = Part([[]], [forgotten] if number == 3 else [])
+    folders = write(tmp_path, batches[:2])
+    check_stream(spark, folders, snapshots_emit=False)
+    for first in (2, 3, 4):
+        write_more(folders, batches[: first + 1], first)
+        checked = check_stream(spark, folders, snapshots_emit=False)
+        whole = check_stream(spark, folders, snapshots_emit=False, full=True, keep=False)
+        assert list(map(strip, checked.partitions)) == list(map(strip, whole.partitions))
+        assert (checked.coverage.full, checked.passed) == (False, True)
+    state, versions = load_state(folders), find_matching_versions(folders)
+    assert state is not None
+    assert {end.topic_id for end in state.sessions} == {"id-a"}
+    planned = plan_increment(folders, state, versions, state.rules)
+    assert isinstance(planned, Increment)
+    measured = summarize(spark, folders, versions, (), planned)
+    assert {each.topic_id for each in measured.partitions} == {"id-a"}
 
 
 def strip(partition: object) -> dict[str, object]:
