@@ -206,6 +206,8 @@ def check_stream(
     planned = "asked for" if full else plan_increment(folders, load_state(folders), versions, declared)
     increment = None if isinstance(planned, str) else planned
     if increment is not None and not increment.files and increment.state.versions.batch == versions.batch:
+        if keep:  # the log keeps its entries for a month: what was looked at is not looked for again
+            keep_state(folders, msgspec.structs.replace(increment.state, versions=versions))
         return _repeat(folders, increment.state, versions)
     files = _summarize_files(folders, versions, increment)  # 2
     broken = sum(file.nulls for file in files)
@@ -321,7 +323,7 @@ def _find_standing_one(result: RuleResult, before: RuleResult | None) -> RuleRes
 
 
 def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions) -> Checked:
-    """The result where nothing was added; nothing is stored."""
+    """The result where nothing was added; it is not stored."""
     idle = [msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING, observed=0) for result in state.results]
     return Checked(
         stream=folders.stream,

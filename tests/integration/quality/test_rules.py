@@ -38,6 +38,8 @@ from lockstep.quality.increment import (
 )
 from lockstep.quality.rules import RuleOutcome
 from lockstep.storage import find_storage
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import OutputLog, commit_claim
 from lockstep.table.delta_log import Lineage, make_entry_path
 from lockstep.table.ledger import FORGOTTEN
 from tests.integration.quality.stream_tables import (
@@ -209,6 +211,22 @@ def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession
     assert isinstance(planned, Increment)
     measured = summarize(spark, folders, versions, (), planned)
     assert {each.topic_id for each in measured.partitions} == {"id-a"}
+
+
+def test_an_idle_stream_is_not_read_again_when_its_old_log_entries_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    first = check_stream(spark, folders)
+    output = OutputLog(folders.table)
+    for epoch in (1, 2):
+        output.commit(commit_claim(epoch, output.table_id, lambda _: None))
+    assert check_stream(spark, folders).coverage.files == 0
+    write_checkpoint(folders.table)
+    for version in range(first.versions.table + 2):
+        make_entry_path(folders.table, version).unlink()
+    later = check_stream(spark, folders)
+    assert (later.versions.table, later.coverage.full) == (first.versions.table + 2, False)
 
 
 def strip(partition: object) -> dict[str, object]:
