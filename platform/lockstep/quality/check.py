@@ -206,9 +206,7 @@ def check_stream(
     planned = "asked for" if full else plan_increment(folders, load_state(folders), versions, declared)
     increment = None if isinstance(planned, str) else planned
     if increment is not None and not increment.files and increment.state.versions.batch == versions.batch:
-        if keep:  # the log keeps its entries for a month: what was looked at is not looked for again
-            keep_state(folders, msgspec.structs.replace(increment.state, versions=versions))
-        return _repeat(folders, increment.state, versions)
+        return _repeat(folders, increment.state, versions, keep=keep)
     files = _summarize_files(folders, versions, increment)  # 2
     broken = sum(file.nulls for file in files)
     measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment)  # 3
@@ -230,9 +228,7 @@ def check_stream(
     if keep:  # 5
         keep_result(folders, checked, judged)
         if not any(result.crashed for result in results) and not judged[1].results[0].observed:
-            forgotten = _find_forgotten(folders, totals)
-            ends = _merge_ends(increment, measured, forgotten)
-            keep_state(folders, CheckState(versions, declared, totals, ends, checked.results, forgotten))
+            keep_state(folders, _make_state(folders, checked, declared, increment, measured))
     return checked
 
 
@@ -284,9 +280,17 @@ def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) 
     )
 
 
-def _find_forgotten(folders: StreamFolders, totals: Iterable[PartitionSummary]) -> frozenset[tuple[str, int]]:
+def _make_state(
+    folders: StreamFolders,
+    checked: Checked,
+    declared: tuple[str, ...],
+    increment: Increment | None,
+    measured: Summary,
+) -> CheckState:
     positions = read_positions(folders, OutputLog(folders.table).base().head)
-    return frozenset((each.topic_id, each.partition) for each in totals) - positions.keys()
+    forgotten = frozenset((each.topic_id, each.partition) for each in checked.partitions) - positions.keys()
+    ends = _merge_ends(increment, measured, forgotten)
+    return CheckState(checked.versions, declared, checked.partitions, ends, checked.results, forgotten)
 
 
 def _merge_ends(
@@ -294,7 +298,7 @@ def _merge_ends(
 ) -> tuple[SessionEnd, ...]:
     """The last numbers of the sessions after an increment: the numbers of messages before it move back.
 
-    Of a forgotten partition no number moves back any more: its sessions would stay the newest for ever.
+    Of a forgotten partition no number moves back any more: its sessions would always be the newest.
     """
     ends = {(end.topic_id, end.partition, end.session): end for end in measured.sessions}
     messages = {(partition.topic_id, partition.partition): partition.new_messages for partition in measured.partitions}
@@ -322,8 +326,10 @@ def _find_standing_one(result: RuleResult, before: RuleResult | None) -> RuleRes
     return msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING_NEW, reason="no row since the last check")
 
 
-def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions) -> Checked:
-    """The result where nothing was added; it is not stored."""
+def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions, *, keep: bool) -> Checked:
+    """The result where nothing was added, which is not stored; the next check goes on from this version."""
+    if keep:  # the log keeps its entries for a month only
+        keep_state(folders, msgspec.structs.replace(state, versions=versions))
     idle = [msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING, observed=0) for result in state.results]
     return Checked(
         stream=folders.stream,
