@@ -46,6 +46,7 @@ QUALITY_MODULES = (
     "tests/integration/quality/test_rules.py",
     "tests/integration/quality/test_suite.py",
     "tests/correctness/event_time/test_check.py",
+    "tests/correctness/walk/test_checks.py",
     "tests/house/benchmarks/test_quality.py",
 )
 """They run in one worker: Great Expectations costs 7 s of CPU to import, a Spark 10 to 17 s to start."""

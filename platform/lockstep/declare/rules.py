@@ -197,6 +197,17 @@ def _require_column(rule: Rule, name: str, value: object, columns: Mapping[str, 
     return columns[value]
 
 
+def _require_comparable(rule: Rule, name: str, value: str, columns: Mapping[str, Column]) -> None:
+    """Refuse a column whose values Spark cannot compare: it holds a dict."""
+    if _holds_map(_require_column(rule, name, value, columns)):
+        problem, instead = "holds a dict, whose values Spark does not compare", "a column without one, or Predicate"
+        raise rule.error(name, value, problem, instead)
+
+
+def _holds_map(column: Column) -> bool:
+    return column.type.kind.value == "map" or any(map(_holds_map, column.type.children))
+
+
 @dataclass(frozen=True)
 class NotNull(ColumnRule):
     """No value of a column is null."""
@@ -287,8 +298,16 @@ def _is_bound(bound: object, kinds: tuple[type, ...]) -> bool:
     if isinstance(bound, Decimal):
         return bound.is_finite()
     if isinstance(bound, int):
-        return -(2**63) <= bound < 2**63  # as Spark's literals
+        return _is_storable(bound)
     return not isinstance(bound, float) or not math.isnan(bound)
+
+
+def _is_storable(value: object) -> bool:
+    return not isinstance(value, int) or -(2**63) <= value < 2**63  # as Spark's literals
+
+
+def _is_member(value: object, members: type[enum.Enum]) -> bool:
+    return any(type(value) is type(each.value) and value == each.value for each in members)
 
 
 _SET_TYPES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool, "date": date}
@@ -323,12 +342,14 @@ class InSet(ColumnRule):
         kind = self.require_kind(columns, (*_SET_TYPES, "enum"))
         if not isinstance(self.values, tuple) or not self.values:
             raise self.error("values", self.values, "is no set of values", "for example {'bid', 'ask'}")
+        members = columns[self.column].type.python
         wanted = _SET_TYPES.get(kind.value)
         for value in self.values:
-            if wanted is not None and type(value) is not wanted:
-                raise self.error(
-                    "values", value, f"is no value of a column of type {kind.value}", f"values of {wanted.__name__}"
-                )
+            problem = f"is no value of a column of type {kind.value}"
+            if wanted is not None and not (type(value) is wanted and _is_storable(value)):
+                raise self.error("values", value, problem, f"values of {wanted.__name__}")
+            if members is not None and not _is_member(value, members):
+                raise self.error("values", value, problem, f"members of {members.__name__}")
 
     @override
     def accepts(self, value: object) -> bool:
@@ -342,7 +363,7 @@ class InSet(ColumnRule):
 
 _PARTS = re.compile(
     r"""\\(?:[0-7]{3}|.)          # an escape
-    |\(\?[PaLux#(]             # named groups, flags, comments, conditions
+    |\(\?(?:[ims]*[aLutx]|[P#(])  # flags, named groups, comments, conditions
     |\{(?!\d)                  # braces that are no number of times
     |\[(?=\^?\]?(?:\\.|[^\\\[\]])*\[)  # sets within sets
     """,
@@ -378,7 +399,7 @@ class Matches(ColumnRule):
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # a set within a set, which Java reads otherwise
                 re.compile(self.pattern, re.ASCII)
-        except (re.error, TypeError, FutureWarning, DeprecationWarning) as error:
+        except (re.error, TypeError, ValueError, OverflowError, FutureWarning, DeprecationWarning) as error:
             problem = f"is not a regular expression: {error}"
             raise self.error("pattern", self.pattern, problem, r"for example r'\d+\.\d+'") from error
         other = [part[0] for part in _PARTS.finditer(self.pattern) if not _ALIKE.fullmatch(part[0])]
@@ -423,7 +444,7 @@ class Unique(Rule):
     def check(self, columns: Mapping[str, Column]) -> None:
         """See `Rule.check`."""
         for name in self.columns:
-            _require_column(self, "columns", name, columns)
+            _require_comparable(self, "columns", name, columns)
         if not self.columns or len(set(self.columns)) < len(self.columns):
             raise self.error("columns", self.columns, "names none, or one twice", "for example ('side', 'price')")
         if not isinstance(self.scope, Scope):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
@@ -463,7 +484,7 @@ class References(Rule):
     @override
     def check(self, columns: Mapping[str, Column]) -> None:
         """See `Rule.check`."""
-        _require_column(self, "column", self.column, columns)
+        _require_comparable(self, "column", self.column, columns)
         if (refused := find_path_problem(self.table)) is not None:
             raise self.error("table", self.table, *refused)
         super().check(columns)

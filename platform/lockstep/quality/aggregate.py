@@ -7,9 +7,13 @@ them.
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +21,8 @@ import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
-from lockstep.declare.rules import ColumnRule, InRange, InSet, Matches, Predicate, References, Rule, Unique
+from lockstep.declare.rules import Bound, ColumnRule, InRange, InSet, Matches, Predicate, References, Rule, Unique
+from lockstep.model.column_types import MAX_PRECISION
 from lockstep.model.table_schema import IDENTITY, make_provenance_schema
 from lockstep.quality.increment import CheckState, Increment, TableVersions
 from lockstep.quality.partitions import (
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql.types import DataType
 
 
 _OPTIONS: Final = {
@@ -179,7 +185,7 @@ class _Events:
 def _measure(events: _Events, violations: Sequence[tuple[Rule, Column]], uncompiled: Mapping[str, str]) -> Summary:
     flags = [_name_flag(number) for number in range(len(violations))]
     flagged = events.rows.withColumns(dict(zip(flags, (flag for _, flag in violations), strict=True)))
-    known = events.increment.state.totals if events.increment else ()
+    known = {(end.topic_id, end.partition) for end in events.increment.state.sessions} if events.increment else ()
     ids = [rule.name for rule, _ in violations]
     measure = partial(summarize_partitions, rules=ids, ends_max=max(100, SESSION_ENDS_MAX // max(1, len(known))))
     placed = _place(events.session, _load_events(events, flagged, flags)).sortWithinPartitions(*ORDER)
@@ -334,7 +340,8 @@ def _make_action(file: tuple[str, int]) -> str:
 
 def _make_known(state: CheckState) -> pa.Table:
     """The offset that each partition had reached and the last number of each session, before all other events."""
-    totals = [partition for partition in state.totals if partition.reached is not None]
+    living = [each for each in state.totals if (each.topic_id, each.partition) not in state.forgotten]
+    totals = [partition for partition in living if partition.reached is not None]
     reached = [partition.reached for partition in totals]
     numbers = [end.number for end in state.sessions]
     offsets = [end.at if end.is_own else -1 for end in state.sessions]
@@ -385,7 +392,7 @@ def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Ru
     for rule in rules:
         if isinstance(rule, ColumnRule | Unique | Predicate | References):
             try:
-                conditions[rule.name] = rule, _compile(rule)
+                conditions[rule.name] = rule, _compile(rule, rows)
             except (PySparkException, Py4JError) as error:  # the latter of a literal that Java cannot hold
                 failed[rule.name] = _describe(error)
     kinds, unresolved = _resolve(rows, {name: condition for name, (_, condition) in conditions.items()})
@@ -414,7 +421,7 @@ def _resolve(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[st
     return {name: schema[flag].dataType.simpleString() for name, flag in zip(conditions, columns, strict=True)}, {}
 
 
-def _compile(rule: ColumnRule | Unique | Predicate | References) -> Column:
+def _compile(rule: ColumnRule | Unique | Predicate | References, rows: DataFrame) -> Column:
     """The condition that a row fulfils; null counts as violated."""
     from pyspark.sql.functions import col, expr, row_number
     from pyspark.sql.window import Window
@@ -430,7 +437,7 @@ def _compile(rule: ColumnRule | Unique | Predicate | References) -> Column:
             return row_number().over(Window.partitionBy(*keys).orderBy(*IDENTITY)) == 1
         case ColumnRule(column=name):
             value = col(f"`{name}`")
-            condition = _compile_column(rule, value)
+            condition = _compile_column(rule, value, rows.schema[name].dataType)
             return value.isNull() | condition if rule.allows_null else condition
 
 
@@ -441,22 +448,67 @@ _SCOPES: Final = {
 }
 
 
-def _compile_column(rule: ColumnRule, value: Column) -> Column:
-    from pyspark.sql.functions import isnan, lit, rlike
+def _compile_column(rule: ColumnRule, value: Column, kind: DataType) -> Column:
+    from pyspark.sql.functions import isnan, lit, rlike, udf
 
     match rule:
         case InRange(at_least=low, at_most=high):
-            bounds = [value >= lit(low)] if low is not None else []
-            bounds += [value <= lit(high)] if high is not None else []
+            bounds = [value >= _make_bound(low, kind, ROUND_CEILING)] if low is not None else []
+            bounds += [value <= _make_bound(high, kind, ROUND_FLOOR)] if high is not None else []
             if isinstance(low, int | float) or isinstance(high, int | float):
                 bounds.append(~isnan(value.cast("double")))
             return reduce(operator.and_, bounds)
         case InSet(values=values):
-            return value.isin([lit(each) for each in values])
+            return value.isin([_make_literal(each) for each in values])
+        case Matches(pattern=pattern) if _RECURSES.search(pattern):
+            return udf(rule.accepts, "boolean", useArrow=False)(value)
         case Matches(pattern=pattern):
             return rlike(value, lit(rf"(?d)\A(?:{pattern})\z"))  # d: only \n ends a line, as in Python
         case _:
             return value.isNotNull()
+
+
+_RECURSES: Final = re.compile(r"\)[*+{]|\{\d+,(\d{4,})?\}")
+"""Patterns for which Java recurses, once for each time that a group is repeated, or a character of another width: some
+thousand characters overflow its stack, which ends the process of the executor. Python judges them."""
+
+
+def _make_bound(bound: Bound, kind: DataType, rounding: str) -> Column:
+    """A bound as the nearest value of the column's own type inside the range; null where there is none.
+
+    Left to Spark, both sides become one type, which rounds: decimals of more than 38 digits, integers next to doubles.
+    """
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import DecimalType, DoubleType
+
+    if isinstance(kind, DecimalType) and isinstance(bound, int | Decimal):
+        given, top = Decimal(bound), Decimal((0, (9,) * kind.precision, -kind.scale))
+        clamped = min(max(given, top.copy_negate()), top)
+        if clamped != given and (clamped < given) == (rounding == ROUND_CEILING):
+            return lit(None).cast(kind)
+        unit = Decimal((0, (1,), -kind.scale))
+        nearest = clamped.quantize(unit, context=Context(prec=2 * MAX_PRECISION, rounding=rounding))
+        return lit(f"{nearest:f}").cast(kind)
+    if isinstance(kind, DoubleType) and isinstance(bound, int):
+        rounded = float(bound)
+        inwards = math.inf if rounding == ROUND_CEILING else -math.inf
+        is_outside = rounded != bound and (rounded < bound) == (inwards > 0)
+        return lit(math.nextafter(rounded, inwards) if is_outside else rounded)
+    return _make_literal(bound)
+
+
+def _make_literal(value: object) -> Column:
+    """A value of a rule; dates and times by their numbers, as Java counts those before 1582 in another calendar."""
+    from pyspark.sql.functions import date_from_unix_date, lit, timestamp_micros
+
+    if isinstance(value, datetime):
+        return timestamp_micros(lit((value - _EPOCH) // timedelta(microseconds=1)))
+    if isinstance(value, date):
+        return date_from_unix_date(lit((value - _EPOCH.date()).days))
+    return lit(value)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _collect_samples(

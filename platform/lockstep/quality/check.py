@@ -45,6 +45,7 @@ from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -205,7 +206,7 @@ def check_stream(
     planned = "asked for" if full else plan_increment(folders, load_state(folders), versions, declared)
     increment = None if isinstance(planned, str) else planned
     if increment is not None and not increment.files and increment.state.versions.batch == versions.batch:
-        return _repeat(folders, increment.state, versions)
+        return _repeat(folders, increment.state, versions, keep=keep)
     files = _summarize_files(folders, versions, increment)  # 2
     broken = sum(file.nulls for file in files)
     measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment)  # 3
@@ -227,8 +228,7 @@ def check_stream(
     if keep:  # 5
         keep_result(folders, checked, judged)
         if not any(result.crashed for result in results) and not judged[1].results[0].observed:
-            ends = _merge_ends(increment, measured)
-            keep_state(folders, CheckState(versions, declared, totals, ends, checked.results))
+            keep_state(folders, _make_state(folders, checked, declared, increment, measured))
     return checked
 
 
@@ -280,8 +280,26 @@ def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) 
     )
 
 
-def _merge_ends(increment: Increment | None, measured: Summary) -> tuple[SessionEnd, ...]:
-    """The last numbers of the sessions after an increment: the numbers of messages before it move back."""
+def _make_state(
+    folders: StreamFolders,
+    checked: Checked,
+    declared: tuple[str, ...],
+    increment: Increment | None,
+    measured: Summary,
+) -> CheckState:
+    positions = read_positions(folders, OutputLog(folders.table).base().head)
+    forgotten = frozenset((each.topic_id, each.partition) for each in checked.partitions) - positions.keys()
+    ends = _merge_ends(increment, measured, forgotten)
+    return CheckState(checked.versions, declared, checked.partitions, ends, checked.results, forgotten)
+
+
+def _merge_ends(
+    increment: Increment | None, measured: Summary, forgotten: AbstractSet[tuple[str, int]]
+) -> tuple[SessionEnd, ...]:
+    """The last numbers of the sessions after an increment: the numbers of messages before it move back.
+
+    Of a forgotten partition no number moves back any more: its sessions would always be the newest.
+    """
     ends = {(end.topic_id, end.partition, end.session): end for end in measured.sessions}
     messages = {(partition.topic_id, partition.partition): partition.new_messages for partition in measured.partitions}
     kept = list(ends.values())
@@ -289,6 +307,7 @@ def _merge_ends(increment: Increment | None, measured: Summary) -> tuple[Session
         if (end.topic_id, end.partition, end.session) not in ends:
             back = messages.get((end.topic_id, end.partition), 0)
             kept.append(msgspec.structs.replace(end, number=end.number - back))
+    kept = [end for end in kept if (end.topic_id, end.partition) not in forgotten]
     kept.sort(key=lambda end: end.number, reverse=True)
     return tuple(kept[:SESSION_ENDS_MAX])
 
@@ -307,8 +326,10 @@ def _find_standing_one(result: RuleResult, before: RuleResult | None) -> RuleRes
     return msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING_NEW, reason="no row since the last check")
 
 
-def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions) -> Checked:
-    """The result where nothing was added; nothing is stored."""
+def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions, *, keep: bool) -> Checked:
+    """The result where nothing was added, which is not stored; the next check goes on from this version."""
+    if keep:  # the log keeps its entries for a month only
+        keep_state(folders, msgspec.structs.replace(state, versions=versions))
     idle = [msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING, observed=0) for result in state.results]
     return Checked(
         stream=folders.stream,

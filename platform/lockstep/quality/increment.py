@@ -94,6 +94,7 @@ class CheckState(msgspec.Struct, frozen=True):
         totals: The measurements of all partitions since the last full check.
         sessions: The newest sessions with numbers.
         results: The results.
+        forgotten: Partitions of which nothing can follow, by (topic id, partition): their topics are long deleted.
     """
 
     versions: TableVersions
@@ -101,6 +102,7 @@ class CheckState(msgspec.Struct, frozen=True):
     totals: tuple[PartitionSummary, ...]
     sessions: tuple[SessionEnd, ...]
     results: tuple[RuleResult, ...]
+    forgotten: frozenset[tuple[str, int]] = frozenset()
 
 
 def make_state_path(folders: StreamFolders) -> Path:

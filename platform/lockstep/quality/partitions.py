@@ -370,7 +370,6 @@ class _Sessions:
         session, sequence, values = (part[name].filter(pa.array(chosen)) for name in ("session", "sequence", "values"))
         ids, is_row = self._find_ids(session), events.kind[chosen] == ROW
         self._has_rows[ids[is_row]] = True
-        self._counts["sessions"] -= int((~is_row).sum())  # known before
         number = numbers[chosen]
         number[~is_row] = pc.list_flatten(values).to_numpy()
         is_numbered = sequence.is_valid().to_numpy(zero_copy_only=False)
@@ -410,7 +409,6 @@ class _Sessions:
 
     def finish(self) -> Counter[str]:
         """All counts."""
-        self._counts["sessions"] += len(self._index)
         return self._counts
 
     def find_ends(self, summary: PartitionSummary, ends_max: int) -> tuple[SessionEnd, ...]:

@@ -30,7 +30,6 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         topic: Its name.
         partition: Partition number.
         batches: Batches that have a ledger row of it.
-        sessions: Sessions that have rows.
         rows: Rows in the table.
         distinct_rows: Distinct (topic id, partition, emit offset, row).
         rows_outside: Rows whose emit offset no ledger range covers.
@@ -75,7 +74,6 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     batches: int
-    sessions: int
     rows: int
     distinct_rows: int
     rows_outside: int

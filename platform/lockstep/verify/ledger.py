@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from lockstep.errors import TableError
 from lockstep.model.position import SegmentRef
-from lockstep.model.table_schema import ABSENT_UP_TO
+from lockstep.model.table_schema import ABSENT_UP_TO, COMMIT_HOUR, to_delta
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile
@@ -373,6 +373,7 @@ class StoredFile(msgspec.Struct, frozen=True):
     path: str
     size: int
     rows: int
+    hour: str = ""
 
 
 class NamedFile(msgspec.Struct):
@@ -478,7 +479,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
     _compare(sides[1], named.quarantine, named, head, violations, kept.add)
     if late is not None:
         _compare(late, named.late, named, head, violations, too_late.add)
-    _check_data_files(folders.table, data_files, violations)
+    _check_data_files(folders.table, table, data_files, violations)
     return StoredTables(
         version=base.version,
         head=head,
@@ -495,7 +496,10 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
 
 def _live(table: DeltaTable) -> dict[str, StoredFile]:
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    return {a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0) for a in actions}
+    hour = f"partition.{COMMIT_HOUR}"  # side tables have none
+    return {
+        a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0, a.get(hour) or "") for a in actions
+    }
 
 
 def _absent(table: DeltaTable) -> dict[str, int]:
@@ -750,9 +754,21 @@ def _range(row: Row) -> LedgerRange:
     return msgspec.convert({name: value for name, value in row.items() if value is not None}, LedgerRange)
 
 
-def _check_data_files(table: Path, files: Iterable[StoredFile], violations: Violations) -> None:
+def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFile], violations: Violations) -> None:
+    """Each file is there, of its size, with the columns of the table; what was added later may be missing."""
+    declared = {field.name: field.type for field in table.schema().fields if field.name != COMMIT_HOUR}
+    required = declared.keys() - _absent(table)
     for file in files:
-        path = table / file.path
+        path = folder / file.path
         found = f"{path.stat().st_size} bytes" if path.exists() else "no such file"
         if found != f"{file.size} bytes":
             violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", found)
+        if path.exists():
+            held = {field.name: field.type for field in to_delta(pq.read_schema(path)).fields}
+            for name in sorted(required - held.keys() | {name for name in held if held[name] != declared.get(name)}):
+                expected = f"{file.path}: {name}, {_describe_column(declared.get(name))}"
+                violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, expected, _describe_column(held.get(name)))
+
+
+def _describe_column(kind: object) -> str:
+    return "no such column" if kind is None else f"a column of type {kind}"

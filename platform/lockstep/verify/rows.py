@@ -48,6 +48,7 @@ class Slice(msgspec.Struct, frozen=True):
         first: Emit offset and row number of the first.
         last: The same of the last.
         ordered: Whether they rise.
+        hour: Their commit hour, in which batches never go back.
     """
 
     file: int
@@ -56,6 +57,7 @@ class Slice(msgspec.Struct, frozen=True):
     first: tuple[int, int]
     last: tuple[int, int]
     ordered: bool
+    hour: str
 
 
 class TableRows:
@@ -77,13 +79,16 @@ class TableRows:
         self.rows = 0
 
     def load(self, table: Path, files: Iterable[StoredFile]) -> None:
-        """Read all files; missing ones are reported by another check."""
+        """Read all files; those that are missing, or do not say where their rows belong, are reported elsewhere."""
         with ExitStack() as stack:
             writers: list[tuple[pa.ipc.RecordBatchFileWriter, int]] = []
             for file in files:
                 if (table / file.path).exists():
-                    for batch in pq.ParquetFile(table / file.path).iter_batches(BATCH_ROWS):
-                        self._add(batch, writers, stack)
+                    held = pq.ParquetFile(table / file.path)
+                    if not {*PLACE_COLUMNS, *ORDER_COLUMNS} <= set(held.schema_arrow.names):
+                        continue
+                    for batch in held.iter_batches(BATCH_ROWS):
+                        self._add(batch, file.hour, writers, stack)
         for number in range(len(self._schemas)):
             mapped = self._stack.enter_context(pa.memory_map(str(self._path(number))))
             self._readers.append(self._stack.enter_context(pa.ipc.open_file(mapped)))
@@ -91,10 +96,14 @@ class TableRows:
             self.slices[key].sort(key=lambda each: each.first)
 
     def check_order(self, violations: Violations) -> None:
-        """Find rows that do not rise within their partition, and duplicate rows."""
+        """Find rows that do not rise within their partition, duplicate rows, and commit hours that fall."""
         for key, slices in self.slices.items():
             if not _is_ordered(slices):
                 _name_disorder(self.places[key], self._positions(key), violations)
+            for before, after in pairwise(slices):
+                if after.hour < before.hour:
+                    expected, found = f"a file of commit_hour {before.hour} or later", after.hour
+                    violations.add(ViolationKind.ROW_ORDER, self.places[key], after.first[0], expected, found)
 
     def cursor(self, key: Key) -> RowCursor:
         """The rows of a partition, sorted if they are not in order."""
@@ -119,7 +128,7 @@ class TableRows:
     def _path(self, number: int) -> Path:
         return self._scratch / f"rows-{number}.arrow"
 
-    def _add(self, batch: pa.RecordBatch, writers: list[tuple[Any, int]], stack: ExitStack) -> None:
+    def _add(self, batch: pa.RecordBatch, hour: str, writers: list[tuple[Any, int]], stack: ExitStack) -> None:
         if batch.schema not in self._schemas:
             path = str(self._path(len(self._schemas)))
             self._schemas.append(batch.schema)
@@ -131,14 +140,14 @@ class TableRows:
             writer, index = writers[file]
             writer.write_batch(run)
             writers[file] = (writer, index + 1)
-            self._note(run, file, index)
+            self._note(run, file, index, hour)
 
-    def _note(self, run: pa.RecordBatch, file: int, index: int) -> None:
+    def _note(self, run: pa.RecordBatch, file: int, index: int, hour: str) -> None:
         topic, topic_id, partition = (run[name][0].as_py() for name in PLACE_COLUMNS)
         emitted, numbers = (_numbers(run, name) for name in ORDER_COLUMNS)
         rises = (emitted[1:] > emitted[:-1]) | ((emitted[1:] == emitted[:-1]) & (numbers[1:] > numbers[:-1]))
         first, last = (int(emitted[0]), int(numbers[0])), (int(emitted[-1]), int(numbers[-1]))
-        found = Slice(file, index, run.num_rows, first, last, bool(rises.all()))
+        found = Slice(file, index, run.num_rows, first, last, bool(rises.all()), hour)
         self.slices.setdefault((topic_id, partition), []).append(found)
         self.places.setdefault((topic_id, partition), ViolationPlace(topic, topic_id, partition))
 
@@ -215,8 +224,6 @@ def _name_disorder(place: ViolationPlace, positions: list[tuple[int, int]], viol
 
 CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
 NONE_ADDED: Mapping[str, RowPosition] = {}
-NOT_COMPARED = ("commit_hour",)
-"""Not part of row equality: a batch that was planned again may fall into another hour."""
 
 
 class Source(NamedTuple):
@@ -343,18 +350,25 @@ class RowComparison:
         at = 0
         for batch in table:
             until = at + batch.num_rows
-            if not all(self._column_alike(emitted, batch, name, at, until) for name in batch.schema.names):
+            if not all(
+                self._column_alike(emitted, batch, name, at, until) for name in self._list_columns(emitted, batch)
+            ):
                 return False
             at = until
         return True
 
+    def _list_columns(self, emitted: Emitted, batch: pa.RecordBatch) -> list[str]:
+        """The columns of the fold that a batch has, and those that were added later, which it may lack."""
+        user = type(emitted.rows[0]).__struct_fields__ if emitted.rows else ()
+        return [name for name in (*emitted.proof, *_PLACE, *user) if name in batch.schema.names or name in self._absent]
+
     def _column_alike(self, emitted: Emitted, batch: pa.RecordBatch, name: str, at: int, until: int) -> bool:
-        if name in NOT_COMPARED:
-            return True
         first = self._first_of(name, batch)
+        values = self._values(emitted, name, at + first, until)
+        if name not in batch.schema.names:
+            return all(value is None for value in values)
         if batch[name].slice(0, first).null_count < first:
             return False
-        values = self._values(emitted, name, at + first, until)
         try:
             return bool(pa.array(values, batch.schema.field(name).type).equals(batch[name].slice(first)))
         except CONVERSION_ERRORS:
@@ -379,7 +393,8 @@ class RowComparison:
         found: dict[tuple[int, int], dict[str, Any]] = {}
         kinds: dict[str, pa.DataType] = {}
         for batch in table:
-            kinds |= {field.name: field.type for field in batch.schema if field.name not in NOT_COMPARED}
+            kinds |= {name: pa.null() for name in self._list_columns(emitted, batch) if name not in kinds}
+            kinds |= {field.name: field.type for field in batch.schema if field.name in kinds}
             for row in _as_rows(batch):
                 found.setdefault((row["_emit_offset"], row["_row"]), row)
         expected = self._expected(emitted, kinds)
@@ -408,15 +423,15 @@ class RowComparison:
             kind = ViolationKind.QUARANTINE_AND_ROWS if kept.holds(offset) else ViolationKind.ROW_EXTRA
             self._violations.add(kind, self._place, offset, f"no row {row}", f"session {found.get('_session')!r}")
         else:
-            held = [name for name in expected if name in found and not self._is_absent(name, identity, found)]
-            wrong = [name for name in held if not _equal(expected[name], found[name])]
+            held = [name for name in expected if not self._is_absent(name, identity, found)]
+            wrong = [name for name in held if not _equal(expected[name], found.get(name))]
             for name in wrong[:1]:
-                wanted, actual = f"row {row}: {name} = {expected[name]!r}", repr(found[name])
+                wanted, actual = f"row {row}: {name} = {expected[name]!r}", repr(found.get(name))
                 self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, actual)
 
     def _is_absent(self, name: str, identity: RowPosition, found: Mapping[str, Any]) -> bool:
         """Whether a row was written before a column was added."""
-        return found[name] is None and name in self._absent and identity < self._absent[name]
+        return found.get(name) is None and name in self._absent and identity < self._absent[name]
 
 
 _PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(None)})

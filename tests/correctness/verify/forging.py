@@ -61,6 +61,23 @@ class Forged:
         pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(path)), path)
         self._tell(table, file, path.stat().st_size, len(rows))
 
+    def reshape(self, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
+        """Give a data file other columns."""
+        path = self.folder / "table" / file
+        pq.write_table(change(pq.ParquetFile(path).read()), path)
+        self._tell("table", file, path.stat().st_size, pq.read_metadata(path).num_rows)
+
+    def move(self, file: str, hour: str) -> None:
+        """Say that a data file is of another hour."""
+
+        def moved(actions: list[Action]) -> list[Action]:
+            for action in actions:
+                if action.get("add", {}).get("path") == file:
+                    action["add"]["partitionValues"] = {"commit_hour": hour}
+            return actions
+
+        self._entries("table", moved)
+
     def change(self, table: str, file: str, at: int, **values: object) -> None:
         """Change a row."""
         rows = self.rows(table, file)

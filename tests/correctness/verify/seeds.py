@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import zstandard
 
 from lockstep.verify.report import ViolationKind as Kind
@@ -123,6 +124,45 @@ def file_gone(forged: Forged, rng: random.Random) -> Found:
         return None
     (forged.folder / "table" / rng.choice(forged.files("table"))).unlink()
     return one_of(Kind.DATA_FILE_DAMAGED)
+
+
+def column_lost(forged: Forged, rng: random.Random) -> Found:
+    if not forged.files("table"):
+        return None
+    name = rng.choice(("amount", "price", "held", "remark", "_sequence", "_topic_id"))
+    forged.reshape(rng.choice(forged.files("table")), lambda rows: rows.drop_columns([name]))
+    return one_of(Kind.DATA_FILE_DAMAGED)
+
+
+def column_too_much(forged: Forged, rng: random.Random) -> Found:
+    if not forged.files("table"):
+        return None
+    file = rng.choice(forged.files("table"))
+    forged.reshape(file, lambda rows: rows.append_column("forged", rows["remark"]))
+    return one_of(Kind.DATA_FILE_DAMAGED)
+
+
+def column_of_another_type(forged: Forged, rng: random.Random) -> Found:
+    """Each value is the same."""
+    if not forged.files("table"):
+        return None
+
+    def change(rows: pa.Table) -> pa.Table:
+        at = rows.schema.get_field_index("remark")
+        return rows.set_column(at, "remark", rows["remark"].cast(pa.binary()))
+
+    forged.reshape(rng.choice(forged.files("table")), change)
+    return one_of(Kind.DATA_FILE_DAMAGED)
+
+
+def wrong_hour(forged: Forged, rng: random.Random) -> Found:
+    """The rows of a file, which are not the first of their partition, are said to be of an earlier hour."""
+    places = [(_partition(row), row["_emit_offset"], file) for file, _, row in forged.all_rows("table")]
+    later = {file for key, at, file in places if any(k == key and a < at and f != file for k, a, f in places)}
+    if not later:
+        return None
+    forged.move(rng.choice(sorted(later)), "2020-01-01T00")
+    return one_of(Kind.ROW_ORDER)
 
 
 def batch_twice(forged: Forged, rng: random.Random) -> Found:
@@ -580,6 +620,7 @@ METER_SEEDS: tuple[Callable[[Forged, random.Random], Found], ...] = (
 SEEDS: tuple[Callable[[Forged, random.Random], Found], ...] = (
     *(dropped_row, doubled_row, swapped_rows, changed_value, wrong_topic_id),
     *(half_batch, file_gone, batch_twice, row_where_none_belongs),
+    *(column_lost, column_too_much, column_of_another_type, wrong_hour),
     *(stale_state, state_of_another_partition, state_bytes_changed, state_forgotten),
     *(side_file_missing, side_file_foreign, ledger_row_extra, ledger_row_missing),
     *(ledger_row_of_another_batch, wrong_count, wrong_suspension, start_moved),

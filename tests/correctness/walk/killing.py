@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.correctness.walk.walking import Walk
 
-WRITES = ("create", "create_whole", "replace", "delete", "move", "share", "point", "sync")
+WRITES = ("create", "create_whole", "replace", "delete", "move", "point", "sync")
 
 
 class Killed(BaseException):

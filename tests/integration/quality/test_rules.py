@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lockstep import Expectation, InRange, Predicate, References, Rule, Severity, Unique
+from lockstep import (
+    DecimalType,
+    Expectation,
+    InRange,
+    InSet,
+    Matches,
+    Predicate,
+    References,
+    Rule,
+    Severity,
+    Unique,
+)
+from lockstep.declare.rules import check_rules
 from lockstep.model.finding import Hole
 from lockstep.model.table_schema import make_row_schema
-from lockstep.quality.aggregate import compile_rules
+from lockstep.quality.aggregate import compile_rules, summarize
 from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.increment import (
     CheckState,
@@ -24,7 +38,10 @@ from lockstep.quality.increment import (
 )
 from lockstep.quality.rules import RuleOutcome
 from lockstep.storage import find_storage
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import OutputLog, commit_claim
 from lockstep.table.delta_log import Lineage, make_entry_path
+from lockstep.table.ledger import FORGOTTEN
 from tests.integration.quality.stream_tables import (
     CLEAN,
     Part,
@@ -173,6 +190,45 @@ def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSess
     assert found(second, EXPECTED.name)[0] is FAILED  # its rows are all beyond 200
 
 
+def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    batches, gone = clean_batches(5), CLEAN[2]
+    until = batches[1][gone].ledger[0].until
+    for number, batch in enumerate(batches[2:], 3):
+        forgotten = msgspec.structs.replace(quiet(gone, number), start=until, until=until, lifecycle=FORGOTTEN)
+        batch[gone] = Part([[]], [forgotten] if number == 3 else [])
+    folders = write(tmp_path, batches[:2])
+    check_stream(spark, folders, snapshots_emit=False)
+    for first in (2, 3, 4):
+        write_more(folders, batches[: first + 1], first)
+        checked = check_stream(spark, folders, snapshots_emit=False)
+        whole = check_stream(spark, folders, snapshots_emit=False, full=True, keep=False)
+        assert list(map(strip, checked.partitions)) == list(map(strip, whole.partitions))
+        assert (checked.coverage.full, checked.passed) == (False, True)
+    state, versions = load_state(folders), find_matching_versions(folders)
+    assert state is not None
+    assert {end.topic_id for end in state.sessions} == {"id-a"}
+    planned = plan_increment(folders, state, versions, state.rules)
+    assert isinstance(planned, Increment)
+    measured = summarize(spark, folders, versions, (), planned)
+    assert {each.topic_id for each in measured.partitions} == {"id-a"}
+
+
+def test_an_idle_stream_is_not_read_again_when_its_old_log_entries_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    first = check_stream(spark, folders)
+    output = OutputLog(folders.table)
+    for epoch in (1, 2):
+        output.commit(commit_claim(epoch, output.table_id, lambda _: None))
+    assert check_stream(spark, folders).coverage.files == 0
+    write_checkpoint(folders.table)
+    for version in range(first.versions.table + 2):
+        make_entry_path(folders.table, version).unlink()
+    later = check_stream(spark, folders)
+    assert (later.versions.table, later.coverage.full) == (first.versions.table + 2, False)
+
+
 def strip(partition: object) -> dict[str, object]:
     """Measurements without those of the increment alone."""
     return {
@@ -284,6 +340,54 @@ def test_spark_python_and_great_expectations_agree_row_by_row(spark: SparkSessio
         column = next(each.column for each in ALL if each.name == rule)
         known = [at for at, row in enumerate(rows) if row[column] is not None and row[column] == row[column]]
         assert unexpected & set(known) == {at for at in known if rule in by_spark[at]}, rule
+
+
+class Odd(msgspec.Struct, frozen=True):
+    """A row with values that Spark rounds or shifts, or at which Java's stack overflows."""
+
+    small: Annotated[Decimal, DecimalType(38, 38)] = Decimal(0)
+    large: Annotated[Decimal, DecimalType(38, 0)] = Decimal(0)
+    share: float = 0.0
+    at: datetime = datetime(1500, 1, 1, tzinfo=UTC)
+    day: date = date(1582, 10, 10)
+    text: str = ""
+
+
+ODD = (
+    InRange("small", at_least=1, id="small_from_1"),
+    InRange("small", at_most=0, id="small_to_0"),
+    InRange("large", at_least=Decimal("-0.5"), id="large_from_half"),
+    InRange("large", at_most=Decimal("0.5"), id="large_to_half"),
+    InRange("large", at_most=Decimal("1E+60"), id="large_to_more"),
+    InRange("large", at_least=Decimal("1E+60"), id="large_from_more"),
+    InRange("share", at_least=2**53 + 1, id="share_from"),
+    InRange("share", at_most=-(2**53) - 1, id="share_to"),
+    InRange("at", at_least=datetime(1500, 1, 1, tzinfo=UTC), id="at_from"),
+    InRange("at", at_most=datetime(1, 1, 1, tzinfo=UTC), id="at_to"),
+    InRange("day", at_least=date(1582, 10, 10), id="day_from"),
+    InRange("day", at_most=date(1, 1, 1), id="day_to"),
+    InSet("day", [date(1582, 10, 10), date(1, 1, 1)], id="day_in"),
+    Matches("text", "(a|b)*"),
+)
+
+
+def test_spark_judges_values_as_python_does_where_its_own_types_would_not(spark: SparkSession) -> None:
+    rows = [
+        *(Odd(small=Decimal(value)) for value in ("1E-38", "0." + 38 * "9", "-1E-38")),
+        *(Odd(large=Decimal(value)) for value in ("1", "-1", 38 * "9")),
+        *(Odd(share=value) for value in (2.0**53, 2.0**53 + 2, -(2.0**53), -(2.0**53) - 2)),
+        *(Odd(at=datetime(*day, tzinfo=UTC)) for day in ((1, 1, 1), (1499, 12, 31), (1582, 10, 15), (9999, 12, 31))),
+        *(Odd(day=date(*day)) for day in ((1, 1, 1), (1582, 10, 9), (1582, 10, 15), (9999, 12, 31))),
+        *(Odd(text=text) for text in ("ab" * 50_000, "a" * 100_000 + "c")),
+    ]
+    table = pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], make_row_schema(Odd))
+    frame = spark.createDataFrame(table)
+    check_rules(ODD, Odd)
+    compiled, failed = compile_rules(frame, ODD)
+    assert failed == {}
+    judged = frame.select(*(flag.alias(rule.name) for rule, flag in compiled)).collect()
+    kept = [{rule.name: not rule.is_kept_by(row) for rule in ODD} for row in rows]
+    assert [row.asDict() for row in judged] == kept
 
 
 def find_stock_verdicts(rows: list[dict[str, object]]) -> dict[str, set[int]]:

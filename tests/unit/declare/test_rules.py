@@ -6,6 +6,7 @@ import pickle
 from datetime import datetime
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 from lockstep import (
@@ -28,6 +29,7 @@ from lockstep import (
     Suspend,
     Unique,
 )
+from lockstep.declare.rules import check_rules
 from lockstep.errors import DeclarationError
 from lockstep.testing import run
 from tests.unit.declare.ruled_rows import ALL, ROWS, Message, Ruled, find_verdicts, ruled
@@ -68,8 +70,12 @@ WRONG: list[tuple[Rule, str]] = [
     (InSet("name", "ab"), "values = 'ab': is no set of values"),
     (InSet("name", []), "is no set of values"),
     (InSet("count", {1, "1"}), "is no value of a column of type integer"),
+    (InSet("count", {1, 2**63}), "values = 9223372036854775808: is no value of a column of type integer"),
+    (InSet("colour", ["red", "green"]), "values = 'green': is no value of a column of type enum"),
     (InSet("number", {1}), "is a column of type float"),
     (Matches("name", "("), "is not a regular expression"),
+    (Matches("name", "(?u)a"), "is not a regular expression: ASCII and UNICODE flags are incompatible"),
+    (Matches("name", "a{99999999999}"), "is not a regular expression: the repetition number is too large"),
     (Matches("name", "[[a]"), "is not a regular expression: Possible nested set"),
     (Matches("name", "[a-z&&b]"), "is not a regular expression: Possible set intersection"),
     *(
@@ -77,6 +83,7 @@ WRONG: list[tuple[Rule, str]] = [
         for pattern, part in (
             ("(?P<a>.)", "(?P"),
             ("(?a).", "(?a"),
+            ("(?ix)[ ]", "(?ix"),
             ("(a)?(?(1)b)", "(?("),
             ("[a-z[]", "["),
             ("[A-Z]{,3}", "{"),
@@ -116,6 +123,18 @@ def test_a_wrong_rule_is_refused_with_its_field_and_a_next_step(rule: Rule, prob
 )
 def test_what_python_and_java_read_alike_is_a_pattern(pattern: str) -> None:
     assert ruled(Matches("name", pattern)).rules
+
+
+class Tagged(msgspec.Struct):
+    tags: dict[str, int]
+    parts: list[dict[str, int]]
+
+
+@pytest.mark.parametrize("column", ["tags", "parts"])
+def test_a_column_with_a_dict_is_neither_unique_nor_a_key(column: str) -> None:
+    for rule in (Unique(column), References(column, "tags")):
+        with pytest.raises(DeclarationError, match="holds a dict, whose values Spark does not compare"):
+            check_rules([rule], Tagged)
 
 
 def test_two_rules_have_two_ids() -> None:

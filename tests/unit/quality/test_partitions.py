@@ -99,7 +99,7 @@ def test_what_lies_before_an_increment_is_compared_and_not_counted() -> None:
     ]
     (found,) = measure([events])
     assert (found.summary.gap_offsets, found.summary.reached, found.summary.batches) == (2, 14, 1)
-    assert (found.summary.sessions, found.summary.numbered_rows, found.summary.sequence_restarts) == (0, 2, 1)
+    assert (found.summary.numbered_rows, found.summary.sequence_restarts) == (2, 1)
     assert [(end.sequence, end.at, end.number) for end in found.ends] == [(5, 13, 0)]
 
 

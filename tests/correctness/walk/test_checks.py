@@ -1,0 +1,82 @@
+"""Checks during a walk: increments add up to what a check of the whole table finds, and a right table passes."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep.quality.check import Checked, check_table
+from lockstep.quality.rules import RuleOutcome
+from lockstep.table import delta_log
+from tests.correctness.walk import walking
+from tests.correctness.walk.walking import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.support.feed import Feed
+
+STEPS, STEPS_MANY = 10, 40
+OF_INCREMENT = {"violations", "new_messages"}
+LASTING = {"topic", "offsets_read", "messages", "holes", "reached", "gap_offsets", "overlap_offsets"}
+"""What a check of the whole table still finds after retention has dropped rows."""
+
+
+def take_walk(feed: Feed, spark: SparkSession, root: Path, seed: int, steps: int) -> list[bool]:
+    """Check at times, twice; gives which of the checks read an increment."""
+    choose, read = random.Random(seed), list[bool]()  # noqa: S311  # choices of a test
+    walk = Walk(feed, root, seed, has_windows=seed % 2 == 0)
+    for _ in range(steps):
+        walk.step()
+        if not delta_log.has_log(walk.folders.table) or choose.random() < 0.5:
+            continue
+        stream, folders = walk.runs.stream, walk.folders
+        found = check_table(stream, spark, folders)
+        whole = check_table(stream, spark, folders, full=True, keep=False)
+        for each in (found, whole):
+            wrong = {result.rule: (result.outcome, result.worst) for result in each.results if is_wrong(result.outcome)}
+            assert wrong == {}, (each.coverage, walk.steps)
+        assert find_measured(found, whole) == find_measured(whole, whole), (found.coverage, walk.steps)
+        read.append(not found.coverage.full)
+    return read
+
+
+def is_wrong(outcome: RuleOutcome) -> bool:
+    return outcome in {RuleOutcome.FAILED, RuleOutcome.CRASHED}
+
+
+def find_measured(checked: Checked, whole: Checked) -> Mapping[tuple[str, int], Mapping[str, object]]:
+    """The measurements of each partition that a check of the whole table has as well."""
+    kept = LASTING if whole.versions.retired else set(msgspec.structs.asdict(whole.partitions[0])) - OF_INCREMENT
+    return {
+        (each.topic_id, each.partition): {name: getattr(each, name) for name in kept} for each in checked.partitions
+    }
+
+
+@pytest.fixture(autouse=True)
+def _only_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold is compared elsewhere; Great Expectations imports what warns."""
+    monkeypatch.setattr(walking, "check", lambda *_: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import great_expectations  # noqa: F401  # for what importing does
+
+
+def test_increments_add_up_to_the_whole_after_a_few_operations(feed: Feed, spark: SparkSession, tmp_path: Path) -> None:
+    assert any(take_walk(feed, spark, tmp_path, 202, STEPS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(300, 320))
+def test_increments_add_up_to_the_whole_after_many_operations(
+    feed: Feed, spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    take_walk(feed, spark, tmp_path, seed, STEPS_MANY)
