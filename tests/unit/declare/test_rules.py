@@ -98,6 +98,8 @@ WRONG: list[tuple[Rule, str]] = [
     (Predicate("count > 0"), "Predicate.id = '': is missing"),
     (Expectation("mean"), "is no name of an expectation"),
     (Expectation("expect_column_mean_to_be_between", {"column": "price"}), "Expectation.arguments = 'price'"),
+    (Expectation("expect_pair", {"column_A": "name", "column_B": "price"}), "Expectation.arguments = 'price'"),
+    (Expectation("expect_compound", {"column_list": ["name", "price"]}), "Expectation.arguments = 'price'"),
     (Expectation("unexpected_rows_expectation", {"unexpected_rows_query": "select 1"}), "is no name of an expectation"),
     (Expectation("expect_query", {"query": "select * from {batch}"}), "is one view for all checks"),
 ]
@@ -116,6 +118,12 @@ def test_a_wrong_rule_is_refused_with_its_field_and_a_next_step(rule: Rule, prob
 )
 def test_what_python_and_java_read_alike_is_a_pattern(pattern: str) -> None:
     assert ruled(Matches("name", pattern)).rules
+
+
+@pytest.mark.parametrize("wrong", [Expectation, {"type": "expect_x"}], ids=["a class", "a dict"])
+def test_what_is_no_expectation_makes_no_rule(wrong: object) -> None:
+    with pytest.raises(DeclarationError, match=r"Expectation\.from_gx = .*: is no expectation\n  next: for example Expect"):
+        Expectation.from_gx(wrong)
 
 
 def test_two_rules_have_two_ids() -> None:
