@@ -122,7 +122,9 @@ def test_what_python_and_java_read_alike_is_a_pattern(pattern: str) -> None:
 
 @pytest.mark.parametrize("wrong", [Expectation, {"type": "expect_x"}], ids=["a class", "a dict"])
 def test_what_is_no_expectation_makes_no_rule(wrong: object) -> None:
-    with pytest.raises(DeclarationError, match=r"Expectation\.from_gx = .*: is no expectation\n  next: for example Expect"):
+    with pytest.raises(
+        DeclarationError, match=r"Expectation\.from_gx = .*: is no expectation\n  next: for example Expect"
+    ):
         Expectation.from_gx(wrong)
 
 
