@@ -12,7 +12,7 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -554,8 +554,8 @@ class Expectation(Rule):
     def _find_columns(self) -> Iterator[str]:
         """The columns that the arguments name: of one, a pair, or several."""
         listed = self.arguments.get("column_list")
-        single = [self.arguments.get(name) for name in ("column", "column_A", "column_B")]
-        for named in (*single, *(listed if isinstance(listed, (list, tuple)) else ())):
+        several = cast("Sequence[object]", listed) if isinstance(listed, (list, tuple)) else ()
+        for named in (*(self.arguments.get(name) for name in ("column", "column_A", "column_B")), *several):
             if isinstance(named, str):
                 yield named
 

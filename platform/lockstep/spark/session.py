@@ -150,7 +150,7 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
 
 
 def _silence_query_errors() -> None:
-    """PySpark prints each error of a query as JSON with its frames, and raises it: it is told once, by who catches it."""
+    """PySpark prints each error of a query as JSON with its frames, and raises it: who catches it tells it."""
     from pyspark.logger import PySparkLogger  # heavy; only runs pay for it
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
