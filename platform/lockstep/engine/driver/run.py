@@ -108,7 +108,8 @@ def run_stream(
             startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
             context = _warm_context(spark, job, stop)  # 2
             claimed = startup.claim(cancelled=stop.is_set)  # 3
-        except Fenced:
+        except Fenced as fenced:
+            LOG.warning("%s", fenced.problem)
             return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
         except NotWanted as changed:
             LOG.warning("%s: this run was asked for before that, and ends", changed)
