@@ -141,6 +141,9 @@ def _entry(module: ModuleType, name: str) -> Iterator[str]:
     else:
         yield f"A value of `{type(public).__name__}`.\n"
     if inspect.isclass(public):
+        for attribute in _properties(public):
+            yield f"**`{name}.{attribute.fget.__name__}: {_raw(attribute.fget.__annotations__['return'])}`**\n"
+            yield from _documentation(attribute)
         for method in _methods(public):
             yield f"**`{name}.{method.__name__}{_signature(method)}`**\n"
             yield from _documentation(method)
@@ -169,12 +172,23 @@ def _raw(annotation: object) -> object:
     return _Raw(annotation) if isinstance(annotation, str) else annotation
 
 
+def _properties(kind: type) -> Iterator[Any]:
+    """What a user reads of a value besides its fields."""
+    if kind.__module__.startswith("lockstep.integrity"):
+        return
+    for name, found in vars(kind).items():
+        told = (isinstance(found, property) and found.__doc__) or "See `"
+        if not name.startswith("_") and not told.startswith("See `"):
+            yield found
+
+
 def _methods(kind: type) -> Iterator[Any]:
     """Methods of its own that a user calls or overrides; those of gates are the engine's."""
     if kind.__module__.startswith("lockstep.integrity"):
         return
-    for name, method in vars(kind).items():
-        told = (inspect.isfunction(method) and method.__doc__) or "See `"
+    for name, declared in vars(kind).items():
+        method = getattr(kind, name) if isinstance(declared, classmethod) else declared
+        told = ((inspect.isfunction(method) or inspect.ismethod(method)) and method.__doc__) or "See `"
         if not name.startswith("_") and not told.startswith("See `"):
             yield method
 

@@ -39,6 +39,8 @@ def _address(value: str) -> str:
 def _folder(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "://" in value):
         raise ValueError("is not the path of a folder, such as /data/lockstep; object storage has to be mounted")
+    if isinstance(value, str) and value.startswith("~"):
+        raise ValueError("begins with ~, which only a shell expands; name the whole path")
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import Enum
@@ -291,6 +291,9 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
                 problem = f"is not a positive {'whole number' if whole else 'number'}"
                 raise DeclarationError(f"Limits.{each.name}", value, problem, "leave it out for the default")
+        if self.quarantine_share > 1:
+            problem = "is more than the whole batch, so that no batch would stop the stream"
+            raise DeclarationError("Limits.quarantine_share", self.quarantine_share, problem, "0.1 for ten percent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,8 +397,15 @@ class Export:
 
     def __post_init__(self) -> None:
         """Refuse values that no hour could be written with."""
-        if self.row_group_rows < 1:
-            raise DeclarationError("Export.row_group_rows", self.row_group_rows, "is not positive", "1_000_000")
+        for name in ("columns", "partition_by"):
+            named = cast("object", getattr(self, name))  # users need no checker
+            if isinstance(named, str) or not isinstance(named, Sequence):
+                raise DeclarationError(f"Export.{name}", named, "is no tuple of names", "for example ('_topic',)")
+        if not isinstance(self.codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+            raise DeclarationError("Export.codec", self.codec, "is not one of Codec", "Codec.ZSTD")
+        rows = cast("object", self.row_group_rows)  # as above
+        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+            raise DeclarationError("Export.row_group_rows", rows, "is not a positive whole number", "1_000_000")
         if self.folder and not self.folder.startswith("/"):
             raise DeclarationError("Export.folder", self.folder, "is no absolute path", "for example '/archive/orders'")
         if len(set(self.partition_by)) < len(self.partition_by) or "commit_hour" in self.partition_by:

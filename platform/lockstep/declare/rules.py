@@ -12,7 +12,7 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -546,9 +546,16 @@ class Expectation(Rule):
         Args:
             expectation: For example `ExpectColumnMeanToBeBetween(column="price", min_value=1)`.
             id: See `Rule.id`.
-            severity: See `Rule.severity`.
+            severity: See `Rule.severity`; that of the expectation has no effect.
+
+        Raises:
+            DeclarationError: It is no expectation, for example the class of one.
         """
-        found = expectation.configuration.to_json_dict()
+        configuration = getattr(expectation, "configuration", None)
+        if not hasattr(configuration, "to_json_dict"):
+            instead = 'for example ExpectColumnMeanToBeBetween(column="price", min_value=1)'
+            raise DeclarationError("Expectation.from_gx", expectation, "is no expectation", instead)
+        found = cast("Any", configuration).to_json_dict()
         return cls(found["type"], found["kwargs"], id=id, severity=severity)
 
     @override
@@ -560,10 +567,18 @@ class Expectation(Rule):
             raise self.error("type", self.type, "is no name of an expectation", instead)
         if "{batch}" in str(self.arguments):
             raise self.error("arguments", "{batch}", "is one view for all checks of a session", "use Predicate")
-        named = self.arguments.get("column")
-        if isinstance(named, str) and not named.startswith("_"):
-            _require_column(self, "arguments", named, columns)
+        for named in self._find_columns():
+            if not named.startswith("_"):
+                _require_column(self, "arguments", named, columns)
         super().check(columns)
+
+    def _find_columns(self) -> Iterator[str]:
+        """The columns that the arguments name: of one, a pair, or several."""
+        listed = self.arguments.get("column_list")
+        several = cast("Sequence[object]", listed) if isinstance(listed, (list, tuple)) else ()
+        for named in (*(self.arguments.get(name) for name in ("column", "column_A", "column_B")), *several):
+            if isinstance(named, str):
+                yield named
 
     @override
     def _default_id(self) -> str:

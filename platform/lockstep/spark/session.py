@@ -5,6 +5,7 @@ Jars come from a checked cache, never from `--packages` at run time.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -138,6 +139,7 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
     from pyspark import SparkContext  # heavy; only runs pay for it
 
     require_java()
+    _silence_query_errors()
     _name_python(settings.options.get("spark.pyspark.python"))
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_OPTIONS)  # of the JVM that only composes the command
     wanted = make_spark_properties(settings, import_roots=import_roots)
@@ -145,6 +147,14 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
     if running is not None:
         _refuse_other(running, wanted)
     return wanted
+
+
+def _silence_query_errors() -> None:
+    """PySpark prints each error of a query as JSON with its frames, and raises it: who catches it tells it."""
+    from pyspark.logger import PySparkLogger  # heavy; only runs pay for it
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _name_python(chosen: str | None) -> None:

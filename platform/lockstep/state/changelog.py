@@ -399,7 +399,7 @@ def read_segment(folder: Path, ref: SegmentRef, address: StateVersion) -> Segmen
         raise StateDamaged(place, f"{ref.length} bytes", f"{len(data)}: the file is cut short")
     segment = decode_segment(data, place)
     check_header(segment.header, place, address)
-    if segment.header.file not in {ref.file, ""}:  # empty: tables from before 0.1.0 (tests/state/fixtures) lack it
+    if segment.header.file not in {ref.file, ""}:  # empty: tables from before 0.1.0 (tests/unit/state/fixtures) lack it
         raise StateDamaged(place, f"what was written as {ref.file}", segment.header.file)
     return segment
 

@@ -23,3 +23,9 @@ def test_every_public_name_has_its_entry() -> None:
     assert [name for name in sorted(names) if f"\n### {name}\n" not in PAGE] == []
     assert "| `Kind.SKIP` |" in PAGE
     assert "`Annotated[Decimal, DecimalType(18, 8)]` | `decimal128(18, 8)`" in PAGE
+
+
+def test_what_a_user_reads_of_a_value_and_the_other_ways_to_make_one_have_their_entries() -> None:
+    for entry in ("`Record.key: bytes | None`", "`RunResult.rows: list[R]`", "`Window.start: datetime`"):
+        assert f"\n**{entry}**\n" in PAGE
+    assert "\n**`Expectation.from_gx(expectation: Any," in PAGE

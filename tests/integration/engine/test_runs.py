@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import pytest
 
 from lockstep import Every, Limits
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.errors import EnvironmentProblem
+from lockstep.engine.driver.run import run_stream
+from lockstep.engine.driver.startup import WriterStartup
+from lockstep.errors import EnvironmentProblem, Fenced
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin
 from tests.support.feed import folded, session, update
@@ -102,6 +104,23 @@ def test_a_run_that_answers_nobody_is_fenced_and_what_it_wrote_stays_invisible(f
     assert_one_copy(runs, topic, session(3))
     on_disk = list(runs.folders.table.glob("commit_hour=*/*.parquet"))
     assert len(on_disk) == len(named_files(runs.folders.table)) + 1
+
+
+def test_a_run_whose_claim_another_run_overtakes_says_so(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def overtaken(*_: object, **__: object) -> NoReturn:
+        raise Fenced(1, 2)
+
+    def no_spark() -> NoReturn:
+        raise AssertionError("it ends before its first job")
+
+    monkeypatch.setattr("lockstep.engine.driver.run._warm_context", lambda *_: None)
+    monkeypatch.setattr(WriterStartup, "claim", overtaken)
+    feed.create("values")
+    ended = run_stream(runs.stream, runs.settings, spark=no_spark, stop=threading.Event())
+    assert ended is RunOutcome.FENCED
+    assert "writer epoch 1 is fenced: epoch 2 holds the table" in caplog.text
 
 
 def test_a_topic_created_again_between_runs_halts_the_stream_by_name(feed: Feed, runs: LocalRuns) -> None:

@@ -138,7 +138,8 @@ def test_a_partition_whose_sessions_are_all_suspended_is_shown_with_the_batch_th
     feed.send(topic, [update(5, a=1)], partition=1)
     runs.run()
     (found,) = read_status(runs.handle).suspensions
-    assert str(found) == f"{topic}/1: sessions that began before offset 4 are suspended until their next snapshot"
+    until = "until their next snapshot (under FIRST_MESSAGE their next message)"
+    assert str(found) == f"{topic}/1: sessions that began before offset 4 are suspended {until}"
     details = [each.detail for each in read_history(runs.folders, 50).events if each.event == "batches"]
     assert details == ["", str(found), ""]
 

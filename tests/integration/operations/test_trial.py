@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import FirstSnapshot, Latest, LogOnly, Sequence, SessionStart, Strict, Topics
+from lockstep import FirstSnapshot, Latest, LogOnly, NoIntegrity, Sequence, SessionStart, Strict, Topics
 from lockstep.operations.inspect.trial import NothingToTry, try_stream
-from tests.support.adding_stream import adding
+from tests.support.adding_stream import POISON, adding
 from tests.support.feed import session, snapshot, update
 
 if TYPE_CHECKING:
@@ -74,3 +74,16 @@ def test_a_log_that_retention_has_cut_is_advised_to_start_at_the_first_snapshot(
         assert (joined.counts.before_snapshot, joined.rows, joined.declared.broken) == (2, 1, 0)
     assert isinstance(runs.stream.integrity, Strict)
     assert runs.stream.integrity.evidence == Sequence()
+
+
+def test_refused_messages_are_told_and_end_the_range_early(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("poisoned")
+    poisoned = [update(number, a=POISON) for number in range(2, 12)]
+    feed.send(topic, [snapshot(1, a=1), *poisoned], key="first")
+    feed.send(topic, session(3), key="second")
+    tried = try_stream(adding(feed.pattern, NoIntegrity()), runs.settings, messages_max=100)
+    assert (tried.messages, tried.sessions, tried.counts.refused) == (9, 1, 8)
+    assert any(
+        line.startswith("8 of 9 messages would go to quarantine: ") and line.endswith("the rest was not folded")
+        for line in tried.advice
+    )

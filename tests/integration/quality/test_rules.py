@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.errors import AnalysisException
 
 from lockstep import (
     DecimalType,
@@ -139,6 +141,16 @@ def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
     assert found(checked, "division_by_zero")[1] == checked.rows
     assert load_state(folders) is None
     assert not checked.passed
+
+
+def test_an_error_of_a_query_is_raised_and_not_printed_too(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[logging.LogRecord] = []
+    monkeypatch.setattr(logging.StreamHandler, "emit", lambda _, record: printed.append(record))
+    with pytest.raises(AnalysisException):
+        spark.range(1).selectExpr("nowhere > 0")
+    assert printed == []
 
 
 def test_a_value_that_is_no_key_of_another_table_is_found(spark: SparkSession, tmp_path: Path) -> None:

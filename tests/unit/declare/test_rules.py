@@ -105,6 +105,8 @@ WRONG: list[tuple[Rule, str]] = [
     (Predicate("count > 0"), "Predicate.id = '': is missing"),
     (Expectation("mean"), "is no name of an expectation"),
     (Expectation("expect_column_mean_to_be_between", {"column": "price"}), "Expectation.arguments = 'price'"),
+    (Expectation("expect_pair", {"column_A": "name", "column_B": "price"}), "Expectation.arguments = 'price'"),
+    (Expectation("expect_compound", {"column_list": ["name", "price"]}), "Expectation.arguments = 'price'"),
     (Expectation("unexpected_rows_expectation", {"unexpected_rows_query": "select 1"}), "is no name of an expectation"),
     (Expectation("expect_query", {"query": "select * from {batch}"}), "is one view for all checks"),
 ]
@@ -135,6 +137,14 @@ def test_a_column_with_a_dict_is_neither_unique_nor_a_key(column: str) -> None:
     for rule in (Unique(column), References(column, "tags")):
         with pytest.raises(DeclarationError, match="holds a dict, whose values Spark does not compare"):
             check_rules([rule], Tagged)
+
+
+@pytest.mark.parametrize("wrong", [Expectation, {"type": "expect_x"}], ids=["a class", "a dict"])
+def test_what_is_no_expectation_makes_no_rule(wrong: object) -> None:
+    with pytest.raises(
+        DeclarationError, match=r"Expectation\.from_gx = .*: is no expectation\n  next: for example Expect"
+    ):
+        Expectation.from_gx(wrong)
 
 
 def test_two_rules_have_two_ids() -> None:

@@ -10,6 +10,7 @@ import pytest
 from lockstep import (
     Avro,
     Every,
+    Export,
     FileSize,
     Function,
     Limits,
@@ -144,6 +145,29 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a time-out that is no number": (
         lambda: Limits(handover_timeout_seconds=float("nan")),
         "Limits.handover_timeout_seconds = nan: is not a positive number\n  next: leave it out for the default",
+    ),
+    "a share in percent": (
+        lambda: Limits(quarantine_share=5),
+        (
+            "Limits.quarantine_share = 5: is more than the whole batch, so that no batch would stop the stream\n"
+            "  next: 0.1 for ten percent"
+        ),
+    ),
+    "a codec in words": (
+        lambda: Export(codec="zstd"),  # type: ignore[arg-type]  # wrong on purpose
+        "Export.codec = 'zstd': is not one of Codec\n  next: Codec.ZSTD",
+    ),
+    "one column instead of several": (
+        lambda: Export(columns="price"),  # type: ignore[arg-type]  # wrong on purpose
+        "Export.columns = 'price': is no tuple of names\n  next: for example ('_topic',)",
+    ),
+    "one column to divide by": (
+        lambda: Export(partition_by="product"),  # type: ignore[arg-type]  # wrong on purpose
+        "Export.partition_by = 'product': is no tuple of names\n  next: for example ('_topic',)",
+    ),
+    "a row group in words": (
+        lambda: Export(row_group_rows="5"),  # type: ignore[arg-type]  # wrong on purpose
+        "Export.row_group_rows = '5': is not a positive whole number\n  next: 1_000_000",
     ),
     "an objective without a unit": (
         lambda: Objectives(freshness=300),  # type: ignore[arg-type]  # wrong on purpose

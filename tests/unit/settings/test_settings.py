@@ -134,6 +134,7 @@ def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypa
             "table_root = 's3://bucket/tables': is not the path of a folder, such as /data/lockstep",
         ),
         ('table_root = ""', "table_root = '': is not the path of a folder"),
+        ('local_root = "~/local"', "local_root = '~/local': begins with ~, which only a shell expands"),
         ("[spark]\nmaster = 4", "spark.master = 4: Input should be a valid string"),
         ('[kafka.options]\n"socket.timeout.ms" = 5', "kafka.options.socket.timeout.ms: Input should be a valid string"),
     ],

@@ -128,6 +128,7 @@ def run_stream(
 def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:
     """The outcome of a run that does not write."""
     if isinstance(reason, Fenced):
+        LOG.warning("%s", reason.problem)
         return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
     if isinstance(reason, StartCancelled):
         return RunOutcome.STOPPED

@@ -31,7 +31,8 @@ class PartitionSuspension(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         elsewhere = self.before == BEGUN_ELSEWHERE
         which = "did not begin in this partition" if elsewhere else f"began before offset {self.before}"
-        return f"{self.topic}/{self.partition}: sessions that {which} are suspended until their next snapshot"
+        until = "until their next snapshot (under FIRST_MESSAGE their next message)"
+        return f"{self.topic}/{self.partition}: sessions that {which} are suspended {until}"
 
 
 def list_suspensions(positions: Iterable[LedgerRow]) -> tuple[PartitionSuspension, ...]:

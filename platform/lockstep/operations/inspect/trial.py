@@ -309,7 +309,7 @@ def _report(
     return Trial(
         stream=stream.name,
         messages=messages,
-        sessions=len({envelope.session for _, envelopes in read.partitions for envelope, _ in envelopes}),
+        sessions=_count_sessions(ranges, read),
         undecodable=read.undecodable,
         counts=_add_counts(ranges),
         rows=sum(each.rows for each in ranges),
@@ -319,6 +319,19 @@ def _report(
         declared=declared,
         others=others,
         advice=tuple(_advise(stream.integrity, ranges, read, declared, others)),
+    )
+
+
+def _count_sessions(ranges: Sequence[RangeResult], read: _Read) -> int:
+    """Sessions of the messages that were folded: a violation or refused messages end a range early."""
+    ends = {(each.range.position.topic_id, each.range.position.partition): each.reached.next_offset for each in ranges}
+    return len(
+        {
+            envelope.session
+            for _, envelopes in read.partitions
+            for envelope, record in envelopes
+            if record.offset < ends.get((record.topic_id, record.partition), 0)
+        }
     )
 
 
@@ -352,6 +365,13 @@ def _advise(
     finding = next((each.finding for each in ranges if each.finding is not None), None)
     if finding is not None:
         yield f"The stream would halt: {finding}"
+    counts = _add_counts(ranges)
+    if counts.refused:
+        early = "; a batch ends early at so many, and the rest was not folded" if any(r.trouble for r in ranges) else ""
+        yield (
+            f"{counts.refused} of {counts.messages} messages would go to quarantine: they cannot be decoded, the "
+            f"transform raises or an inline rule refuses them{early}"
+        )
     cut = [each for each in ranges if each.range.position.next_offset > 0 and not each.range.position.joined_at]
     if cut and any(UNKNOWN_SESSION in remark for remark in declared.remarks):
         yield (
