@@ -263,11 +263,11 @@ def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
     Raises:
         CopyDamaged: It has something else, such as an exported savepoint, which a backup would delete.
     """
-    if not find_storage(target).exists(target / MANIFEST):
-        return {}
     try:
         manifest = read_manifest(target, BackupManifest)
     except CopyDamaged as error:
+        if not find_storage(target).exists(target / MANIFEST):
+            return {}
         step = f"name another folder for {folders.stream}: a backup deletes what is not its own"
         raise CopyDamaged(target, f"its {MANIFEST} is not that of a backup: {error.reason}", step) from error
     if manifest.stream != folders.stream:
