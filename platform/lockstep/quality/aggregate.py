@@ -12,7 +12,7 @@ import operator
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
 from lockstep.declare.rules import Bound, ColumnRule, InRange, InSet, Matches, Predicate, References, Rule, Unique
+from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.model.column_types import MAX_PRECISION
 from lockstep.model.table_schema import IDENTITY, make_provenance_schema
 from lockstep.quality.increment import CheckState, Increment, TableVersions
@@ -502,13 +503,10 @@ def _make_literal(value: object) -> Column:
     from pyspark.sql.functions import date_from_unix_date, lit, timestamp_micros
 
     if isinstance(value, datetime):
-        return timestamp_micros(lit((value - _EPOCH) // timedelta(microseconds=1)))
+        return timestamp_micros(lit(to_microseconds(value - EPOCH)))
     if isinstance(value, date):
-        return date_from_unix_date(lit((value - _EPOCH.date()).days))
+        return date_from_unix_date(lit((value - EPOCH.date()).days))
     return lit(value)
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _collect_samples(

@@ -198,23 +198,22 @@ def run_game_day(repository: Path, minutes: float, seed: int) -> GameDayResult:
     platform = LocalPlatform(repository, folder, settings=SMALL_STREAMS)
     with hold_folder_lock(repository / FOLDER), interrupt_by_signals():
         _remove(folder)
-        failed = False
+        has_failed = True  # whatever ends it
         try:
             for step in start_live(platform, SPEED):
                 SAY.print(f"[bold]>[/bold] {step}")
             result = GameDay(_make_injector(platform, seed), seed, minutes).play()
-        except LockstepError:
-            failed = True
+            has_failed = not result.is_passed
+        except KeyboardInterrupt:
+            has_failed = False
             raise
-        else:
-            failed = not result.is_passed
-            return result
         finally:
             with ignore_interrupts():
-                SAY.print(f"ending the platform{f'; its files stay in {folder}' if failed else ''}")
+                SAY.print(f"ending the platform{f'; its files stay in {folder}' if has_failed else ''}")
                 stop_all(folder, (), ())
-                if not failed:
-                    _remove(folder)
+                if not has_failed:
+                    shutil.rmtree(folder, ignore_errors=True)
+        return result
 
 
 def _make_injector(platform: LocalPlatform, seed: int) -> FaultInjector:

@@ -23,6 +23,10 @@ def never_starts() -> GameDayResult:
     raise LockstepError("the code server ended", next_step="read its log")
 
 
+def has_a_bug() -> GameDayResult:
+    raise ZeroDivisionError
+
+
 def is_interrupted() -> GameDayResult:
     raise KeyboardInterrupt
 
@@ -36,11 +40,12 @@ def ends(status: str) -> GameDayResult:
     ("play", "stays"),
     [
         (never_starts, True),
+        (has_a_bug, True),
         (is_interrupted, False),
         (lambda: ends("violated"), True),
         (lambda: ends("proven"), False),
     ],
-    ids=["never starts", "interrupted", "violated", "proven"],
+    ids=["never starts", "a bug", "interrupted", "violated", "proven"],
 )
 def test_the_logs_stay_after_a_failure_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, play: Callable[[], GameDayResult], *, stays: bool
@@ -66,6 +71,6 @@ def test_the_logs_stay_after_a_failure_only(
     monkeypatch.setattr(game_day, "_make_injector", lambda *_: None)
     monkeypatch.setattr(game_day, "GameDay", Played)
     for _ in range(2):
-        with suppress(LockstepError, KeyboardInterrupt):
+        with suppress(LockstepError, ZeroDivisionError, KeyboardInterrupt):
             run_game_day(tmp_path, 1.0, 1)
         assert (log.exists(), log.parents[1].exists()) == (stays, stays)
