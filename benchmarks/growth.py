@@ -31,6 +31,7 @@ from lockstep.model.position import Position
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import BatchCommit, OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
@@ -284,12 +285,19 @@ class _Soak:
         return write_file(self._folders.table, table, prefix="rows", commit_hour=hour)
 
     def measured(self, day: int) -> Day:
-        """Measure the disk, and the operations of operators and sensors."""
+        """Measure the disk, and the operations of operators and sensors.
+
+        The tables are opened right after a log checkpoint. An open reads all entries since the last one, whose age at
+        the end of a day is a matter of chance: days would be compared by that.
+        """
         folders = self._folders
         found: dict[str, list[int]] = {}
         for path in (folders.root / folders.stream).rglob("*"):
             if path.is_file():
                 found.setdefault(_kind(path, folders), []).append(path.stat().st_size)
+        for table in (folders.table, folders.ledger):
+            write_checkpoint(table)
+        self._clock.stamp(folders.root)
         looks = {name: self._look(name) for name in LOOKS}
         upkeep, self._upkeep_cpu = median(self._upkeep_cpu), []
         return Day(
