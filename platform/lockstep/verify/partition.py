@@ -219,8 +219,10 @@ class PartitionProof:
             folding.suspend_before(row.suspended_from)
         elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (grown and not at)) and may_grow:
             folding.suspend_before(BEGUN_ELSEWHERE)
-        elif expired or row.suspended_from == at or (grown and row.suspended_from > at):
+        elif expired or (grown and row.suspended_from > at):
             self._suspend_before(at)
+        elif row.suspended_from == at:  # of a cut log, too, where offsets of the log before it count no more
+            folding.suspend_before(at)
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
         if rules.hole is GateAnswer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})

@@ -81,6 +81,26 @@ def test_offsets_that_expired_before_and_after_a_batch_that_was_not_committed_ar
     assert (row.start, row.until, row.holes) == (100, 250, [Hole(start=100, until=250, cause="expired")])
 
 
+def test_messages_that_an_operator_has_given_up_stay_given_up_when_some_of_them_expire() -> None:
+    given_up = msgspec.structs.replace(POSITION, partition=0, suspended_from=500)
+    cluster = view(topic("a", "id-a"), ends={("id-a", 0): (300, 1_000, 1_000)})
+    subscription = Subscription({given_up.key: make_unchanged_row(STAMP, given_up, ENDS)}, cluster, frozenset({"a"}))
+    (finding,) = audit_positions(subscription.known, cluster)
+    subscription.accept(finding, cluster, suspend=True)
+    (position,) = subscription.positions.values()
+    assert (position.next_offset, position.suspended_from) == (300, 500)
+
+
+def test_offsets_of_a_log_that_is_gone_give_up_nothing_of_the_log_that_replaces_it() -> None:
+    given_up = msgspec.structs.replace(POSITION, partition=0, suspended_from=500)
+    cluster = view(topic("a", "id-a"), ends={("id-a", 0): (0, 20, 20)})
+    subscription = Subscription({given_up.key: make_unchanged_row(STAMP, given_up, ENDS)}, cluster, frozenset({"a"}))
+    (finding,) = audit_positions(subscription.known, cluster)
+    subscription.accept(finding, cluster, suspend=True)
+    (position,) = subscription.positions.values()
+    assert (position.next_offset, position.suspended_from) == (50, 50)
+
+
 def test_a_worked_range_becomes_its_ledger_row() -> None:
     assert make_ledger_row(STAMP, FACTS, ENDS) == LedgerRow(
         generation=1,

@@ -503,17 +503,22 @@ class Subscription:
     def _continue_after_truncation(self, key: Key, offset: int, *, suspend: bool) -> None:
         """Continue in a log with other records than those that were read."""
         before = self.positions[key]
-        self.positions[key] = msgspec.structs.replace(before, leader_epoch=None)
-        if suspend and before.suspended_from != offset:
+        moves = suspend and before.suspended_from != offset
+        suspended_from = 0 if moves else before.suspended_from  # an offset of the log that is gone
+        self.positions[key] = msgspec.structs.replace(before, leader_epoch=None, suspended_from=suspended_from)
+        if moves:
             self._move(key, offset, suspend=True)
 
     def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
+        """Read on at an offset; where an operator has given up messages after it, these stay given up."""
         position = self.positions[key]
         epoch = (
             position.leader_epoch if offset == position.next_offset else None
         )  # nothing is known of the skipped records
         position = msgspec.structs.replace(position, next_offset=offset, leader_epoch=epoch)
-        suspended_from = (offset or BEGUN_ELSEWHERE) if suspend else position.suspended_from
+        suspended_from = position.suspended_from
+        if suspend:
+            suspended_from = max(offset, suspended_from) or BEGUN_ELSEWHERE
         self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
         self.is_unsaved = True
 
