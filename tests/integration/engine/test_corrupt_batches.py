@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Strict, Suspend
@@ -200,6 +201,8 @@ def test_a_batch_at_which_the_client_ends_its_process_is_named_once_batches_are_
     suspect = suspect.failed(plan)
     assert suspect is not None
     assert [part.bins[0][0].single_batches for part in suspect.parts(plan)] == [True]
+    assert suspect.is_in(plan)
+    assert not suspect.is_in(msgspec.structs.replace(plan, bins=()))  # its partition has no leader
 
 
 @pytest.mark.parametrize("end", [5, 6, 70, 71, 500, 5_000, 9_999, 10_000])

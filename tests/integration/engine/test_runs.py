@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from lockstep import Every, Limits
+from lockstep.engine.driver import loop
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.engine.driver.startup import WriterStartup
@@ -173,6 +174,29 @@ def test_a_bounded_run_pauses_before_it_tries_a_failed_batch_again(feed: Feed, r
 
     assert runs.run(stop=pauses, around=failing_once) is RunOutcome.ENDED
     assert pauses.seconds
+    assert_one_copy(runs, topic, session(5))
+
+
+def test_a_failed_batch_does_not_wait_for_a_long_interval(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 0.2)
+    topic, stop, calls = feed.create("values"), threading.Event(), iter(range(1_000))
+    feed.send(topic, session(5))
+
+    def failing_once(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
+            if next(calls) == 0:
+                raise EnvironmentProblem("no space left", next_step="free some")
+            stop.set()
+            return runner(plan)
+
+        return run
+
+    too_late = threading.Timer(30, stop.set)
+    too_late.start()
+    assert runs.run(trigger=Every(seconds=3600), stop=stop, around=failing_once) is RunOutcome.STOPPED
+    too_late.cancel()
     assert_one_copy(runs, topic, session(5))
 
 

@@ -59,6 +59,8 @@ LOG = logging.getLogger("lockstep")
 
 FAILURES_MAX = 3
 """Number of jobs that may fail in a row; each is planned again from the last commit."""
+RETRY_SECONDS = 5.0
+"""Longest pause after such a failure."""
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 """Objects between two looks at the youngest generation, and such looks between two at each older one."""
 ANY_AGE_SECONDS = -1.0
@@ -157,7 +159,7 @@ class MicroBatchLoop:
 
     def has_backlog(self, plan: BatchPlan) -> bool:
         """Whether the next batch is due at once: there is a backlog, or a search for a poison message goes on."""
-        return plan.backlog > 0 or bool(self._poison_search.suspects)
+        return plan.backlog > 0 or self._poison_search.is_in(plan)
 
     def has_reached_stop_offsets(self) -> bool:
         """Whether all offsets of the start of the run are committed, those of partitions without a leader too.
@@ -537,7 +539,8 @@ def _run_until_done(
         committed = plan is not None and batches.run_batch(plan)  # 2
         # A bounded run waits only for what it could not read or commit: a leader, a log that settles.
         at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
-        outcome = _wait_for_next_batch(context, claimed, heartbeat, began, at_once=at_once)  # 3
+        due = began if at_once else began + _find_pause(context, failed=plan is not None and not committed)
+        outcome = _wait_for_next_batch(context, claimed, heartbeat, due)  # 3
         if outcome is RunOutcome.HANDED_OVER and isinstance(context.trigger, Every):
             _run_last(batches)
         if outcome is not None:
@@ -551,12 +554,17 @@ def _run_last(batches: MicroBatchLoop) -> None:
         batches.run_batch(plan)
 
 
+def _find_pause(context: RunContext, *, failed: bool) -> float:
+    """Seconds from the start of a batch to the next; one that failed or was discarded waits for no long interval."""
+    if not isinstance(context.trigger, Every):
+        return context.launch.tuning.idle_seconds
+    return min(context.trigger.seconds, RETRY_SECONDS) if failed else context.trigger.seconds
+
+
 def _wait_for_next_batch(
-    context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, began: float, *, at_once: bool
+    context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, due: float
 ) -> RunOutcome | None:
     """Wait until the next batch is due; gives the outcome if the run must end."""
-    pace = context.trigger.seconds if isinstance(context.trigger, Every) else context.launch.tuning.idle_seconds
-    due = began if at_once else began + pace
     while True:
         if (stopped := _stop_if_asked(context, claimed)) is not None:
             return stopped

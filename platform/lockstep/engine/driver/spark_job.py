@@ -416,6 +416,10 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         parts = [msgspec.structs.replace(plan, bins=((item,),)) for item in alone]
         return ((whole, *parts) if whole.bins else tuple(parts)) or (plan,)
 
+    def is_in(self, plan: BatchPlan) -> bool:
+        """Whether a plan reads a suspect: one without a leader is searched when it has one again."""
+        return any(item.position.key in self.suspects for item in _ranges(plan))
+
     def is_control(self, part: BatchPlan) -> bool:
         """Whether a job is only a control without the blamed message: its results do not count yet."""
         return any(item.killing and not self._is_proven(item) for item in _ranges(part))
