@@ -519,9 +519,12 @@ class Form(Enum):
 @register_command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.INSPECT)
 def query(
     what: Annotated[
-        str, typer.Argument(metavar="STREAM|SQL", help="A stream or shadow, or SQL over <stream>, <stream>_ledger, ...")
+        str,
+        typer.Argument(
+            metavar="TABLE|SQL", help="A stream, shadow or derived table, or SQL over them and <stream>_ledger, ..."
+        ),
     ],
-    version: Annotated[int | None, typer.Option(min=0, help="A version of the table; with STREAM.")] = None,
+    version: Annotated[int | None, typer.Option(min=0, help="A version of the table; with TABLE.")] = None,
     at: Annotated[
         datetime | None,
         typer.Option(help="The rows as of a time (UTC).", formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
@@ -634,13 +637,15 @@ def positions(
 
 def _asked(what: str, version: int | None, at: datetime | None, limit: int | None) -> QueryResult:
     from lockstep.declare.stream import NAME
-    from lockstep.operations.query import AsOf, query_sql, query_stream
+    from lockstep.operations.query import AsOf, query_derived, query_sql, query_stream
 
     as_of = AsOf(version=version, time=None if at is None else at.replace(tzinfo=UTC))
-    streams, root = list_all_streams(), load_settings_or_exit().table_root
+    streams, derived, root = list_all_streams(), list_all_derived(), load_settings_or_exit().table_root
+    if what in derived:
+        return query_derived(what, root, as_of, limit=limit)
     if NAME.fullmatch(what):
         return query_stream(find_stream_or_exit(what).name, root, as_of, limit=limit)
-    return query_sql(what, streams, root, as_of, limit=limit)
+    return query_sql(what, streams, root, as_of, limit=limit, derived=derived)
 
 
 def _rows(found: QueryResult) -> RenderableType:

@@ -19,7 +19,7 @@ from lockstep.operations.shadow import list_shadows
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
 from lockstep.table.delta_log import FIRST_GENERATION
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import DerivedFolders, StreamFolders
 
 READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
 """Allowed first words of a query; COPY and the like would write files."""
@@ -111,10 +111,12 @@ class QueryResult(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
+def query_sql(
+    sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limit: int | None, derived: Iterable[str] = ()
+) -> QueryResult:
     """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
-    Those of their shadows likewise.
+    Those of their shadows likewise, and the derived tables.
 
     Args:
         sql: A read-only query.
@@ -122,6 +124,7 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
         root: The table root.
         as_of: Time to read; a version belongs to one table and is refused here.
         limit: Maximum number of rows; None for all.
+        derived: Names of the declared derived tables.
 
     Raises:
         WrongQuery: The SQL is invalid, or a table is missing.
@@ -130,14 +133,16 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
     if as_of.version is not None:
         raise LockstepError(
             "a version belongs to one table, and SQL may name several",
-            next_step="lockstep query STREAM --version N, or SQL with --at TIME",
+            next_step="lockstep query TABLE --version N, or SQL with --at TIME",
         )
     found, declared = _Tables({}, {}), list(streams)
     for stream in [*declared, *(each.name for name in declared for each in list_shadows(name, root))]:
         of_stream = _tables(StreamFolders(stream, root), as_of)
         notes = of_stream.notes if stream in sql else ()
         found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))
-    return _result(found, sql, limit)
+    folder_of = {name: DerivedFolders(name, root).table for name in derived}
+    others = {name: _opened(folder, as_of) for name, folder in folder_of.items() if delta_log.has_log(folder)}
+    return _result(msgspec.structs.replace(found, tables=found.tables | others), sql, limit)
 
 
 def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
@@ -153,6 +158,19 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
     at_most = "" if limit is None else f" LIMIT {limit + 1}"
     sql = f'SELECT * FROM "{stream}" ORDER BY "_topic", "_topic_id", "_partition", "_emit_offset", "_row"{at_most}'  # noqa: S608  # a stream's name is checked
     return _result(tables, sql, limit)
+
+
+def query_derived(name: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
+    """Rows of a derived table, in any order.
+
+    Raises:
+        LockstepError: The table was never made, or there is no such version.
+    """
+    folder = DerivedFolders(name, root).table
+    if not delta_log.has_log(folder):
+        raise LockstepError(f"{name} has no table in {root} yet", next_step=f"lockstep derive {name}")
+    at_most = "" if limit is None else f" LIMIT {limit + 1}"
+    return _result(_Tables({name: _opened(folder, as_of)}, {}), f'SELECT * FROM "{name}"{at_most}', limit)  # noqa: S608  # a name is checked
 
 
 class _Tables(msgspec.Struct, frozen=True):

@@ -10,13 +10,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from lockstep import Ordered, Topics
 from lockstep.cli import inspect
 from lockstep.cli.__main__ import app
+from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect import plan
@@ -25,9 +28,10 @@ from lockstep.operations.inspect.state import NoSuchSession, StateFilter, read_s
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import Positions, format_spark_offsets, read_positions
 from lockstep.operations.inspect.topics import TopicStatus, read_topics
-from lockstep.operations.query import AsOf, WrongQuery, query_sql, query_stream
+from lockstep.operations.query import AsOf, WrongQuery, query_derived, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable, StreamHandle
+from lockstep.table.layout import DerivedFolders
 from tests.support import bad_inputs
 from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, update
@@ -275,6 +279,17 @@ def test_sql_joins_rows_and_ledger_without_spark(read: Read) -> None:
     )
     found = query_sql(sql, ["adding", "never_ran"], runs.root / "tables", AsOf(), limit=None)
     assert found.rows == [[0, 4, 8], [1, 2, 8]]
+
+
+def test_derived_tables_are_read_by_name_and_joined_to_their_streams(read: Read) -> None:
+    _, runs = read
+    root = runs.root / "tables"
+    with pytest.raises(LockstepError, match=f"totals has no table in {root} yet"):
+        query_derived("totals", root, AsOf(), limit=None)
+    write_deltalake(DerivedFolders("totals", root).table, pa.table({"name": ["a", "b"]}))
+    assert query_derived("totals", root, AsOf(version=0), limit=1).rows == [["a"]]
+    sql = "SELECT count(*) AS n, (SELECT count(*) FROM adding) FROM totals"
+    assert query_sql(sql, ["adding"], root, AsOf(), limit=None, derived=["totals", "never_made"]).rows == [[2, 8]]
 
 
 @pytest.mark.parametrize("sql", ["SELECT nothing FROM adding", "SELECT * FROM nowhere", "COPY adding TO 'x.csv'", "1"])
