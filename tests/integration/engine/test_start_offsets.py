@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "migrate.md"
 SENT = [
     *[("old", snapshot(1, a=1)), ("old", update(2, a=1)), ("new", snapshot(1, b=5)), ("old", update(3, a=1))],
     *[("new", update(2, b=1)), ("old", snapshot(4, a=9)), ("old", update(5, a=1)), ("new", update(3, b=2))],
@@ -143,6 +147,26 @@ def test_the_offsets_of_a_group_and_a_topic_with_a_start_of_its_own(feed: Feed, 
     runs.run()
     assert runs.rows(later) == folded([(at, "s", value) for at, value in enumerate(session(2))])
     assert_proven(runs)
+
+
+def test_the_page_on_migration_makes_a_group_of_the_checkpoint_of_a_spark_query(
+    feed: Feed, runs: LocalRuns, tmp_path: Path
+) -> None:
+    """The files are as Spark 4.2 wrote them, with batch 10 planned and not committed."""
+    topic, checkpoint = sent_before(feed), tmp_path / "checkpoint"
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir(parents=True)
+    for batch, end in ((8, 2), (9, 5), (10, 7)):
+        ends = json.dumps({topic: {"0": end}})
+        (checkpoint / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0,"conf":{{}}}}\n{ends}')
+        (checkpoint / "offsets" / f".{batch}.crc").write_bytes(b"crc")
+    for batch in (8, 9):
+        (checkpoint / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (code,) = re.findall(r"^```python checkpoint$\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    group = f"{feed.family}-old-job"
+    exec(code.replace("old-job", group), {"checkpoint": str(checkpoint), "brokers": feed.bootstrap_servers})  # noqa: S102  # our own page
+    starting(runs, feed, GroupOffsets(group)).run()
+    assert runs.rows(topic) == rows_from(5)
 
 
 def test_a_group_whose_offsets_expired_lost_messages_and_one_without_offsets_is_refused(
