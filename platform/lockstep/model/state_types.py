@@ -65,7 +65,7 @@ def find_map_types(state_type: object) -> tuple[RowsType, ...]:
 def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
     given = get_args(annotation)
     if len(given) != 2:  # noqa: PLR2004  # a key and a row
-        raise _refused(annotation, "does not say its types", "write Rows[K, V]")
+        raise _refused(annotation, "does not say its types", "write MapState[K, V]")
     key, value = given
     if not _is_key(inspect.type_info(key)):
         raise _refused(annotation, f"its key {key} has no single encoding", "use str, int, bytes, an enum, or a tuple")

@@ -13,7 +13,7 @@ Terminate reaches a process by a signal from the code server that launched it. A
 and the code server of a run may be gone: Dagster then only marks the run. So the process also polls its own status.
 
 Batches are no materializations, or every minute the table's check would show as outdated. The table is
-materialized by a run that ends, and by its check (docs/decisions/0011). An event costs 25 to 80 ms and some kB of
+materialized by a run that ends, and by its check (docs/decisions/0013). An event costs 25 to 80 ms and some kB of
 Dagster's storage, so a batch gets none of its own. Batches report on the run's thread; only the main thread calls
 Dagster.
 """
@@ -238,11 +238,11 @@ def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
     last = read_heartbeat(folders.control, head.epoch)
     if last is not None and last.run_id != run_id and is_writer_alive(folders.control, head.epoch):
         return False
-    return find_stop_epoch(output, head.epoch, reason)
+    return stop_if_current(output, head.epoch, reason)
 
 
-def find_stop_epoch(output: OutputLog, epoch: int, reason: str) -> bool:
-    """Commit the desired state `stopped` unless another epoch holds the table; gives whether it was committed.
+def stop_if_current(output: OutputLog, epoch: int, reason: str) -> bool:
+    """Commit the desired state `stopped` if this epoch still holds the table; gives whether it was committed.
 
     Raises:
         TableError: The table does not match its head.

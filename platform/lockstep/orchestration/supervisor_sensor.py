@@ -28,7 +28,7 @@ from lockstep.orchestration.names import (
     make_run_configuration,
     name_stream_job,
 )
-from lockstep.orchestration.run_lifecycle import OVER, find_stop_epoch, was_terminated_by_user
+from lockstep.orchestration.run_lifecycle import OVER, stop_if_current, was_terminated_by_user
 from lockstep.orchestration.shared_tick import SharedCursor
 from lockstep.orchestration.supervisor_policy import (
     RunStage,
@@ -117,7 +117,7 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
     for run_id in decision.forget:
         forget_run(folders.control, run_id)
     if decision.stop is not None:
-        find_stop_epoch(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
+        stop_if_current(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
     start, cursor = decision.start, decision.cursor.encode()
     if start is None:
         return SensorResult(skip_reason=SkipReason(_with_closed(decision)), cursor=cursor)

@@ -6,14 +6,14 @@ import inspect
 import time
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import msgspec
 import pyarrow as pa
 
 from lockstep.declare.rules import Expectation, Severity
 from lockstep.declare.stream import format_source
-from lockstep.declare.transform import is_overridden
+from lockstep.declare.transform import InitialState, is_overridden
 from lockstep.engine.driver.metrics import compute_completeness_percent
 from lockstep.folds.table import TableFold
 from lockstep.integrity.base import SessionStart
@@ -44,7 +44,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -158,10 +158,18 @@ def check_table(
 
 def may_begin_unseen(stream: AnyStream) -> bool:
     """Whether sequence numbers may fall without a message that has no rows in between: the next session began."""
-    if "InitialState" in str(inspect.signature(type(stream.transform).on_snapshot).return_annotation):
+    if _may_emit_rows(type(stream.transform).on_snapshot):
         return True  # snapshots emit rows, also one that restarts the numbers
     ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
     return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
+
+
+def _may_emit_rows(on_snapshot: Callable[..., object]) -> bool:
+    """Whether a snapshot may emit rows, by the annotation of what is returned; it may where there is none."""
+    returned = inspect.signature(on_snapshot).return_annotation
+    with suppress(NameError):  # the module imports the name for type checkers only
+        returned = get_type_hints(on_snapshot).get("return", returned)
+    return returned in {inspect.Signature.empty, Any} or InitialState.__name__ in str(returned)
 
 
 def may_emit_late_rows(stream: AnyStream) -> bool:

@@ -416,7 +416,9 @@ class PartitionState(Generic[S]):
             self._keep_decoded(self.address.segment)
             return
         if not written.writer.is_durable:
-            raise RuntimeError("keep() before the writer's close(): the stamp would name a file that may be lost")
+            raise RuntimeError(
+                "publish_local() before the writer's close(): the stamp would name a file that may be lost"
+            )
         if written.is_rebased:
             return
         self._store.advance(written.changes, written.stamp)

@@ -5,8 +5,8 @@ loses rows. So does a missing one: deltalake's dataset takes a file without boun
 column for one that no filter on that column can match. Known traps and their handling:
 
 - NaN is above every number for Spark, but no Parquet or Arrow maximum shows it. Spark also skips
-  row groups by Parquet's own statistics, so `written_columns` leaves float columns out of those,
-  and `SeenValues` watches the values instead. NaN and infinities are written as strings, as
+  row groups by Parquet's own statistics, so `find_written_columns` leaves float columns out of those,
+  and `ColumnStatistics` watches the values instead. NaN and infinities are written as strings, as
     Delta's own writer does. One reader is not helped by that: `DeltaTable.to_pyarrow_dataset` answers
     filters on a float column wrongly for files with a NaN in it, from any writer; Spark and
     deltalake's QueryBuilder answer correctly.

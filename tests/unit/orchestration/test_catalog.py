@@ -15,7 +15,7 @@ from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep import AvailableNow, EventTime, Objectives, Stream, Topics
+from lockstep import AvailableNow, EventTime, InitialState, Objectives, Record, Stream, Topics
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.table_asset import (
     LEDGER_FAIL,
@@ -28,6 +28,7 @@ from lockstep.orchestration.table_asset import (
     read_field_descriptions,
 )
 from lockstep.quality.check import may_begin_unseen, may_emit_late_rows
+from tests.integration.quality import stream_tables
 from tests.integration.quality.stream_tables import Whole
 from tests.support.golden_streams import STREAMS as STARTS
 
@@ -103,6 +104,25 @@ def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_row
     assert not may_begin_unseen(replace(by_snapshot, event_time=idle))
     assert may_begin_unseen(STARTS["strict"])  # its snapshots emit rows, and may restart the numbers
     assert not may_begin_unseen(order_books)
+
+
+Opening = stream_tables.State | InitialState[stream_tables.State, stream_tables.Reading]
+
+
+class Aliased(Whole):
+    def on_snapshot(self, message: stream_tables.Reading, record: Record) -> Opening:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return InitialState(stream_tables.State())
+
+
+class Unannotated(Whole):
+    def on_snapshot(self, message, record):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+        return InitialState(stream_tables.State())
+
+
+@pytest.mark.parametrize("transform", [Aliased(), Unannotated()])
+def test_snapshots_may_emit_rows_whatever_their_annotation_is_called(transform: Whole) -> None:
+    integrity = STARTS["strict"].integrity
+    assert may_begin_unseen(Stream(name="whole", topics=Topics(pattern="w"), transform=transform, integrity=integrity))
 
 
 def test_numbers_may_fall_where_late_messages_have_rows() -> None:

@@ -1,6 +1,6 @@
-"""Plans batches: shares, bin packing, commit hour, file-size trigger, idle partitions; pure.
+"""Plans batches: shares, bin packing, commit hour, file-size trigger, idle partitions.
 
-`clock_hour` is the only place of the engine where a clock decides anything, and it only names a folder.
+`plan_batch` is pure: what it plans by is in its input.
 """
 
 from __future__ import annotations
