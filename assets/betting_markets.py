@@ -85,7 +85,7 @@ class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
 
     def envelope(self, message: MarketMessage, record: Record) -> Envelope:
         """The market is the key; a heartbeat is skipped."""
-        session, time_us = (record.key or b"").decode(), message.pt * 1000
+        session, time_us = record.key_text, message.pt * 1000
         if not message.mc:
             return Envelope(session, Kind.SKIP)
         return Envelope(session, Kind.SNAPSHOT if message.mc[0].img else Kind.UPDATE, event_time_us=time_us)

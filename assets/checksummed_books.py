@@ -119,7 +119,7 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         kind = Kind.UPDATE if message.first.all_asks is None else Kind.SNAPSHOT
         newest = max((level.time for _, level in message.levels()), default=None)
         event_time_us = None if newest is None else int(newest.replace(".", ""))  # sent with six decimals
-        return Envelope((record.key or b"").decode(), kind, event_time_us=event_time_us)
+        return Envelope(record.key_text, kind, event_time_us=event_time_us)
 
     def on_snapshot(self, message: BookMessage, record: Record) -> Book:
         """Set the book from a snapshot."""

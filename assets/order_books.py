@@ -73,7 +73,7 @@ class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
 
     def envelope(self, message: BookMessage, record: Record) -> Envelope:
         """The market is the key; snapshots are linked to differences by the exchange's ids."""
-        session = (record.key or b"").decode()
+        session = record.key_text
         difference = message.data
         if difference is None:
             last = message.lastUpdateId

@@ -46,6 +46,7 @@ from lockstep.declare.stream import Stream
 from lockstep.declare.transform import InitialState, Transform
 from lockstep.errors import LockstepError, RegistryUnreachable, Violation
 from lockstep.folds.columns import ColumnFold, TableFields
+from lockstep.folds.flat_map import FlatMap
 from lockstep.folds.table import TableFold
 from lockstep.folds.windows import CountWindows, SessionWindows, SlidingWindows, TumblingWindows, Window, WindowFold
 from lockstep.integrity.base import Halt, OnGrowth, SessionStart, Suspend
@@ -79,6 +80,7 @@ __all__ = [
     "Export",
     "FileSize",
     "FirstSnapshot",
+    "FlatMap",
     "FromTime",
     "Function",
     "FuzzyWindow",

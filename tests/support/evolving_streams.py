@@ -79,7 +79,7 @@ class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
         from lockstep import Kind
 
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
-        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope(record.key_text, kind, sequence=message.seq)
 
     def row(self, name: str, value: int, total: int) -> Any:
         """A row of this release."""

@@ -76,7 +76,7 @@ class Tanks(Transform[Change, Tank, Level]):
 
     def envelope(self, message: Change, record: Record) -> Envelope:
         return Envelope(
-            (record.key or b"").decode(),
+            record.key_text,
             message.type,
             sequence=message.number,
             event_time_us=record.timestamp_ms * 1000,

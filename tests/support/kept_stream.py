@@ -63,7 +63,7 @@ class Keeping(Transform[Message, Kept, Row]):
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         """The session is the key."""
-        return Envelope((record.key or b"").decode(), message.kind, sequence=message.seq)
+        return Envelope(record.key_text, message.kind, sequence=message.seq)
 
     def on_snapshot(self, message: Message, record: Record) -> Kept | InitialState[Kept, Row]:
         """All values."""

@@ -56,7 +56,7 @@ class Meters(Transform[Message, Meter, Total]):
     """One row a minute, when it is over; a negative value raises."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
-        session = (record.key or b"").decode()
+        session = record.key_text
         at_us, number = message.second * 1_000_000, message.number
         match message:
             case Start():

@@ -43,7 +43,7 @@ class Totals(Transform[Value, Minute, Window]):
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """The session is the key; any message begins it."""
-        session = (record.key or b"").decode()
+        session = record.key_text
         return Envelope(session, Kind.UPDATE, sequence=message.n, event_time_us=message.t * SECOND)
 
     def on_snapshot(self, message: Value, record: Record) -> Minute:

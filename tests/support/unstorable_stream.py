@@ -41,7 +41,7 @@ class KeepHistory(Transform[Measured, History, Seen]):
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
         """The session is the key."""
-        return Envelope((record.key or b"").decode(), sequence=message.seq, event_time_us=message.seq * 1_000_000)
+        return Envelope(record.key_text, sequence=message.seq, event_time_us=message.seq * 1_000_000)
 
     def on_snapshot(self, message: Measured, record: Record) -> History:
         """The first message of a session."""
@@ -65,7 +65,7 @@ class KeepTable(Transform[Measured, Table, Seen]):
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
         """The session is the key."""
-        return Envelope((record.key or b"").decode(), sequence=message.seq)
+        return Envelope(record.key_text, sequence=message.seq)
 
     def on_snapshot(self, message: Measured, record: Record) -> Table:
         """The first message of a session."""

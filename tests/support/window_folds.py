@@ -57,7 +57,7 @@ class ListFold(WindowFold[Value, list[int], Values]):
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """The session is the key."""
-        return Envelope((record.key or b"").decode(), message.kind, event_time_us=message.t * 1_000_000)
+        return Envelope(record.key_text, message.kind, event_time_us=message.t * 1_000_000)
 
     def create(self) -> list[int]:
         """No value."""

@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from lockstep.integrity.base import IntegrityClass
+from lockstep.errors import DeclarationError
+from lockstep.integrity.base import IntegrityClass, SessionStart
 from lockstep.model.record import Envelope, Record
 
 M = TypeVar("M")
@@ -136,3 +137,18 @@ def find_migration(transform: Transform[M, S, R]) -> Callable[[Mapping[str, obje
 
 def _not_overridden(hook: str) -> TypeError:
     return TypeError(f"Transform.{hook} has no default; lockstep calls it only where it is overridden")
+
+
+def require_first_message(integrity: IntegrityClass, missing: str) -> None:
+    """Refuse a class under which sessions wait for snapshots, for a transform that has none.
+
+    Args:
+        integrity: The class of the stream.
+        missing: Who has no snapshots, and what it has instead, for the error.
+
+    Raises:
+        DeclarationError: A session would never begin.
+    """
+    if not integrity.passes_unknown_sessions and integrity.session_start is not SessionStart.FIRST_MESSAGE:
+        problem, right = f"waits for snapshots, and {missing}", "session_start=SessionStart.FIRST_MESSAGE"
+        raise DeclarationError("Stream.integrity.session_start", integrity.session_start, problem, right)

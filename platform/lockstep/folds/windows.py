@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 from typing_extensions import override
 
-from lockstep.declare.transform import InitialState, M, R, Transform
+from lockstep.declare.transform import InitialState, M, R, Transform, require_first_message
 from lockstep.errors import DeclarationError, Violation
-from lockstep.integrity.base import EPOCH, MICROSECOND, IntegrityClass, SessionStart, find_event_time, to_microseconds
+from lockstep.integrity.base import EPOCH, MICROSECOND, IntegrityClass, find_event_time, to_microseconds
 from lockstep.model.record import Kind, Record
 
 A = TypeVar("A")
@@ -252,10 +252,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     def check_integrity(self, integrity: IntegrityClass) -> None:
         """Refuse a class under which no session would begin, or windows and messages would disagree on lateness."""
         name, windows = type(self).__name__, self.windows
-        if not integrity.passes_unknown_sessions and integrity.session_start is not SessionStart.FIRST_MESSAGE:
-            problem = f"waits for snapshots, and {name} has none: its windows begin with any message"
-            right = "session_start=SessionStart.FIRST_MESSAGE"
-            raise DeclarationError("Stream.integrity.session_start", integrity.session_start, problem, right)
+        require_first_message(integrity, f"{name} has none: its windows begin with any message")
         promised: timedelta | None = getattr(integrity, "lateness", None)
         if isinstance(windows, _TimeWindows) and promised is not None and windows.lateness != promised:
             problem = f"is not the lateness of the stream's {type(integrity).__name__}"

@@ -83,6 +83,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.source.key()
 
     @property
+    def key_text(self) -> str:
+        """The record's key as text: the session of most streams.
+
+        Raises:
+            ValueError: There is no key, or it is not UTF-8.
+        """
+        if (key := self.key) is None:
+            raise ValueError("the message has no key")
+        return key.decode()
+
+    @property
     def value(self) -> bytes | None:
         """The record's value, as sent."""
         return self.source.value()
@@ -150,7 +161,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     """What `Transform.envelope` extracts from one message.
 
     Attributes:
-        session: The unit of order inside a partition; by default the message key.
+        session: The unit of order inside a partition; usually the message key (`Record.key_text`).
         kind: What the message does to the session.
         sequence: The producer's number of the message in its session (evidence `Sequence`).
         link: The producer's ids of the message (evidence `Linked`).

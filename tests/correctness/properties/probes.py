@@ -66,7 +66,7 @@ class Probe(Transform[Sent, Held, Seen]):
     def envelope(self, message: Sent, record: Record) -> Envelope:
         if message.v == PLACELESS:
             raise ValueError("no place")
-        session = (record.key or b"").decode()
+        session = record.key_text
         number = message.n if self.numbered else None
         link = Link(last=message.n, previous=message.n - 1)
         return Envelope(

@@ -99,7 +99,7 @@ class Walked(Transform[Sent, S, R], Generic[S, R]):
 
     def envelope(self, message: Sent, record: Record) -> Envelope:
         """The session is the key."""
-        return Envelope((record.key or b"").decode(), message.kind, sequence=message.seq)
+        return Envelope(record.key_text, message.kind, sequence=message.seq)
 
     def on_end(self, state: S) -> Iterable[R]:
         """No rows."""

@@ -61,7 +61,7 @@ class Filling(WindowFold[Timed, list[int], Filled]):
 
     def envelope(self, message: Timed, record: Record) -> Envelope:
         """The session is the key."""
-        return Envelope((record.key or b"").decode(), message.kind, event_time_us=message.t * 1_000_000)
+        return Envelope(record.key_text, message.kind, event_time_us=message.t * 1_000_000)
 
     def create(self) -> list[int]:
         """No value."""

@@ -64,7 +64,7 @@ class Accounts(Transform[Change | None, Account, Balance]):
 
     def envelope(self, message: Change | None, record: Record) -> Envelope:
         """The key."""
-        session = (record.key or b"").decode()
+        session = record.key_text
         if message is None:
             return Envelope(session, Kind.END)
         return Envelope(session, Kind.UPDATE, sequence=message.version)
@@ -100,7 +100,7 @@ class Sizes(Transform[bytes | None, int, Balance]):
 
     def envelope(self, message: bytes | None, record: Record) -> Envelope:
         """The key."""
-        return Envelope((record.key or b"").decode(), Kind.SKIP if message is None else Kind.UPDATE)
+        return Envelope(record.key_text, Kind.SKIP if message is None else Kind.UPDATE)
 
     def on_snapshot(self, message: bytes | None, record: Record) -> InitialState[int, Balance]:
         """The size."""

@@ -50,7 +50,7 @@ class Orders(Transform[Order, int, Order]):
 
     def envelope(self, message: Order, record: Record) -> Envelope:
         kind = Kind.UPDATE if message.number % 100 else Kind.SNAPSHOT
-        return Envelope((record.key or b"").decode(), kind, sequence=message.number)
+        return Envelope(record.key_text, kind, sequence=message.number)
 
     def on_snapshot(self, message: Order, record: Record) -> int:
         return 0

@@ -113,7 +113,7 @@ class Panels(Transform[Snapshot | Update, Panel, Reading]):
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
-        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope(record.key_text, kind, sequence=message.seq)
 
     def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
         return Panel(dict(message.values) if isinstance(message, Snapshot) else {})
@@ -130,7 +130,7 @@ class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
 
     def envelope(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, ProtoSnapshot) else Kind.UPDATE
-        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope(record.key_text, kind, sequence=message.seq)
 
     def on_snapshot(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Panel:
         return Panel(dict(message.values) if isinstance(message, ProtoSnapshot) else {})

@@ -26,7 +26,7 @@ class Counting(Transform[Count, Nothing, Count]):
 
     def envelope(self, message: Count, record: Record) -> Envelope:
         """The key is the session."""
-        return Envelope((record.key or b"").decode(), Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
+        return Envelope(record.key_text, Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
 
     def on_snapshot(self, message: Count, record: Record) -> Nothing:
         """A new count."""

@@ -39,7 +39,7 @@ class PanelTransform(Transform[Snapshot | Update, Panel, Reading]):
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
-        return Envelope((record.key or b"").decode(), kind, sequence=message.seq)
+        return Envelope(record.key_text, kind, sequence=message.seq)
 
     def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
         del record

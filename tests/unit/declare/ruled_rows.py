@@ -59,7 +59,7 @@ class RuledTransform(Transform[Message, Total, Ruled]):
     """Counts its rows, before it emits them."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
-        return Envelope((record.key or b"").decode(), message.kind)
+        return Envelope(record.key_text, message.kind)
 
     def on_snapshot(self, message: Message, record: Record) -> InitialState[Total, Ruled]:
         del record

@@ -25,6 +25,7 @@ SURFACE = [
     "FileSize",
     "Function",
     "FirstSnapshot",
+    "FlatMap",
     "FromTime",
     "FuzzyWindow",
     "GroupOffsets",

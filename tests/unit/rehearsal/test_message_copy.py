@@ -80,7 +80,7 @@ class Sizes(Transform[bytes | None, Size, Size]):
     """A record without a value ends the session of its key."""
 
     def envelope(self, message: bytes | None, record: Record) -> Envelope:
-        return Envelope((record.key or b"").decode(), Kind.END if message is None else Kind.UPDATE)
+        return Envelope(record.key_text, Kind.END if message is None else Kind.UPDATE)
 
     def on_snapshot(self, message: bytes | None, record: Record) -> InitialState[Size, Size]:
         return InitialState(Size(0))

@@ -57,7 +57,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 class Panels(Transform[Message, Panel, Reading]):
     def envelope(self, message: Message, record: Record) -> Envelope:
-        session = (record.key or b"").decode()
+        session = record.key_text
         match message:
             case Snapshot():
                 return Envelope(session, Kind.SNAPSHOT, sequence=message.seq, event_time_us=record.timestamp_ms * 1000)

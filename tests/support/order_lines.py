@@ -1,0 +1,53 @@
+"""A stream without state: the lines of each order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lockstep import Envelope, FlatMap, Record, Stream, Topics, Violation
+from lockstep.folds.flat_map import NoState
+from lockstep.integrity.base import IntegrityClass
+
+
+class Order(msgspec.Struct):
+    """An order with the quantities of its lines."""
+
+    id: str
+    quantities: list[int]
+
+
+class Line(msgspec.Struct):
+    """One line of an order."""
+
+    order: str
+    quantity: int
+
+
+class Lines(FlatMap[Order, Line]):
+    """A row for each line."""
+
+    def flat_map(self, message: Order, record: Record) -> Iterable[Line]:
+        """Give the lines; a negative quantity is refused."""
+        for quantity in message.quantities:
+            if quantity < 0:
+                raise Violation("a quantity of at least 0", quantity)
+            yield Line(message.id, quantity)
+
+
+class LinesById(Lines):
+    """The same for `Once`: sessions by key, orders by id."""
+
+    def envelope(self, message: Order, record: Record) -> Envelope:
+        """Name the order."""
+        return Envelope(record.key_text, id=message.id)
+
+
+def orders(
+    integrity: IntegrityClass, transform: Lines | None = None, pattern: str = "orders"
+) -> Stream[Order, NoState, Line]:
+    """A stream of orders."""
+    return Stream(
+        name="order_lines", topics=Topics(pattern=pattern), transform=transform or Lines(), integrity=integrity
+    )
