@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.streams import DeclaredStream, Positions
     from lockstep.operations.inspect.topics import TopicsOfStream
     from lockstep.operations.inspect.trial import Trial
+    from lockstep.operations.project import CreatedProject
     from lockstep.operations.quarantine import Exported, QuarantineFilter, QuarantineList
     from lockstep.operations.query import QueryResult
     from lockstep.operations.report import QualityReport
@@ -866,6 +867,30 @@ def report(
 
 def _quality_report(found: QualityReport) -> RenderableType:
     return make_lines(style_text(found.verdict, "green" if found.holds else "red"), style_text(str(found.file)))
+
+
+@register_command("init ../plants --brokers 127.0.0.1:9092", Panel.INSTALLATION)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the project; made if it is missing.")],
+    brokers: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka's bootstrap servers.")] = "127.0.0.1:9092",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Write a new project: Dagster's definitions, jobs, sensors and settings, to which you add streams."""
+    from lockstep.operations.project import create_project
+
+    print_answer(create_project(folder, brokers), _project, as_json=as_json)
+
+
+def _project(found: CreatedProject) -> RenderableType:
+    return make_lines(
+        make_grid(("file",), ((name,) for name in found.files)),
+        style_text(
+            f"next: put a stream into {found.folder}/assets, name it in STREAMS of definitions.py, then there:\n"
+            f"  export DAGSTER_HOME={found.dagster_home}\n"
+            "  lockstep doctor\n"
+            "  dagster dev -w workspace.yaml"
+        ),
+    )
 
 
 @register_command("settings", Panel.INSTALLATION)

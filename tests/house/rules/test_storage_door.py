@@ -22,6 +22,7 @@ OTHER_FILES = {
     "operations.diff": "writes a file that the user names",
     "operations.doctor": "probes a folder as a file system, beneath what the door promises",
     "operations.inspect.message": "writes a file that the user names",
+    "operations.project": "writes the files of a project into a folder that the user names",
     "operations.quarantine": "writes a file that the user names",
     "operations.show_settings": "the settings file",
     "orchestration.launch": "the workspace file of Dagster",

@@ -1,0 +1,60 @@
+"""`lockstep init` from an installed package: a project that Dagster loads, to which a stream is added."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import LockstepError
+from lockstep.operations.project import create_project
+
+ROOT = Path(__file__).parents[3]
+STREAM = """
+from tests.support.adding_stream import adding
+
+plants = adding("plants")
+"""
+LOAD = """
+from definitions import defs
+
+print(*sorted(key.to_user_string() for key in defs.resolve_all_asset_keys()))
+"""
+
+
+def test_an_installed_package_writes_a_project_that_loads_with_a_stream(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True, timeout=120
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    installed, project = tmp_path / "site", tmp_path / "project"
+    zipfile.ZipFile(wheel).extractall(installed)
+    environment = os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{ROOT}"}
+
+    def call(*arguments: str, cwd: Path) -> str:
+        command = [sys.executable, *arguments]
+        return subprocess.run(
+            command, cwd=cwd, env=environment, check=True, timeout=120, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    call("-m", "lockstep.cli", "init", str(project), "--brokers", "kafka:9092", cwd=tmp_path)
+    assert "adding/table" not in call("-c", LOAD, cwd=project)
+    (project / "assets" / "plants.py").write_text(STREAM)
+    definitions = (project / "definitions.py").read_text()
+    named = definitions.replace("= ()", "= (plants,)", 1).replace("\n\n", "\n\nfrom assets.plants import plants\n", 1)
+    (project / "definitions.py").write_text(named)
+    assert {"adding/table", "adding/compaction"} <= set(call("-c", LOAD, cwd=project).split())
+    assert '"kafka:9092"' in (project / "lockstep.toml").read_text()
+
+
+def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "workspace.yaml"
+    mine.write_text("mine")
+    with pytest.raises(LockstepError, match=r"workspace\.yaml exists, and would be replaced"):
+        create_project(tmp_path, "kafka:9092")
+    assert [path.name for path in tmp_path.iterdir()] == ["workspace.yaml"]
+    assert mine.read_text() == "mine"
