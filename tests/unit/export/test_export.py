@@ -375,6 +375,8 @@ def test_a_retention_that_no_hour_can_be_computed_from_is_refused(retention: Any
     "wrong",
     [
         {"columns": ("nope",)},
+        {"columns": ("number", "number")},
+        {"columns": ("text",), "partition_by": ("text", "day")},
         {"partition_by": ("commit_hour",)},
         {"partition_by": ("number", "number")},
         {"row_group_rows": 0},
