@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from inspect import Parameter, signature
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
@@ -208,10 +207,9 @@ def _names_of(transform: type, value: Any) -> tuple[str, ...]:
 
 def _check_positional(transform: type, made: type[msgspec.Struct]) -> None:
     """Refuse a Struct that is not made of its values in their order."""
-    for name, each in signature(made).parameters.items():
-        if each.kind is Parameter.KEYWORD_ONLY:
-            field = f"{made.__name__}.{name}"
-            raise _refuse(transform, field, name, "is keyword-only", f"declare {made.__name__} without kw_only")
+    for name in made.__struct_fields__[len(made.__match_args__) :]:
+        field = f"{made.__name__}.{name}"
+        raise _refuse(transform, field, name, "is keyword-only", f"declare {made.__name__} without kw_only")
 
 
 def _check_message(transform: type, declared: TableFields, message: Any, columns: tuple[str, ...]) -> None:
