@@ -244,9 +244,11 @@ def _refuse_other_formats(dataset: Path) -> None:
         origin = dataset.parent.with_name(dataset.parent.name.removesuffix(SUFFIX))
         raise DatasetRefused(dataset, "is a generation of a compaction", f"lockstep compact {origin}")
     for name, what in OTHER_LOGS.items():
-        if storage.exists(dataset / name) and (name != "metadata" or storage.find_files(dataset / name, "*.json")):
-            kind, _, instead = what.partition("; ")
-            raise DatasetRefused(dataset, f"is {kind}: its files alone are not its rows", instead)
+        for log in storage.find_files(dataset, f"**/{name}"):  # also of a table inside of it
+            is_hidden = _is_hidden(log.relative_to(dataset).parts[:-1])
+            if not is_hidden and (name != "metadata" or storage.find_files(log, "*.json")):
+                kind, _, instead = what.partition("; ")
+                raise DatasetRefused(log.parent, f"is {kind}: its files alone are not its rows", instead)
 
 
 def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
@@ -262,6 +264,7 @@ def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
     if not found:
         raise DatasetRefused(dataset, "holds no Parquet files", "name the folder of a dataset of *.parquet files")
     _refuse_other_names(dataset)
+    _refuse_linked_folders(dataset)
     return tuple(sorted(found, key=lambda file: (file.folder, file.path)))
 
 
@@ -277,6 +280,17 @@ def _refuse_other_names(dataset: Path) -> None:
     if found:
         problem = f"{len(found)} Parquet files are not named *.parquet, {found[0]} first"
         raise DatasetRefused(dataset, problem, "rename them, or take them away")
+
+
+def _refuse_linked_folders(dataset: Path) -> None:
+    """Refuse folders that are links: readers follow them, the listing does not."""
+    storage = find_storage(dataset)
+    listed = [path for path in storage.find_files(dataset, "**/*") if not _is_hidden(path.relative_to(dataset).parts)]
+    parents = {path.parent for path in listed}
+    found = [path for path in listed if path not in parents and storage.list_names(path)]
+    if found:
+        problem = f"{len(found)} folders are links, {found[0].relative_to(dataset)} first"
+        raise DatasetRefused(dataset, problem, "put the folders themselves there")
 
 
 def _is_parquet(path: Path) -> bool:

@@ -411,3 +411,6 @@ class Export:
         if len(set(self.partition_by)) < len(self.partition_by) or "commit_hour" in self.partition_by:
             problem = "names a column twice, or commit_hour, which every dataset is divided by"
             raise DeclarationError("Export.partition_by", self.partition_by, problem, "for example ('_topic',)")
+        if len(set(self.columns)) < len(self.columns) or (self.columns and not {*self.columns} - {*self.partition_by}):
+            problem = "names a column twice, or none but those of partition_by, which no file holds"
+            raise DeclarationError("Export.columns", self.columns, problem, "for example ('price', 'quantity')")

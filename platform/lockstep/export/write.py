@@ -32,6 +32,8 @@ PARTITIONS_MAX = 200
 """Files of one source that are open at a time: each holds a row group in memory."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The folder of null, and of an empty text, as Spark writes them: it refuses a dataset with a folder of no name."""
+FOLDER_BYTES_MAX = 255
+"""Longest name of a folder, in every usual file system."""
 MODULUS = 2**64
 
 
@@ -198,9 +200,20 @@ def _divide(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[str, .
     name, *others = names
     for value in pc.unique(rows[name]):
         chosen = pc.is_null(rows[name]) if not value.is_valid else pc.equal(rows[name], value)
-        text = quote(str(value.as_py()), safe="") if value.is_valid else ""
+        text = _escape_folder(str(value.as_py())) if value.is_valid else ""
+        folder = f"{name_partition(name)}={text or NULL_PARTITION}"
+        if len(folder.encode()) > FOLDER_BYTES_MAX:
+            raise TableError(
+                f"a value of {name} is too long for the name of a folder: {text[:40]}...",
+                next_step="divide by columns with short values: Export(partition_by=..., folder=...)",
+            )
         for below, part in _divide(rows.filter(chosen), others):  # a null is not chosen
-            yield (f"{name_partition(name)}={text or NULL_PARTITION}", *below), part
+            yield (folder, *below), part
+
+
+def _escape_folder(text: str) -> str:
+    """A text as a part of a path, as Spark writes it: it takes each escaped byte for a character."""
+    return "".join(quote(each, safe="") if each.isascii() else each for each in text)
 
 
 def _compare(staged: Path, hour: HourToExport, files: Sequence[ExportedFile], digest: int) -> None:

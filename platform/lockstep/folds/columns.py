@@ -151,6 +151,8 @@ class ColumnNames:
         self.row = types.row
         self.key = declared.key
         self.columns = _names_of(transform, self.value)
+        for made in (self.value, self.row):
+            _check_positional(transform, made)
         self.source = tuple(self._place(transform, name) for name in types.row.__struct_fields__)
         members = cast("tuple[type[msgspec.Struct], ...]", list_members(types.message))
         for member in members:
@@ -201,6 +203,13 @@ def _names_of(transform: type, value: Any) -> tuple[str, ...]:
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__struct_fields__:
         return value.__struct_fields__
     raise _refuse(transform, "V", value, "is no Struct of columns", "a msgspec.Struct with a field for each column")
+
+
+def _check_positional(transform: type, made: type[msgspec.Struct]) -> None:
+    """Refuse a Struct that is not made of its values in their order."""
+    for name in made.__struct_fields__[len(made.__match_args__) :]:
+        field = f"{made.__name__}.{name}"
+        raise _refuse(transform, field, name, "is keyword-only", f"declare {made.__name__} without kw_only")
 
 
 def _check_message(transform: type, declared: TableFields, message: Any, columns: tuple[str, ...]) -> None:

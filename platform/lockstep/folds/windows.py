@@ -261,8 +261,8 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     @override
     def on_snapshot(self, message: M, record: Record) -> InitialState[WindowState[A], R]:
         """Begin a session with its first message."""
-        if self.envelope(message, record).kind is Kind.SNAPSHOT:
-            raise Violation("a message of kind UPDATE, as windows have no snapshots", "SNAPSHOT")
+        if (kind := self.envelope(message, record).kind) in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
+            raise Violation("a message of kind UPDATE, as windows have no snapshots", kind.name, "snapshot of windows")
         state = WindowState[A]()
         return InitialState(state, self.on_update(state, message, record))
 
@@ -271,7 +271,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         """Add a message to its windows; gives the row of a count window that is full."""
         time_us, windows = find_event_time(self.envelope(message, record), record), self.windows
         if not 0 <= time_us <= LATEST_US:
-            raise Violation("an event time from 1970 to 9998", time_us)
+            raise Violation("an event time from 1970 to 9998", time_us, "absurd event time")
         if isinstance(windows, CountWindows):
             return self._count(state, message, time_us, windows.size)
         if isinstance(windows, SessionWindows):

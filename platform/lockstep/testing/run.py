@@ -14,7 +14,7 @@ from lockstep.declare.stream import Stream
 from lockstep.declare.transform import M, R, S
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import RangeFold
-from lockstep.engine.executor.outcome import FoldStopped, MessageFailed
+from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions
 from lockstep.errors import LockstepError
 from lockstep.model.position import Position
@@ -75,7 +75,9 @@ def _run(
     if split is None and not any(isinstance(each, Event) for each in messages):
         sent = cast("Sequence[M | bytes | SentMessage[M]]", messages)
         log = [to_log(at, message, key, stream.decoder) for at, message in enumerate(sent)]
-        return _at_once(stream.name, made, topic, log)
+        ran: RunResult[S, R] | None = _at_once(stream.name, made, topic, log)
+        if ran is not None:
+            return ran
     batches = BatchedRun[S, R](made, topic, Split.of(split))
     with batches.folder():
         for message in messages:
@@ -111,13 +113,15 @@ def make_lookup_rows(
     return found
 
 
-def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R]:
-    """Fold everything as one range, without a file."""
+def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R] | None:
+    """Fold everything as one range, without a file; None where more is rejected than one range may hold."""
     notes, without = Recorder[R](made, topic), Exclusions()
     first, kept = _Pass[S, R].settle(made, notes, log, without)
     while (unstorable := kept.find_unstorable()) - without.unstorable:
         without = msgspec.structs.replace(without, unstorable=without.unstorable | unstorable)
         first, kept = _Pass[S, R].settle(made, notes, log, without)
+    if isinstance(first.fold.outcome, BufferFull):
+        return None
     folded = [notes.folded(message.at) for message in kept.log]
     if first.finding is not None:
         folded.append(notes.violation(first.finding))

@@ -43,7 +43,7 @@ class SentMessage(Generic[M_co]):
     value: M_co | bytes | None
     key: str | bytes | None = None
     timestamp_ms: int = 0
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class InLog:
     sent_key: bytes | None
     sent_value: bytes | None
     timestamp_ms: int = 0
-    sent_headers: Sequence[tuple[str, bytes]] = ()
+    sent_headers: Sequence[tuple[str, bytes | None]] = ()
 
     def offset(self) -> int:
         """Its position among the messages of the test, from 0."""
@@ -124,7 +124,7 @@ def read_messages(file: str | Path) -> list[AnySent]:
 
 def _sent(line: _Line) -> AnySent:
     time_ms = 0 if line.timestamp is None else (line.timestamp - EPOCH) // timedelta(milliseconds=1)
-    headers = tuple((header.name, header.value or b"") for header in line.headers)
+    headers = tuple((header.name, header.value) for header in line.headers)
     return AnySent(value=line.value, key=line.key, timestamp_ms=time_ms, headers=headers)
 
 
@@ -304,7 +304,7 @@ def parse(text: str, encode: Encode = to_json) -> Steps:
     """
     reading = _Reading(encode)
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
+        if line.strip() and not line.strip().startswith("#"):
             try:
                 reading.line(line.strip())
             except ValueError as error:

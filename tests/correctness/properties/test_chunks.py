@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import tempfile
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +29,7 @@ from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskR
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import Position
 from lockstep.state.changelog import make_state_version
+from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.testing.script import InLog
@@ -39,6 +42,7 @@ from tests.support.gauges import (
     OwnEnvelope,
     Part,
     Snapshot,
+    Update,
     make_gauges,
 )
 from tests.support.gauges import (
@@ -360,6 +364,36 @@ def test_a_stream_that_suspends_or_overrides_a_hook_has_no_chunks(tmp_path: Path
     assert compile_any(make_gauges(OwnEnvelope())).columns is None
 
 
+class LooseWhole(msgspec.Struct, tag="whole"):
+    """A whole row, of which one value is of another type than its column."""
+
+    name: str
+    text: str
+    level: float
+    count: float
+    is_open: bool
+
+
+class LooseSnapshot(msgspec.Struct, tag="snapshot"):
+    """Sets all rows."""
+
+    number: int
+    at: int
+    rows: list[LooseWhole]
+
+
+class LooseGauges(ColumnFold[LooseSnapshot | Update | End, str, Gauge, GaugeChange]):
+    fields = replace_fields(Gauges.fields, snapshot=LooseSnapshot)
+
+
+def test_a_state_with_values_of_other_types_is_refused_and_not_converted(tmp_path: Path) -> None:
+    """Arrow would make 0 of 0.5, and the state would be of its type again."""
+    compiled = compile_any(make_gauges(cast("Gauges", LooseGauges())))
+    columns = replace(cast("ColumnProgram", compiled.columns), messages_min=1)
+    with pytest.raises(StateNotOfItsType, match="Expected `int`, got `float`"):
+        process(replace(compiled, columns=columns), Source(make_log(PLAIN, []), [3]), tmp_path, [])
+
+
 class CheckedGauge(Gauge, frozen=True):
     """A row of the state that looks at its values."""
 
@@ -423,6 +457,24 @@ class OrNan(ColumnFold[Snapshot | UpdateOrNan | End, str, Gauge, GaugeChange]):
     fields = Gauges.fields
 
 
-@pytest.mark.parametrize("transform", [GaugesThatCheck(), ChangesThatCheck(), Unequal(), Near(), OrNan()])
+class Word(Enum):
+    """The texts of an emitted row."""
+
+    A = "a"
+    B = "b"
+
+
+class WordChange(msgspec.Struct, frozen=True):
+    """An emitted row, for whose column a text is of the wrong type."""
+
+    name: str
+    text: Word
+
+
+class Words(ColumnFold[GaugeMessage, str, Gauge, WordChange]):
+    fields = Gauges.fields
+
+
+@pytest.mark.parametrize("transform", [GaugesThatCheck(), ChangesThatCheck(), Unequal(), Near(), OrNan(), Words()])
 def test_types_that_are_more_than_their_fields_have_no_chunks(transform: Any) -> None:
     assert compile_any(make_gauges(transform)).columns is None

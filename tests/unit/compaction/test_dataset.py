@@ -129,6 +129,8 @@ def test_what_is_no_plain_dataset_is_refused_with_the_next_step(dataset: Path, t
     with pytest.raises(DatasetRefused, match="is a Delta table") as refused:
         compact_dataset(tmp_path / "delta")
     assert "lockstep compact STREAM" in refused.value.next_step
+    with pytest.raises(DatasetRefused, match=r"delta: is a Delta table"):
+        compact_dataset(tmp_path)  # of the table below it, files that are deleted count no more
     with pytest.raises(DatasetRefused, match="holds no Parquet files"):
         compact_dataset(tmp_path / "none")
     pq.write_table(pa.table({"x": pa.array([1], pa.decimal256(50))}), dataset / "x.parquet")
@@ -148,6 +150,18 @@ def test_what_is_no_plain_dataset_is_refused_with_the_next_step(dataset: Path, t
     (dataset / DAYS[0] / "3.parquet").unlink()
     with pytest.raises(DatasetRefused, match=r"1 files of which generation-000001 was made are gone, day=2026-01-01/3"):
         compact_dataset(dataset)
+
+
+def test_a_folder_that_is_a_link_is_refused_as_its_rows_would_be_missing(dataset: Path, tmp_path: Path) -> None:
+    (dataset / "empty" / "too").mkdir(parents=True)
+    (dataset / DAYS[1]).rename(tmp_path / "another disk")
+    (dataset / DAYS[1]).symlink_to(tmp_path / "another disk")
+    with pytest.raises(DatasetRefused, match=r"1 folders are links, day=2026-01-02 first"):
+        compact_dataset(dataset)
+    assert not current(dataset).exists()
+    (dataset / DAYS[1]).unlink()
+    (tmp_path / "another disk").rename(dataset / DAYS[1])
+    assert compact_dataset(dataset).rows == 400
 
 
 def test_a_file_that_changes_meanwhile_or_is_written_wrongly_is_not_published(

@@ -144,6 +144,37 @@ def test_an_empty_text_makes_no_folder_that_spark_refuses(table: StreamTable, mo
     assert texts == Counter(row["text"] or None for row in stored)
 
 
+def export_texts(table: StreamTable, monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> ExportResult:
+    """An export of three hours, divided by these texts."""
+    made = stream_table.reading
+    monkeypatch.setattr(
+        stream_table, "reading", lambda *at: msgspec.structs.replace(made(*at), text=texts[at[1] % len(texts)])
+    )
+    for hour in HOURS[:3]:
+        table.batch({A0: len(texts)}, hour=hour)
+    table.output.commit(raise_rewind_floor(1, 3))
+    return export_stream(make_stream(Export(partition_by=("text",))), table.folders)
+
+
+def test_folders_of_texts_are_escaped_as_spark_reads_them(table: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes each escaped byte for a character of its own: an escaped letter beyond ASCII would be two."""
+    texts = ["ü 日本", "a/b", "50%", "x=1", "..", "line\n", "_under", ".hid", "%41"]
+    done = export_texts(table, monkeypatch, texts)
+    divided = {path.parent.name for path in table.folders.export.rglob("*.parquet")}
+    assert {"text=ü%20日本", "text=a%2Fb", "text=50%25", "text=.."} < divided
+    found = ds.dataset(table.folders.export, partitioning="hive").to_table()["text"].to_pylist()
+    assert (Counter(found), done.rows) == (
+        Counter(row["text"] for row in of_hours(stored_rows(table.folders), HOURS[:2])),
+        len(found),
+    )
+
+
+def test_a_text_too_long_for_a_folder_is_refused(table: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TableError, match="a value of text is too long for the name of a folder: ü"):
+        export_texts(table, monkeypatch, ["ü" * 126])
+    assert not list(table.folders.export.rglob("*.parquet"))
+
+
 def test_an_hour_that_waits_for_compaction_is_not_exported(table: StreamTable) -> None:
     for hour in HOURS[:2]:
         table.batch({A0: 9}, {B0: 5}, hour=hour)
@@ -344,6 +375,8 @@ def test_a_retention_that_no_hour_can_be_computed_from_is_refused(retention: Any
     "wrong",
     [
         {"columns": ("nope",)},
+        {"columns": ("number", "number")},
+        {"columns": ("text",), "partition_by": ("text", "day")},
         {"partition_by": ("commit_hour",)},
         {"partition_by": ("number", "number")},
         {"row_group_rows": 0},

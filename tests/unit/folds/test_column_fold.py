@@ -84,6 +84,25 @@ class ForeignSnapshot(Gauges):
     fields = TableFields(snapshot=Nameless, end=Gauges.fields.end, rows="rows", key="name")
 
 
+class NamedGauge(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    level: float
+    count: int
+    is_open: bool
+
+
+class NamedChange(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+
+
+class NamedState(ColumnFold[Message, str, NamedGauge, GaugeChange]):
+    fields = Gauges.fields
+
+
+class NamedRow(ColumnFold[Message, str, Gauge, NamedChange]):
+    fields = Gauges.fields
+
+
 @pytest.mark.parametrize(
     ("declared", "field", "problem"),
     [
@@ -92,6 +111,8 @@ class ForeignSnapshot(Gauges):
         (NoKeyInRows, "NoKeyInRows: Nameless.name", "is not there"),
         (NoNumber, "NoNumber: fields.sequence", "is no field of Snapshot"),
         (NoRows, "NoRows: fields.rows", "is no list of a Struct in Snapshot"),
+        (NamedState, "NamedState: NamedGauge.text", "is keyword-only"),
+        (NamedRow, "NamedRow: NamedChange.name", "is keyword-only"),
         (ForeignSnapshot, "ForeignSnapshot: fields.snapshot", "is no message type of it"),
     ],
 )

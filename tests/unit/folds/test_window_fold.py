@@ -129,12 +129,23 @@ def test_a_session_that_ends_or_falls_silent_closes_its_windows() -> None:
 def test_a_snapshot_is_refused_as_it_would_replace_the_open_windows() -> None:
     ran = run(a_stream(Tumbling()), SentMessage(value=Value(5, 1, Kind.SNAPSHOT), key="a"))
     assert "windows have no snapshots" in str(ran.verdicts)
+    assert [each.cause for each in ran.quarantine] == ["snapshot of windows"]
+
+
+def test_a_snapshot_of_several_messages_is_refused_and_the_open_windows_stay() -> None:
+    parts = [Value(6, 2, Kind.SNAPSHOT_PART), Value(7, 3, Kind.SNAPSHOT_PART), Value(8, 4, Kind.SNAPSHOT)]
+    sent = [SentMessage(value=part, key="a") for part in parts]
+    before, after = messages([("a", 5, 1)]), messages([("a", 9, 5), ("b", LAST, 0)])
+    ran = run(a_stream(Tumbling(), ANY), *before, *sent, *after)
+    assert [row.values for row in ran.rows] == [[1, 5]]
+    assert [each.offset for each in ran.quarantine] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("second", [-1, 253_370_764_801])
 def test_a_time_that_is_no_date_is_refused(second: int) -> None:
     ran = run(a_stream(Counting(), ANY), *messages([("a", second, 1)]))
     assert "an event time from 1970 to 9998" in str(ran.verdicts)
+    assert [each.cause for each in ran.quarantine] == ["absurd event time"]
 
 
 class NoWindows(ListFold):

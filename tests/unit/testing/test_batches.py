@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from lockstep import NoIntegrity, Ordered, Stream
+from lockstep.engine.executor import rejects
 from lockstep.testing import CRASH, RENUMBER, RESTART, Event, Idle, Judgement, NewTopic, SentMessage, Split, run
 from tests.support.meter_stream import MINUTE, Close, Meter, Read, Start, Total, meters, reordered
 from tests.support.meter_stream import Message as Reading
@@ -35,6 +36,14 @@ def test_any_split_gives_what_one_batch_gives(
 ) -> None:
     whole = run(stream, *CASES[case], key="p")
     assert whole == run(stream, *CASES[case], key="p", split=split)
+
+
+def test_more_rejected_messages_than_one_range_may_hold_end_no_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejects, "KEPT_BYTES_MAX", 1_200)
+    sent: Panels = [BEGIN, *[b"{"] * 7, Snapshot(2, {"a": 1.0}), Update(3, "a", 2.0)]
+    whole = run(ordered, *sent, key="p").or_raise()
+    assert ([row.value for row in whole.rows], len(whole.quarantine)) == ([2.0], 7)
+    assert whole == run(ordered, *sent, key="p", split=4)
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)

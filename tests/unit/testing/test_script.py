@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.testing import CRASH, RENUMBER, RESTART, Idle, NewTopic, ScriptLine, SentMessage, parse
+from lockstep.testing import CRASH, RENUMBER, RESTART, Idle, NewTopic, ScriptLine, SentMessage, parse, read_messages
 from lockstep.testing.script import GARBAGE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXT = """
 # Nothing is said here.
+    # Nor here.
 snapshot a 1 {"level": 5}
 update a 2 @90
 skip b -3
@@ -26,6 +32,13 @@ def test_a_message_has_kind_session_number_second_and_fields() -> None:
         SentMessage(value=b'{"type":"update","number":2}', key="a", timestamp_ms=90_000),
         SentMessage(value=b'{"type":"skip","number":-3}', key="b", timestamp_ms=91_000),
     ]
+
+
+def test_a_header_without_a_value_has_none_as_in_the_log(tmp_path: Path) -> None:
+    file = tmp_path / "halted.jsonl"
+    file.write_text('{"value":"e30=","headers":[{"name":"trace","value":null},{"name":"empty","value":""}]}')
+    (message,) = read_messages(file)
+    assert (message.value, message.headers) == (b"{}", (("trace", None), ("empty", b"")))
 
 
 def test_a_stream_may_encode_as_it_likes() -> None:

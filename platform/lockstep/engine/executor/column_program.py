@@ -16,6 +16,8 @@ from lockstep.declare.decoders.base import Decode, list_members
 from lockstep.declare.decoders.plain import Json
 from lockstep.declare.stream import AnyStream
 from lockstep.folds.columns import ColumnFold, ColumnNames, compile_fields, find_row_type
+from lockstep.model.columns import ColumnKind
+from lockstep.model.table_schema import make_row_columns
 
 ARROW: Final[dict[object, pa.DataType]] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 """The types of columns that are plain."""
@@ -77,7 +79,7 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
     update = names.updates[0]
     change = find_row_type(update, places.rows)
     types = {each.name: each.type for each in fields(update)}
-    columns = None if change is None else _find_columns(names, change, schema)
+    columns = None if change is None else _find_columns(names, change)
     plain = (types.get(places.session or "", str), types[places.sequence], types.get(places.event_time_us or "", int))
     if change is None or columns is None or plain != (str, int, int) or not _are_plain(update, change, names):
         return None
@@ -145,9 +147,7 @@ def _are_plain(update: type[msgspec.Struct], change: type[msgspec.Struct], names
     return names.value.__struct_config__.eq and names.value.__eq__ is msgspec.Struct.__eq__
 
 
-def _find_columns(
-    names: ColumnNames, change: type[msgspec.Struct], schema: pa.Schema
-) -> tuple[tuple[type, int], ...] | None:
+def _find_columns(names: ColumnNames, change: type[msgspec.Struct]) -> tuple[tuple[type, int], ...] | None:
     """Type and place of each column; None where one of them is not plain."""
     changed = {each.name: each.type for each in fields(change)}
     of_value = {each.name: each.type for each in fields(names.value)}
@@ -159,6 +159,7 @@ def _find_columns(
         if kind not in ARROW or changed[name] not in {kind, kind | UnsetType} or _is_nan(defaults[name]):
             return None
     kinds = [changed[names.key], *(2 * [of_value[name] for name in names.columns])]
-    if any(schema.field(n).type != ARROW[kinds[at]] for n, at in enumerate(names.source)):
-        return None
+    for at, column in zip(names.source, make_row_columns(names.row), strict=True):
+        if column.type.kind is ColumnKind.ENUM or column.type.arrow != ARROW[kinds[at]]:
+            return None
     return tuple((of_value[name], change.__struct_fields__.index(name)) for name in names.columns)

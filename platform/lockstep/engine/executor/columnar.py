@@ -170,12 +170,11 @@ class TouchedRows:
 
     def _load(self, missing: list[Pair]) -> None:
         states = self._states(session for session, _ in missing)
-        rows = [states[session][key] for session, key in missing]
+        columns = list(zip(*(astuple(states[session][key]) for session, key in missing), strict=True))
+        if any({*map(type, column)} != {kind} for kind, column in zip(self._kinds, columns, strict=True)):
+            raise TypeError("the fold left values of other types in a state: Arrow would convert them")
         first, until = len(self._pairs), len(self._pairs) + len(missing)
-        words = [
-            self.make_words(kind, column)[0]
-            for kind, column in zip(self._kinds, zip(*map(astuple, rows), strict=True), strict=True)
-        ]
+        words = [self.make_words(kind, column)[0] for kind, column in zip(self._kinds, columns, strict=True)]
         self._reserve(until)
         for n, column in enumerate(words):
             self.words[first:until, n] = column
