@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, TableError
 from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.shadow import list_shadows
 from lockstep.operations.tables import NoTable
@@ -25,6 +25,8 @@ READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
 """Allowed first words of a query; COPY and the like would write files."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own text types, which other libraries do not support yet."""
+OF_FILES = ("External error", "Object Store error", "IO error", "Parquet error")
+"""How DataFusion begins to say that a file cannot be read; what is wrong in the SQL begins otherwise."""
 
 
 Valid = Mapping[int, int]
@@ -54,6 +56,7 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
 
     Raises:
         WrongQuery: With DataFusion's message and the existing tables.
+        TableError: A file of a table cannot be read.
     """
     if not READS.match(sql):
         raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN or DESCRIBE", tables)
@@ -63,6 +66,9 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
     try:
         found = pa.table(builder.execute(sql).read_all())
     except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
+        if str(error).startswith(OF_FILES):
+            step = f"lockstep repair STREAM says which files are gone or damaged; tables: {', '.join(sorted(tables))}"
+            raise TableError(f"the tables cannot be read: {error}", next_step=step) from error
         raise WrongQuery(sql, str(error), tables) from error
     return found.cast(pa.schema([pa.field(field.name, PLAIN.get(field.type, field.type)) for field in found.schema]))
 
