@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,8 @@ def query_sql(sql: str, streams: Iterable[str], root: Path, as_of: AsOf, *, limi
         )
     found, declared = _Tables({}, {}), list(streams)
     for stream in [*declared, *(each.name for name in declared for each in list_shadows(name, root))]:
+        if as_of.time is not None and stream not in sql:
+            continue  # what its table was then may not be known
         of_stream = _tables(StreamFolders(stream, root), as_of)
         notes = of_stream.notes if stream in sql else ()
         found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))
@@ -224,14 +227,43 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
+    version = as_of.version if as_of.time is None else find_version_at(folder, as_of.time)
     try:
-        table = delta_log.open_delta_table(folder, version=as_of.version)
-        if as_of.time is not None:
-            table.load_as_version(as_of.time)
+        return delta_log.open_delta_table(folder, version=version)
     except DeltaError as error:
+        if version is None:
+            raise
         newest = delta_log.open_delta_table(folder).version()
+        reason = str(error).splitlines()[0]
         raise LockstepError(
-            f"{folder} cannot be read as of {as_of.version if as_of.version is not None else as_of.time}: {error}",
-            next_step=f"its newest version is {newest}",
+            f"{folder} cannot be read as of version {version}: {reason}", next_step=f"its newest version is {newest}"
         ) from error
-    return table
+
+
+def find_version_at(table: Path, moment: datetime) -> int:
+    """The newest version of a table at a time, by the clock of its writer; before its creation version 0, without rows.
+
+    Not by Delta's own search: it takes the oldest entry for that of any earlier time, and fails where housekeeping has
+    deleted entries after those that a savepoint keeps.
+
+    Raises:
+        LockstepError: The entries of that time are deleted.
+    """
+    versions = delta_log.list_versions(table)
+    after = bisect_right(versions, moment, key=lambda version: _find_time(table, version))
+    if after == 0 and versions[:1] == [0]:
+        return 0
+    if after == 0 or (after < len(versions) and versions[after] != versions[after - 1] + 1):
+        known = _find_time(table, versions[after]) + timedelta(seconds=1)  # as `--at` has no fractions
+        raise LockstepError(
+            f"the rows of {table} at {moment:%Y-%m-%d %H:%M:%S} UTC are not known: housekeeping has deleted that part "
+            "of its log",
+            next_step=f"the next time that is known: --at {known:%Y-%m-%dT%H:%M:%S}; or --version, of a savepoint",
+        )
+    return versions[after - 1]
+
+
+def _find_time(table: Path, version: int) -> datetime:
+    entry = delta_log.read_entry(table, version)
+    written_at = None if entry is None else entry.written_at
+    return written_at or datetime.max.replace(tzinfo=UTC) - timedelta(days=1)  # of an entry that is cut: the newest
