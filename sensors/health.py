@@ -43,7 +43,7 @@ def health_sensor(streams: Sequence[AnyStream], settings: Settings) -> SensorDef
         cluster.ask_again()
         result = look_at_streams(context, streams, HealthCursor, look)
         if webhook.problem:
-            context.log.warning("the webhook took nothing, it is tried again: %s", webhook.problem)
+            context.log.warning("the webhook did not take all, it is tried again: %s", webhook.problem)
         return result
 
     return poll_alarms

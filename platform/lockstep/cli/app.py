@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from lockstep.errors import EnvironmentProblem, LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError, TableError
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
@@ -102,6 +102,22 @@ class _Lockstep(TyperGroup):
                 raise
             show_error(problem)
             raise typer.Exit(FAILED) from None
+        except Exception as error:  # also of Delta, which is not imported for this
+            if (damage := _find_damage(error)) is None:
+                raise
+            show_error(damage)
+            raise typer.Exit(FAILED) from None
+
+
+def _find_damage(error: Exception) -> TableError | None:
+    """What an error of Delta means for a user: it cannot read the log of a table. None for other errors."""
+    delta = sys.modules.get("deltalake.exceptions")
+    if delta is None or not isinstance(error, delta.DeltaError):
+        return None
+    reason = str(error).splitlines()[0]
+    return TableError(
+        f"a table cannot be read: {reason}", next_step="lockstep repair STREAM, for the stream of the table"
+    )
 
 
 app = typer.Typer(

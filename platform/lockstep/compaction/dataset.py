@@ -28,6 +28,7 @@ from lockstep.compaction.plan import LARGE_RATIO, TARGET_BYTES
 from lockstep.compaction.proof import digest_rows
 from lockstep.compaction.rewrite import ROW_GROUP_BYTES, regroup_rows, widen_schema
 from lockstep.errors import LockstepError
+from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 
 SUFFIX, POINTER, MANIFEST, STAGING = ".compacted", "current", "_manifest.json", ".staging-"
@@ -235,7 +236,7 @@ def _list_generations(dataset: Path) -> list[str]:
 
 def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
     path = _home(dataset) / generation / MANIFEST
-    return msgspec.json.decode(find_storage(path).read(path), type=DatasetManifest)
+    return decode_json(find_storage(path).read(path), DatasetManifest)
 
 
 def _refuse_other_formats(dataset: Path) -> None:

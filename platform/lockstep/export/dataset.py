@@ -22,6 +22,7 @@ import msgspec
 
 from lockstep.declare.options import Export
 from lockstep.errors import LockstepError
+from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.commit import Base
 from lockstep.table.delta_log import Head, make_entry_path
@@ -151,7 +152,7 @@ def read_options(folder: Path) -> ExportOptions | None:
     """The options under which a dataset is written; None before the first export."""
     path = folder / OPTIONS / "options.json"
     try:
-        return msgspec.json.decode(find_storage(path).read(path), type=ExportOptions)
+        return decode_json(find_storage(path).read(path), ExportOptions)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
@@ -200,7 +201,7 @@ def check_source(folder: Path, base: Base, table: Path) -> None:
     """
     path = folder / OPTIONS / SOURCE_FILE
     try:
-        source = msgspec.json.decode(find_storage(path).read(path), type=ExportSource)
+        source = decode_json(find_storage(path).read(path), ExportSource)
     except (FileNotFoundError, msgspec.DecodeError) as error:
         raise ExportMismatch(folder, f"{OPTIONS}/{SOURCE_FILE} cannot be read: {error}") from error
     if base.version < source.version or _digest_entry(table, source.version) not in {source.entry, ""}:
@@ -238,7 +239,7 @@ def read_manifest(folder: Path, hour: str) -> HourManifest:
         FileNotFoundError: The hour is not exported.
     """
     path = folder / f"{HOUR_PREFIX}{hour}" / MANIFEST_FILE
-    return msgspec.json.decode(find_storage(path).read(path), type=HourManifest)
+    return decode_json(find_storage(path).read(path), HourManifest)
 
 
 def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:

@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from lockstep.errors import LockstepError
+from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 
 MANIFEST = "manifest.json"
@@ -128,7 +129,7 @@ def read_manifest(folder: Path, kind: type[M]) -> M:
         CopyDamaged: There is none, or it is of something else.
     """
     try:
-        return msgspec.json.decode(find_storage(folder).read(folder / MANIFEST), type=kind)
+        return decode_json(find_storage(folder).read(folder / MANIFEST), kind)
     except FileNotFoundError:
         step = "name the folder that the copy was written to; a copy that was killed has none: make it again"
         raise CopyDamaged(folder, f"there is no {MANIFEST}: not a whole copy", step) from None

@@ -24,6 +24,7 @@ import pyarrow as pa
 from lockstep.declare.derived import Derived
 from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError, TableError
+from lockstep.model.decoding import decode_json
 from lockstep.operations.tables import open_table
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
@@ -261,7 +262,7 @@ class _Checkpoint:
         """The next version of each source, by its table id."""
         found = dict[str, int]()
         for line in self._lines[1:]:
-            offset = msgspec.json.decode(line, type=_Offset)
+            offset = decode_json(line, _Offset)
             found[offset.reservoirId] = min(
                 offset.reservoirVersion, found.get(offset.reservoirId, offset.reservoirVersion)
             )
@@ -269,7 +270,7 @@ class _Checkpoint:
 
     @cached_property
     def watermark(self) -> datetime | None:
-        line = msgspec.json.decode(self._lines[0], type=_BatchLine) if self._lines else _BatchLine()
+        line = decode_json(self._lines[0], _BatchLine) if self._lines else _BatchLine()
         return datetime.fromtimestamp(line.batchWatermarkMs / 1000, UTC) if line.batchWatermarkMs > 0 else None
 
     def is_usable(self, table: Path) -> bool:
@@ -712,7 +713,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 def _read(path: Path, kind: type[S]) -> S | None:
     """A small JSON file; None where it is missing or damaged."""
     try:
-        return msgspec.json.decode(find_storage(path).read(path), type=kind)
+        return decode_json(find_storage(path).read(path), kind)
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return None
 

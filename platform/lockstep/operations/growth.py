@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
@@ -188,6 +189,6 @@ def _read_samples(folders: StreamFolders) -> list[GrowthSample]:
     """The samples by time; none where there is no file, or one of another release."""
     path = folders.control / SAMPLES_FILE
     try:
-        return msgspec.json.decode(find_storage(path).read(path), type=list[GrowthSample])
+        return decode_json(find_storage(path).read(path), list[GrowthSample])
     except (FileNotFoundError, msgspec.DecodeError):
         return []

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
+from lockstep.model.decoding import decode_value
 from lockstep.operations.tables import open_table
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import SCHEMA, QuarantineRow
@@ -195,7 +196,7 @@ def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRo
     rows = table.to_table(filter=reduce(and_, here, _make_lineage_filter(folders))).sort_by("batch").to_pylist()
     if not rows:
         raise NotInQuarantine(folders.stream, place)
-    return tuple(msgspec.convert(rows, list[QuarantineRow]))
+    return tuple(decode_value(rows, list[QuarantineRow]))
 
 
 def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: Path) -> Exported:

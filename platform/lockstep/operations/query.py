@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, TableError
 from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.shadow import list_shadows
 from lockstep.operations.tables import NoTable
@@ -25,6 +26,8 @@ READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
 """Allowed first words of a query; COPY and the like would write files."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own text types, which other libraries do not support yet."""
+OF_FILES = ("External error", "Object Store error", "IO error", "Parquet error")
+"""How DataFusion begins to say that a file cannot be read; what is wrong in the SQL begins otherwise."""
 
 
 Valid = Mapping[int, int]
@@ -54,6 +57,7 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
 
     Raises:
         WrongQuery: With DataFusion's message and the existing tables.
+        TableError: A file of a table cannot be read.
     """
     if not READS.match(sql):
         raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN or DESCRIBE", tables)
@@ -63,6 +67,9 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
     try:
         found = pa.table(builder.execute(sql).read_all())
     except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
+        if str(error).startswith(OF_FILES):
+            step = f"lockstep repair STREAM says which files are gone or damaged; tables: {', '.join(sorted(tables))}"
+            raise TableError(f"the tables cannot be read: {error}", next_step=step) from error
         raise WrongQuery(sql, str(error), tables) from error
     return found.cast(pa.schema([pa.field(field.name, PLAIN.get(field.type, field.type)) for field in found.schema]))
 
@@ -137,6 +144,8 @@ def query_sql(
         )
     found, declared = _Tables({}, {}), list(streams)
     for stream in [*declared, *(each.name for name in declared for each in list_shadows(name, root))]:
+        if as_of.time is not None and stream not in sql:
+            continue  # what its table was then may not be known
         of_stream = _tables(StreamFolders(stream, root), as_of)
         notes = of_stream.notes if stream in sql else ()
         found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))
@@ -236,14 +245,43 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
+    version = as_of.version if as_of.time is None else find_version_at(folder, as_of.time)
     try:
-        table = delta_log.open_delta_table(folder, version=as_of.version)
-        if as_of.time is not None:
-            table.load_as_version(as_of.time)
+        return delta_log.open_delta_table(folder, version=version)
     except DeltaError as error:
+        if version is None:
+            raise
         newest = delta_log.open_delta_table(folder).version()
+        reason = str(error).splitlines()[0]
         raise LockstepError(
-            f"{folder} cannot be read as of {as_of.version if as_of.version is not None else as_of.time}: {error}",
-            next_step=f"its newest version is {newest}",
+            f"{folder} cannot be read as of version {version}: {reason}", next_step=f"its newest version is {newest}"
         ) from error
-    return table
+
+
+def find_version_at(table: Path, moment: datetime) -> int:
+    """The newest version of a table at a time, by the clock of its writer; before its creation version 0, without rows.
+
+    Not by Delta's own search: it takes the oldest entry for that of any earlier time, and fails where housekeeping has
+    deleted entries after those that a savepoint keeps.
+
+    Raises:
+        LockstepError: The entries of that time are deleted.
+    """
+    versions = delta_log.list_versions(table)
+    after = bisect_right(versions, moment, key=lambda version: _find_time(table, version))
+    if after == 0 and versions[:1] == [0]:
+        return 0
+    if after == 0 or (after < len(versions) and versions[after] != versions[after - 1] + 1):
+        known = _find_time(table, versions[after]) + timedelta(seconds=1)  # as `--at` has no fractions
+        raise LockstepError(
+            f"the rows of {table} at {moment:%Y-%m-%d %H:%M:%S} UTC are not known: housekeeping has deleted that part "
+            "of its log",
+            next_step=f"the next time that is known: --at {known:%Y-%m-%dT%H:%M:%S}; or --version, of a savepoint",
+        )
+    return versions[after - 1]
+
+
+def _find_time(table: Path, version: int) -> datetime:
+    entry = delta_log.read_entry(table, version)
+    written_at = None if entry is None else entry.written_at
+    return written_at or datetime.max.replace(tzinfo=UTC) - timedelta(days=1)  # of an entry that is cut: the newest

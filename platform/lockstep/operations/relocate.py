@@ -20,6 +20,7 @@ from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import KafkaError, LockstepError, TableError
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import EXPIRED, GREW, TRUNCATED, audit_positions
+from lockstep.model.decoding import decode_json
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 from lockstep.model.table_schema import make_table_schema
@@ -449,7 +450,7 @@ def _read_evidence(source: Path, manifest: SavepointManifest) -> list[PositionEv
     if not manifest.evidence:
         return []
     path = source / FILES / manifest.evidence
-    return msgspec.json.decode(find_storage(path).read(path), type=list[PositionEvidence])
+    return decode_json(find_storage(path).read(path), list[PositionEvidence])
 
 
 def read_export(source: Path, stream: str) -> SavepointManifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from http import HTTPStatus
 from http.client import HTTPException
@@ -17,6 +18,8 @@ from lockstep.operations.health import AlarmKind, AlarmSeverity
 
 POST_SECONDS_MAX = 5.0
 """Timeout of one request: a sensor with other work waits for it."""
+SENDING_SECONDS_MAX = 10.0
+"""Time for all requests of a tick: Dagster gives up one of 60 seconds, and all that it sent would be sent again."""
 SETTING = "health.secrets webhook"
 
 
@@ -64,7 +67,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 class Webhook:
-    """The webhook during one tick: after a notification that it did not take it is not asked again.
+    """The webhook during one tick: it is not asked again after a notification that it did not take, or when it is slow.
 
     Attributes:
         reference: Location of its address: `health.secrets`; empty without a webhook.
@@ -78,10 +81,17 @@ class Webhook:
             reference: Location of its address.
         """
         self.reference, self.problem = reference, ""
+        self._seconds = 0.0
 
     def send(self, note: Notification) -> bool:
         """Send one notification; gives whether it was taken."""
-        self.problem = self.problem or _post(self.reference, note)
+        if not self.problem and self._seconds >= SENDING_SECONDS_MAX:
+            self.problem = f"it is slow: {self._seconds:.0f} s were spent on those before"
+        if self.problem:
+            return False
+        began = time.monotonic()
+        self.problem = _post(self.reference, note)
+        self._seconds += time.monotonic() - began
         return not self.problem
 
 

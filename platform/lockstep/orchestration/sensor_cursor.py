@@ -6,6 +6,8 @@ from typing import Self
 
 import msgspec
 
+from lockstep.model.decoding import decode_json
+
 
 class SensorCursor(msgspec.Struct, frozen=True):
     """State of a sensor between ticks; a new layout has a new default of `version`.
@@ -27,7 +29,7 @@ class SensorCursor(msgspec.Struct, frozen=True):
         if not text:
             return new, ""
         try:
-            cursor = msgspec.json.decode(text, type=cls)
+            cursor = decode_json(text, cls)
         except msgspec.DecodeError as error:
             return new, f"the cursor cannot be read and is reset: {error}"
         if cursor.version != new.version:

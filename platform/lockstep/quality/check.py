@@ -17,6 +17,7 @@ from lockstep.declare.transform import InitialState, is_overridden
 from lockstep.engine.driver.metrics import compute_completeness_percent
 from lockstep.folds.table import TableFold
 from lockstep.integrity.base import SessionStart
+from lockstep.model.decoding import decode_json
 from lockstep.quality.aggregate import SESSION_ENDS_MAX, Summary, open_rows, summarize, summarize_files
 from lockstep.quality.increment import (
     CheckState,
@@ -420,7 +421,7 @@ def read_last_check(folders: StreamFolders) -> LastCheck | None:
     """The last check that left a result; None without one that this release can read."""
     path = make_result_path(folders)
     try:
-        return msgspec.json.decode(find_storage(path).read(path), type=LastCheck)
+        return decode_json(find_storage(path).read(path), LastCheck)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
@@ -456,7 +457,7 @@ def _join_history(before: Iterable[CheckPoint], files: Iterable[Path]) -> tuple[
     found = {(point.at, point.version): point for point in before}
     for file in files:
         with suppress(FileNotFoundError, msgspec.MsgspecError):  # deleted by another check, or of another release
-            point = msgspec.json.decode(find_storage(file).read(file), type=CheckPoint)
+            point = decode_json(find_storage(file).read(file), CheckPoint)
             found[point.at, point.version] = point
     return tuple(found[key] for key in sorted(found))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 
@@ -57,7 +58,7 @@ def _last(table: Path) -> tuple[int, int]:
     folder = table / "_delta_log"
     try:
         text = find_storage(table).read(folder / "_last_checkpoint")
-        version = msgspec.json.decode(text, type=_LastCheckpoint).version
+        version = decode_json(text, _LastCheckpoint).version
     except (FileNotFoundError, msgspec.DecodeError):
         return -1, 0
     return version, _count_bytes(folder / f"{version:020d}.checkpoint.parquet")

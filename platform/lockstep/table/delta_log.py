@@ -28,6 +28,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from lockstep.errors import CommitUnknown, NotCommitted, TableError
+from lockstep.model.decoding import decode_json, decode_json_lines
 from lockstep.model.finding import Finding
 from lockstep.storage import NotWritten, find_storage
 
@@ -413,7 +414,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
             TableError: A newer release wrote fields that this one would silently drop.
         """
         try:
-            head = msgspec.json.decode(text, type=Head)
+            head = decode_json(text, Head)
         except msgspec.ValidationError as error:
             raise TableError(
                 f"this release of lockstep cannot read the table's head: {error}",
@@ -496,7 +497,7 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
     """The entry of a version; None when there is none, or it is empty or torn."""
     try:
         text = find_storage(table).read(make_entry_path(table, version))
-        lines = msgspec.json.Decoder(_Line).decode_lines(text)
+        lines = decode_json_lines(text, _Line)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)
@@ -580,7 +581,7 @@ def read_statistics(table: Path, version: int) -> dict[str, str]:
         added = pq.ParquetFile(find_storage(path).uri(path)).read(columns=["add"])["add"].to_pylist()
         found |= {each["path"]: each["stats"] for each in added if each is not None and each["stats"] is not None}
     for at in range(base + 1, version + 1):
-        lines = msgspec.json.Decoder(_AddLine).decode_lines(find_storage(table).read(make_entry_path(table, at)))
+        lines = decode_json_lines(find_storage(table).read(make_entry_path(table, at)), _AddLine)
         found |= {each.add.path: each.add.stats or "" for each in lines if each.add is not None}
     return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import LogEntry
@@ -58,13 +59,18 @@ class LogTail:
 
         Raises:
             TableReplaced: The log cannot be read.
+            TableError: Its newest entry is there, and is cut or damaged.
         """
         if self.entry is not None and name in self.entry.transactions:
             return self.entry.transactions[name]
         try:
             handle = delta_log.open_delta_table(self.table, version=self.version)
         except DeltaError as error:
-            raise TableReplaced(self.table, str(error).splitlines()[0]) from error
+            reason, path = str(error).splitlines()[0], delta_log.make_entry_path(self.table, self.version)
+            if self.entry is None and self._has_entry(self.version):
+                step = f"lockstep repair {self.table.parent.name}"
+                raise TableError(f"{path} cannot be read: {reason}", next_step=step) from error
+            raise TableReplaced(self.table, reason) from error
         return handle.transaction_version(name) or 0
 
     def _has_entry(self, version: int) -> bool:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field
 
 from lockstep.errors import TableError
+from lockstep.model.decoding import decode_value
 from lockstep.model.table_schema import ABSENT_UP_TO, to_delta
 from lockstep.table import delta_log
 from lockstep.table.delta_log import NO_HOOKS, NextEntry
@@ -112,7 +113,7 @@ def with_defaults(rows: pa.Table, row_type: type[T]) -> list[T]:
         for name in absent:
             if row[name] is None:
                 del row[name]
-    return msgspec.convert(found, list[row_type])  # type: ignore[valid-type]  # a type that is given
+    return decode_value(found, list[row_type])  # type: ignore[valid-type]  # a type that is given
 
 
 def find_defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:

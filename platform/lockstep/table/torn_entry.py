@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.model.decoding import decode_json_lines
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
@@ -48,7 +49,7 @@ def find_newest_version(table: Path) -> int | None:
 def is_torn(entry: bytes) -> bool:
     """Whether an entry of ours is incomplete. Of a foreign one only broken JSON is detected."""
     try:
-        lines = msgspec.json.Decoder(_Line).decode_lines(entry)
+        lines = decode_json_lines(entry, _Line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return True
     info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)

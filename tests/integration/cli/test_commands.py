@@ -347,6 +347,37 @@ def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it
         assert planned.stdout.splitlines()[-1].startswith(told)
 
 
+def test_plans_of_a_held_stream_say_that_no_run_would_start(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    fresh.call("hold", "adding", "--why", "the disk")
+
+    for arguments in (["plan", "adding"], ["plan", "adding", "--restart"]):
+        planned = fresh.call(*arguments)
+        assert "refused: held: the disk" in planned.stdout
+        assert planned.stdout.splitlines()[-1].startswith("next: lockstep start adding releases")
+
+
+def test_what_cannot_be_read_of_a_table_is_said_with_the_command_that_looks_at_its_files(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    table = fresh.folder / "tables" / "adding" / "table"
+    newest = max((table / "_delta_log").glob("*.json"))
+    whole, files = newest.read_bytes(), {file: file.read_bytes() for file in table.rglob("*.parquet")}
+
+    for file in files:
+        file.unlink()
+    said = fresh.call("query", "adding")
+    assert (said.exit_code, "next: lockstep repair" in said.stderr) == (1, True)
+    for file, content in files.items():
+        file.write_bytes(content)
+
+    newest.write_bytes(whole[: len(whole) // 2])
+    for arguments in (["status", "adding"], ["query", "adding"], ["report", "adding"]):
+        said = fresh.call(*arguments)
+        assert (said.exit_code, "next: lockstep repair" in said.stderr) == (1, True)
+
+
 def test_the_message_that_halts_a_stream_becomes_the_input_of_a_unit_test(fresh: Platform) -> None:
     """From the halt over the exported file to the same exception, with the line of the fold that raised it."""
     topic = fresh.feed.create("values")

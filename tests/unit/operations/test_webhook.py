@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
+from lockstep.operations import webhook as of_webhook
 from lockstep.operations.health import AlarmKind, AlarmSeverity
 from lockstep.operations.webhook import Notification, NotificationEvent, Webhook
 
@@ -40,3 +46,33 @@ def test_an_address_that_takes_nothing_is_said_without_it(
     monkeypatch.setenv(VARIABLE, address)
     webhook = Webhook(f"env:{VARIABLE}")
     assert (webhook.send(NOTE), webhook.problem) == (False, expected)
+
+
+class SlowReceiver(BaseHTTPRequestHandler):
+    """Takes every notification, after a while."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.05)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowReceiver) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/")
+        yield Webhook(f"env:{VARIABLE}")
+        server.shutdown()
+
+
+def test_a_slow_webhook_gets_the_rest_at_the_next_tick(slow: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the tick would be given up, with its cursors: all would be sent again, and again."""
+    monkeypatch.setattr(of_webhook, "SENDING_SECONDS_MAX", 0.08)
+    assert [slow.send(NOTE) for _ in range(4)] == [True, True, False, False]
+    assert slow.problem == "it is slow: 0 s were spent on those before"
+    assert Webhook(slow.reference).send(NOTE)

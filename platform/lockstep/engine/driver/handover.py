@@ -23,6 +23,7 @@ from typing import Self
 
 import msgspec
 
+from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, Writer, set_desired_state
 from lockstep.table.delta_log import Desired, Head
@@ -190,7 +191,7 @@ def read_run_heartbeats(control: Path) -> dict[str, RunHeartbeat]:
     storage = find_storage(control)
     for path in storage.find_files(control, f"*{RUN_FILE}"):
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            found[path.name.removesuffix(RUN_FILE)] = msgspec.json.decode(storage.read(path), type=RunHeartbeat)
+            found[path.name.removesuffix(RUN_FILE)] = decode_json(storage.read(path), RunHeartbeat)
     return found
 
 
@@ -291,7 +292,7 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
 def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
     """The newest heartbeat of an epoch; None without one."""
     try:
-        return msgspec.json.decode(find_storage(control).read(_liveness(control, epoch)), type=HeartbeatRecord)
+        return decode_json(find_storage(control).read(_liveness(control, epoch)), HeartbeatRecord)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
@@ -385,7 +386,7 @@ def request_stop(control: Path, epoch: int, request: StopRequest) -> None:
 def read_stop_request(control: Path, epoch: int) -> StopRequest | None:
     """The request to the writer of an epoch, if any; costs one failing open() without one."""
     try:
-        return msgspec.json.decode(find_storage(control).read(stop_request_path(control, epoch)), type=StopRequest)
+        return decode_json(find_storage(control).read(stop_request_path(control, epoch)), StopRequest)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
@@ -415,7 +416,7 @@ def take_retire_request(control: Path, epoch: int) -> RetireRequest | None:
     """Take the request to the writer of an epoch, if any; costs one failing open() without one."""
     path = _retire_request(control, epoch)
     try:
-        request = msgspec.json.decode(find_storage(control).read(path), type=RetireRequest)
+        request = decode_json(find_storage(control).read(path), RetireRequest)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError:

@@ -15,7 +15,7 @@ from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_iden
 from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.engine.executor.lookup_table import LookupUnusable
-from lockstep.errors import StateError, TableError
+from lockstep.errors import StateError, StreamHeld, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
@@ -58,9 +58,9 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
         ranges: Ranges, by bin.
         unavailable: "topic/partition" of those without a leader.
         findings: Findings of an audit; a class that promises completeness would halt.
-        refused: Why a run would not start: the stream is halted, or the declared types do not match those of table and
-            state.
-        next_step: The command that ends the halt; empty unless halted.
+        refused: Why a run would not start: the stream is halted or held, its table is gone, or the declared types do
+            not match those of table and state.
+        next_step: The command that ends the halt or the hold, or what to do about the table; empty otherwise.
     """
 
     stream: str
@@ -105,7 +105,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Every partition, by topic and number.
         findings: Findings of the first audit; a class that promises completeness would halt.
         changes: Changes by declared types: columns added, state migrated when touched.
-        next_step: The command that ends the halt; empty unless halted.
+        next_step: As in `BatchPreview`.
         lookups: The lookup tables, as declared, each with the version that the first batch would read.
     """
 
@@ -153,8 +153,9 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
         )
     )
     found = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
-    refused = _halted(head) or _types(stream, settings, seen)[1]
-    return msgspec.structs.replace(found, refused=refused, next_step=_next_step(head))
+    refused = _find_refusal(stream, settings, head)
+    wrong = refused.problem or _types(stream, settings, seen)[1]
+    return msgspec.structs.replace(found, refused=wrong, next_step=refused.next_step)
 
 
 def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
@@ -172,16 +173,17 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
     lookups, unusable = _lookups(stream, settings)
+    refused = _find_refusal(stream, settings, seen.head)
     return RestartPreview(
         stream=stream.name,
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
-        refused=_refused(stream, settings, seen.head) or unusable or wrong,
+        refused=refused.problem or unusable or wrong,
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
         kept_aside=tuple(sorted({item.topic for item in aside} - {item.topic for item in read})),
         partitions=tuple(listed),
         findings=audit_positions(partitions.known, seen.view),
         changes=changes,
-        next_step=_next_step(seen.head),
+        next_step=refused.next_step,
         lookups=lookups,
     )
 
@@ -196,23 +198,24 @@ def _lookups(stream: AnyStream, settings: Settings) -> tuple[tuple[str, ...], st
     return tuple(f"{format_source(each)}: version {at.version}" for each, at in shown), ""
 
 
-def _halted(head: Head) -> str:
-    return f"halted: {head.reason}" if head.desired is Desired.HALTED else ""
+class _Refusal(msgspec.Struct, frozen=True):
+    """Why no run would start, whatever the declared types are, and what ends that; empty where one would."""
+
+    problem: str = ""
+    next_step: str = ""
 
 
-def _next_step(head: Head) -> str:
-    return make_resume_command(head.stream, head.findings) if head.desired is Desired.HALTED else ""
-
-
-def _refused(stream: AnyStream, settings: Settings, head: Head) -> str:
-    if halted := _halted(head):
-        return halted
+def _find_refusal(stream: AnyStream, settings: Settings, head: Head) -> _Refusal:
+    if head.desired is Desired.HALTED:
+        return _Refusal(f"halted: {head.reason}", make_resume_command(head.stream, head.findings))
+    if head.desired is Desired.HELD:
+        return _Refusal(f"held: {head.reason}", StreamHeld(head.stream, head.reason).next_step)
     folders, group = StreamFolders(stream.name, settings.table_root), ConsumerGroup(settings.kafka, stream.name)
     try:
         check_table_present(stream, folders, make_cluster_admin(settings.kafka), group)
     except TableError as error:
-        return error.problem
-    return ""
+        return _Refusal(error.problem, error.next_step)
+    return _Refusal()
 
 
 def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[str, ...], str]:
