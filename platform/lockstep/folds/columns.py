@@ -82,7 +82,7 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def envelope(self, message: M, record: Record) -> Envelope:
         """Session, number and event time are fields of the message."""
         declared, kind = self.fields, type(message)
-        session = record.key or b"" if declared.session is None else getattr(message, declared.session)
+        session = record.key_text if declared.session is None else getattr(message, declared.session)
         return Envelope(
             session if isinstance(session, str) else session.decode(),
             Kind.SNAPSHOT if kind is declared.snapshot else Kind.END if kind is declared.end else Kind.UPDATE,

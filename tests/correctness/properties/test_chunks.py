@@ -76,7 +76,16 @@ FAULTS = [
     "unknown",
     "surrogate",
 ]
-FAULTS += ["large number", "large value", "absurd time", "no rows", "partly new row", "unreadable key", "no type"]
+FAULTS += [
+    "large number",
+    "large value",
+    "absurd time",
+    "no rows",
+    "partly new row",
+    "unreadable key",
+    "no key",
+    "no type",
+]
 
 
 @dataclass
@@ -134,6 +143,8 @@ class Producer:
                 self.update(session, [])
             case "unreadable key":
                 self.log.append(InLog(len(self.log), b"\xff", self._raw(session, b'"rows":[]')))
+            case "no key":
+                self.log.append(InLog(len(self.log), None, self._raw(session, b'"rows":[]')))
             case _:
                 self.send(session, {"rows": [row]})
 

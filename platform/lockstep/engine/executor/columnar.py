@@ -375,7 +375,10 @@ class ChunkFold:
         if set(map(type, bodies)) != {program.update} or self._emission.emitted_at(cast("int", messages[0].offset())):
             return None  # or its offset has rows before its own
         if program.session is None:
-            sessions = [(key or b"").decode() for key in map(kind.key, messages)]
+            keys = list(map(kind.key, messages))
+            if None in keys:
+                return None
+            sessions = [key.decode() for key in cast("list[bytes]", keys)]
         else:
             sessions = list(map(program.session, bodies))
         times = None if program.event_time_us is None else pack(list(map(program.event_time_us, bodies)))
