@@ -33,6 +33,11 @@ def test_every_error_has_an_entry_and_every_entry_is_an_error(kinds: dict[str, t
     assert sorted(ENTRIES) == sorted(kinds)
 
 
+def test_the_index_has_every_entry_in_order() -> None:
+    links = ", ".join(f"[{name}](#{name.lower()})" for name in sorted(ENTRIES))
+    assert f"\nErrors by name: {links}.\n" in RUNBOOK
+
+
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_entry_says_what_it_means_what_is_safe_and_what_to_do(name: str) -> None:
     meaning, safe, do = re.split(r"\*\*(?:Safe|Do):\*\*", ENTRIES[name])
