@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from benchmarks.workload import FIRST_TS_US, Size, blocks
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.compiled_stream import compile_stream
-from lockstep.engine.executor.task import process_task
+from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskFailure, TaskSpec
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.localdev.recordings import Recorded, read_recorded_books, read_recorded_days, to_sent
@@ -65,7 +65,7 @@ def fold_batches(stream: AnyStream, batches: Iterable[Batch], root: Path, *, hou
             PlannedRange(position, log[-1].at + 1) for position, log in zip(begin, batch.values(), strict=True)
         )
         identity = BatchIdentity(generation=1, epoch=1, number=number, commit_hour=hour, planned_at_us=PLANNED_AT_US)
-        result = process_task(job, TaskSpec(identity, ranges), made, MessagesInMemory(list(batch.values())))
+        result = run_bin(job, TaskSpec(identity, ranges), made, MessagesInMemory(list(batch.values())))
         if isinstance(result, TaskFailure) or any(each.finding or each.trouble for each in result.ranges):
             raise ValueError(f"batch {number} of {stream.name} was not folded: {result}")
         reached |= {each.reached.topic: each.reached for each in result.ranges}

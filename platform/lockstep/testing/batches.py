@@ -19,7 +19,7 @@ from confluent_kafka import Message
 from lockstep.declare.transform import R, S
 from lockstep.engine.driver import positions
 from lockstep.engine.executor.compiled_stream import CompiledStream
-from lockstep.engine.executor.task import process_task
+from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.integrity.base import EPOCH, Fault, to_microseconds
 from lockstep.integrity.verdict import Judgement
@@ -203,7 +203,7 @@ class BatchedRun(Generic[S, R]):
             ),
             (planned,),
         )
-        return process_task(self._job(), task, self._life.notes.compiled, self._life)
+        return run_bin(self._job(), task, self._life.notes.compiled, self._life)
 
     def _folded(self) -> Iterator[MessageResult[R]]:
         """The final result of each message: some were buffered, and released by a later batch."""

@@ -24,7 +24,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.column_program import ColumnProgram
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import RangeFold
-from lockstep.engine.executor.task import process_task
+from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskResult, TaskSpec
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import Position
@@ -218,7 +218,7 @@ def process(compiled: CompiledStream, source: Source, folder: Path, splits: list
             generation=1, epoch=1, number=number, commit_hour="2026-01-01T00", planned_at_us=LATEST_US
         )
         task = TaskSpec(batch, (PlannedRange(position, until),))
-        result = process_task(job, task, compiled, source)
+        result = run_bin(job, task, compiled, source)
         position = result.ranges[0].reached
         came += [_comparable(result), *_read(folder, result), _states(compiled, job, position)]
         if result.ranges[0].finding is not None:

@@ -20,7 +20,7 @@ from lockstep.engine.driver.positions import (
     read_position,
 )
 from lockstep.engine.executor.compiled_stream import compile_stream
-from lockstep.engine.executor.task import process_task
+from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
@@ -224,7 +224,7 @@ def read_twice(folder: Path, until: int, *second: MessageRun | UnreadableRange) 
     batch = BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T12", planned_at_us=2 * 10**15)
     compiled = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
     task = TaskSpec(batch, (PlannedRange(position, until),))
-    (found,) = process_task(job_in(folder), task, compiled, ReadTwice(second)).ranges
+    (found,) = run_bin(job_in(folder), task, compiled, ReadTwice(second)).ranges
     return found
 
 
@@ -253,7 +253,7 @@ def test_a_range_without_messages_keeps_leader_epoch_and_state(tmp_path: Path) -
         (PlannedRange(before, 64), PlannedRange(msgspec.structs.replace(before, partition=2), 50)),
     )
     compiled = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
-    done = process_task(job, task, compiled, OnlyMarkers())
+    done = run_bin(job, task, compiled, OnlyMarkers())
     read, idle = (item.reached for item in done.ranges)
     assert read == msgspec.structs.replace(before, next_offset=64, catching_up=False)
     assert idle == msgspec.structs.replace(before, partition=2)

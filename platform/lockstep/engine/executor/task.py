@@ -513,10 +513,10 @@ def _run_task_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailur
 
 def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
     """Process one bin as a worker does: the shipped declaration, over Kafka."""
-    return process_task(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka, job.tuning))
+    return run_bin(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka, job.tuning))
 
 
-def process_task(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
+def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
     """Process one bin.
 
     1. Open the state of each range.
