@@ -24,7 +24,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lockstep.errors import LockstepError
-from lockstep.localdev.platform import LocalPlatform, format_exports
+from lockstep.localdev.platform import LocalPlatform, format_exports, hold_folder_lock
 from lockstep.localdev.producer import count_produced, produce
 from lockstep.localdev.recordings import read_recorded_days, to_sent
 from lockstep.localdev.seeded_bug import COPY, RULE, SOURCE, catch_bug, copy_with_bug, open_scratch
@@ -165,8 +165,10 @@ def main() -> None:
     """Run the demo; Ctrl-C at any moment leaves no process behind."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     repository = Path(sys.argv[1]).absolute()
+    folder = repository / ".demo"
     try:
-        play(repository, repository / ".demo")
+        with hold_folder_lock(folder):
+            play(repository, folder)
     except KeyboardInterrupt:
         SAY.print("\nstopped; `make demo` goes on from here, `make clean` removes everything")
         sys.exit(130)

@@ -184,14 +184,14 @@ class LocalPlatform:
 
     def end(self, name: str, seconds_max: float = END_SECONDS) -> None:
         """End a process that was to live; it is killed if it takes longer."""
-        for pid in self.servers().pids(name):
+        servers = self.servers()
+        started = {other: handle for other, handle in servers.started.items() if other != name}
+        self._write(msgspec.structs.replace(servers, started=started))  # first: the keeper would start it again
+        for pid in servers.pids(name):
             process = psutil.Process(pid)
             process.terminate()
             for slow in psutil.wait_procs([process], timeout=seconds_max)[1]:
                 slow.kill()
-        servers = self.servers()
-        started = {other: handle for other, handle in servers.started.items() if other != name}
-        self._write(msgspec.structs.replace(servers, started=started))
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a command of the environment's `bin` that is to live; its output goes to the log of its name."""
@@ -563,9 +563,9 @@ def _is_up(platform: LocalPlatform) -> bool:
     if not alive:
         return False
     servers = platform.servers()
-    dead = servers.dead() if servers.started else ("its records",)
-    if dead:
-        raise LockstepError(f"it is up in part: {', '.join(dead)} ended", next_step="make down, then make up")
+    ended = servers.dead() if KEEPER in servers.started else ("its start",)  # the keeper is started last
+    if ended:
+        raise LockstepError(f"it is up in part: {', '.join(ended)} ended", next_step="make down, then make up")
     return True
 
 
@@ -584,13 +584,17 @@ def _show(platform: LocalPlatform) -> None:
 
 @contextmanager
 def hold_folder_lock(folder: Path) -> Iterator[None]:
-    """Exclude a second `start_platform` or `stop_platform`, which would interfere with this one."""
+    """Exclude a second command on a platform's folder, which would end or overwrite what belongs to this one.
+
+    Raises:
+        LockstepError: One works there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LockstepError("another `make up` or `make down` works here", next_step="wait for its end") from None
+            raise LockstepError(f"another command works in {folder}", next_step="wait for its end") from None
         yield
 
 

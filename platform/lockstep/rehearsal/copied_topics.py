@@ -32,6 +32,8 @@ SAMPLE_MESSAGES, SAMPLE_BYTES = 100_000, 64_000_000
 """Of all partitions together; the producer keeps them in memory."""
 TOPIC_NAME_MAX = 249
 """Kafka's limit."""
+BATCH_BYTES_MAX = 1_048_588
+"""Kafka's default limit of a batch (`max.message.bytes`)."""
 GONE_SECONDS_MAX, POLL_SECONDS = 60.0, 0.2
 
 
@@ -217,8 +219,22 @@ def find_leftovers(names: Iterable[str], stream: str) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name.startswith(f"{PREFIX}.{stream}.")))
 
 
-def create_copies(admin: ClusterClient, stream: str, partitions: Mapping[str, int], timeout_seconds: float) -> None:
+def create_copies(
+    admin: ClusterClient,
+    stream: str,
+    partitions: Mapping[str, int],
+    timeout_seconds: float,
+    *,
+    message_bytes_max: int = 0,
+) -> None:
     """Create topics with unlimited retention: all of them, or none.
+
+    Args:
+        admin: The cluster.
+        stream: Name of the stream.
+        partitions: Partitions of each topic.
+        timeout_seconds: Timeout of a request.
+        message_bytes_max: Bytes of the largest message; the topics take it, whatever the brokers take by default.
 
     Raises:
         LoadTestRefused: Kafka forbids it, or one exists.
@@ -230,6 +246,8 @@ def create_copies(admin: ClusterClient, stream: str, partitions: Mapping[str, in
         "retention.bytes": "-1",
         "message.timestamp.type": "CreateTime",
     }
+    if 2 * message_bytes_max > BATCH_BYTES_MAX:
+        config["max.message.bytes"] = str(2 * message_bytes_max)
     wanted = [NewTopic(name, num_partitions=count, config=config) for name, count in partitions.items()]
     created: list[str] = []
     refused: dict[str, ClientError] = {}

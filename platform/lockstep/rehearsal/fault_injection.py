@@ -18,7 +18,7 @@ from itertools import islice
 import psutil
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import read_heartbeat, read_run_heartbeats
+from lockstep.engine.driver.handover import is_process_alive, read_heartbeat, read_run_heartbeats
 from lockstep.errors import LockstepError
 from lockstep.localdev.platform import LocalPlatform, find_tool
 from lockstep.localdev.producer import produce
@@ -116,7 +116,7 @@ class FaultInjector:
             head = try_read_head(folders)
             last = read_heartbeat(folders.control, head.epoch) if head is not None else None
             pulse = read_run_heartbeats(folders.control).get(last.run_id) if last is not None else None
-            if pulse is not None and pulse.process is not None and psutil.pid_exists(pulse.process.pid):
+            if pulse is not None and pulse.process is not None and is_process_alive(pulse.process):
                 return psutil.Process(pulse.process.pid)
             time.sleep(POLL_SECONDS)
         raise LockstepError(f"stream {stream} has no run", next_step=f"read {self.platform.log('code')}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -17,6 +18,8 @@ STAGE_BYTES_MAX = 2_000_000_000
 """Message bytes of a stage. Kafka keeps them for each replica, table and state take up to as much again."""
 STAGE_SECONDS_MIN = 8.0
 """Shorter than this a stage has too few batches to judge."""
+STAGE_MESSAGES_MIN = 50
+"""With fewer a single message, this side or that of a commit, is more than the tolerance of `KEEPS_UP`."""
 WARM_SHARE, WARM_SECONDS_MAX = 0.2, 10.0
 """First part of a stage, which is not measured: workers load the stream, Java compiles."""
 KEEPS_UP = 0.95
@@ -197,12 +200,27 @@ def _plan_stage(
             f"the sample lasts {seconds:.1f} s at {per_second:,.0f} messages/s, and the class refuses to read it twice"
         )
         raise LoadTestRefused(stream, problem, f"a lower rate, so that it lasts for {STAGE_SECONDS_MIN:g} s")
-    counts = [int(part.share * per_second * seconds) for part in parts]
+    messages = round(per_second * seconds)
+    if messages < STAGE_MESSAGES_MIN:
+        problem = f"{rate.text} for {seconds:g} s are {messages} messages, fewer than {STAGE_MESSAGES_MIN}"
+        raise LoadTestRefused(stream, problem, "a higher --rate or more --minutes")
+    counts = share_messages(messages, [part.share for part in parts])
     size = sum(count * part.size // part.messages for count, part in zip(counts, parts, strict=True))
     if size > STAGE_BYTES_MAX:
         problem = f"{rate.text} for {seconds:g} s are {size / 1e9:.1f} GB, more than {STAGE_BYTES_MAX / 1e9:g} GB"
         raise LoadTestRefused(stream, problem, "fewer --minutes, fewer --topics or a lower --rate")
-    return StagePlan(label=rate.text, per_second=per_second, seconds=seconds, messages=sum(counts), size=size)
+    return StagePlan(label=rate.text, per_second=per_second, seconds=seconds, messages=messages, size=size)
+
+
+def share_messages(messages: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """The messages of each partition by its share, all of them together.
+
+    Args:
+        messages: How many in all.
+        shares: Shares that add up to one.
+    """
+    ends = [round(share * messages) for share in accumulate(shares)]
+    return tuple(end - start for start, end in pairwise([0, *ends]))
 
 
 class Limit(Enum):

@@ -22,7 +22,7 @@ from lockstep.engine.driver.handover import read_heartbeat
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.run import find_import_roots, require_registry
 from lockstep.errors import LockstepError
-from lockstep.localdev.processes import start_child
+from lockstep.localdev.processes import ignore_interrupts, start_child
 from lockstep.rehearsal import observer
 from lockstep.rehearsal.load_plan import Load, StagePlan
 from lockstep.rehearsal.loaded_stream import BATCHES, FAILURE, SETTINGS, STREAM, StreamFailure
@@ -155,14 +155,14 @@ class Stage:
             LockstepError: The stream did not start, or the producer failed.
         """
         self._write_stream()
-        with self._process(observer.__file__, str(self.folders.table), str(self.folder / SEEN)):
+        with self.run_process(observer.__file__, str(self.folders.table), str(self.folder / SEEN)):
             with (
-                self._process("-m", "lockstep.rehearsal.loaded_stream", str(self.folder)) as stream,
-                self._process("-m", "lockstep.rehearsal.paced_producer", str(self.folder)) as producer,
+                self.run_process("-m", "lockstep.rehearsal.loaded_stream", str(self.folder)) as stream,
+                self.run_process("-m", "lockstep.rehearsal.paced_producer", str(self.folder)) as producer,
             ):
                 self._wait_until_ready(stream, producer)  # 1
                 say(f"{self.plan.label}: {self.plan.per_second:,.0f} messages/s for {self.plan.seconds:.0f} s")
-                measured = self._measure(stream, producer)  # 2
+                measured = self.measure(stream, producer)  # 2
                 drained = self._drain(stream, measured)  # 3
                 _stop(stream)
             say(f"{self.plan.label}: proving {count_committed(self.folder):,} messages")
@@ -173,7 +173,8 @@ class Stage:
         (self.folder / SETTINGS).write_bytes(msgspec.json.encode(self.settings.model_dump(mode="json")))
 
     @contextmanager
-    def _process(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    def run_process(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a Python program; at the end of the block, or before what it writes is deleted, it is gone."""
         roots = [str(root) for root in find_import_roots(self.stream)]
         environment = {"PYTHONPATH": ":".join([*roots, *filter(None, sys.path)])}
         command = [sys.executable, *arguments]
@@ -181,7 +182,8 @@ class Stage:
         try:
             yield process
         finally:
-            _end(process)
+            with ignore_interrupts():
+                _end(process)
 
     def _wait_until_ready(self, stream: subprocess.Popen[bytes], producer: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -199,11 +201,17 @@ class Stage:
         step = failure.next_step if failure else f"lockstep run {self.stream.name.removeprefix('loadtest_')}"
         return LockstepError(f"{what} of the load test did not start: {problem}", next_step=step)
 
-    def _measure(self, stream: subprocess.Popen[bytes], producer: subprocess.Popen[bytes]) -> Measured:
-        before_ns = time.time_ns()
+    def measure(self, stream: subprocess.Popen[bytes], producer: subprocess.Popen[bytes]) -> Measured:
+        """Send, and measure the stream without the first seconds, until the producer has ended.
+
+        Raises:
+            LockstepError: The producer failed, or Kafka took no message.
+        """
+        meter, before_ns = TreeMeter(stream.pid), time.time_ns()  # now: a stream may end in the first seconds
         (self.folder / GO).touch()
         self._sleep_while_running(stream, self.plan.warm_seconds)
-        meter, from_ns, machine = TreeMeter(stream.pid), time.time_ns(), _read_machine_cpu()
+        meter.restart()
+        from_ns, machine = time.time_ns(), _read_machine_cpu()
         while producer.poll() is None:
             if stream.poll() is not None:
                 producer.terminate()
@@ -301,7 +309,7 @@ class Stage:
         return Load(
             wanted_per_second=self.plan.per_second,
             sent_per_second=measured.sent.messages / measured.sent.seconds,
-            committed_per_second=compute_commit_rate(ledger, seen, measured.from_ns, measured.until_ns),
+            committed_per_second=compute_commit_rate(ledger, seen, measured),
             is_proven=proven,
             producer_cores=measured.sent.cpu_seconds / measured.sent.seconds,
             driver_cores=(cpu[DRIVER] + cpu[JVM]) / wall,
@@ -418,14 +426,20 @@ def compute_delays(
     return np.concatenate(parts)
 
 
-def compute_commit_rate(ledger: list[LedgerRow], seen: dict[int, int], from_ns: int, until_ns: int) -> float:
-    """Messages committed a second between the first and the last commit of a time; 0 with fewer than two commits."""
-    within = {batch: at for batch, at in seen.items() if from_ns <= at <= until_ns}
-    if len(within) <= 1:
-        return 0.0
-    first = min(within, key=lambda batch: within[batch])
-    messages = sum(row.messages for row in ledger if row.batch in within and row.batch != first)
-    return messages / ((max(within.values()) - within[first]) / 1e9)
+def compute_commit_rate(ledger: list[LedgerRow], seen: dict[int, int], measured: Measured) -> float:
+    """Messages committed a second between the first and the last commit of the measured part.
+
+    A stream that commits less than twice in it is far behind: its rate is that of all its commits, from the first
+    message on; 0 without any.
+    """
+    committed = dict.fromkeys(seen, 0)
+    for row in ledger:
+        if row.batch in committed:
+            committed[row.batch] += row.messages
+    commits = sorted((seen[batch], messages) for batch, messages in committed.items() if messages)
+    within = [each for each in commits if measured.from_ns <= each[0] <= measured.until_ns]
+    (first_ns, _), *others = within if len(within) > 1 else [(measured.began_ns, 0), *commits]
+    return sum(messages for _, messages in others) / ((others[-1][0] - first_ns) / 1e9) if others else 0.0
 
 
 def make_backlog(
@@ -478,9 +492,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for each in below:
-        if each.is_running():
-            each.kill()
+    for each in psutil.wait_procs(below, END_SECONDS)[1]:  # a JVM deletes its temporary files at its end
+        each.kill()
 
 
 def delete_stage_files(settings: Settings, folder: Path) -> None:

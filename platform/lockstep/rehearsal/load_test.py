@@ -45,6 +45,7 @@ from lockstep.rehearsal.load_plan import (
     find_sustainable,
     parse_rates,
     plan_stages,
+    share_messages,
 )
 from lockstep.rehearsal.load_stage import Stage, StageResult, delete_stage_files
 from lockstep.rehearsal.message_copy import choose_laps
@@ -197,7 +198,10 @@ class LoadTest:
         say(f"{plan.label}: {len(names)} topics, {plan.messages:,} messages, {plan.size / 1e6:,.0f} MB")
         created |= counts.keys()
         try:
-            create_copies(handle.admin, handle.stream.name, counts, handle.timeout_seconds)  # 1
+            largest = max(message.size for part in self.sampled.samples for message in part.messages)
+            create_copies(
+                handle.admin, handle.stream.name, counts, handle.timeout_seconds, message_bytes_max=largest
+            )  # 1
         except LoadTestRefused:
             created -= counts.keys()  # those that exist are of another test
             raise
@@ -213,24 +217,25 @@ class LoadTest:
                 ConsumerGroup(handle.settings.kafka, stream.name).forget()
 
     def _order(self, plan: StagePlan, names: Mapping[str, str]) -> SendOrder:
+        samples = self.sampled.samples
+        counts = share_messages(plan.messages, [part.share for part in samples])
         return SendOrder(
             kafka=self.handle.settings.kafka.model_dump_json(),
             seconds=plan.seconds,
             renames_keys=self.plan.laps is Laps.NEW_KEYS,
             partitions=tuple(
-                PartitionOrder(
-                    names[part.topic],
-                    part.partition,
-                    int(part.share * plan.per_second * plan.seconds),
-                    part.messages,
-                )
-                for part in self.sampled.samples
+                PartitionOrder(names[part.topic], part.partition, count, part.messages)
+                for part, count in zip(samples, counts, strict=True)
             ),
         )
 
     @contextmanager
     def _removing(self, created: set[str]) -> Iterator[None]:
-        """Delete the folders, and what a stage could not delete, such as topics while Kafka was away."""
+        """Delete the folders, and what a stage could not delete, such as topics while Kafka was away.
+
+        The folders of a killed test are deleted first: its topics may be gone, with the Kafka that held them.
+        """
+        delete_folders(self.handle)
         try:
             yield
         finally:

@@ -90,7 +90,18 @@ class WholeSessions(msgspec.Struct, frozen=True):
     left_out: int
 
 
-Judged = tuple[Envelope, Verdict]
+class JudgedCopy(msgspec.Struct, frozen=True):
+    """A message as the stream's own functions see it.
+
+    Attributes:
+        envelope: Its envelope.
+        verdict: The verdict of the gate.
+        behind_us: How far its event time is behind the watermark.
+    """
+
+    envelope: Envelope
+    verdict: Verdict
+    behind_us: int
 
 
 def keep_whole_sessions(compiled: CompiledStream, topic: str, messages: Sequence[CopiedMessage]) -> WholeSessions:
@@ -106,10 +117,10 @@ def keep_whole_sessions(compiled: CompiledStream, topic: str, messages: Sequence
     for message, judged in zip(messages, _judge_laps(compiled, topic, messages, laps=1, joined=True), strict=True):
         if judged is None:
             continue  # undecodable: which sessions it belongs to is unknown
-        envelope, verdict = judged
-        if verdict.judgement in _BROKEN:
-            broken.add(envelope.session)
-        if verdict.judgement in _READ and envelope.session not in broken:
+        judgement, session = judged.verdict.judgement, judged.envelope.session
+        if judgement in _BROKEN:
+            broken.add(session)
+        if judgement in _READ and session not in broken:
             kept.append(message)
     return WholeSessions(tuple(kept), len(messages) - len(kept))
 
@@ -135,12 +146,15 @@ def _is_repeatable(compiled: CompiledStream, topic: str, messages: Sequence[Copi
     judged = list(_judge_laps(compiled, topic, messages, laps=2, renames=renames))
     first, second = judged[: len(messages)], judged[len(messages) :]
     sessions: dict[str, str] = {}
+    behind_us = max((each.behind_us for each in first if each is not None), default=0)
     for before, after in zip(first, second, strict=True):
         if before is None or after is None:
             return False
-        (envelope, verdict), (again, judgement) = before, after
+        envelope, again = before.envelope, after.envelope
+        if compiled.arms_timers and after.behind_us > behind_us:
+            return False  # its timers would be due at once
         if (
-            verdict.judgement is not judgement.judgement
+            before.verdict.judgement is not after.verdict.judgement
             or sessions.setdefault(envelope.session, again.session) != again.session
         ):
             return False
@@ -160,7 +174,7 @@ def _judge_laps(
     laps: int,
     renames: bool = False,
     joined: bool = False,
-) -> Iterator[Judged | None]:
+) -> Iterator[JudgedCopy | None]:
     """Envelope and verdict of each message of each lap; None for one that has no envelope."""
     clock = PartitionTime()
     gate = compiled.gate_for(0, clock, spread=True, joined=joined)
@@ -173,8 +187,9 @@ def _judge_laps(
             if envelope is None:
                 yield None
                 continue
-            clock.advance(find_event_time(envelope, record))
-            yield envelope, _check(gate.check, states, envelope, record)
+            time_us = find_event_time(envelope, record)
+            clock.advance(time_us)
+            yield JudgedCopy(envelope, _check(gate.check, states, envelope, record), clock.watermark_us - time_us)
 
 
 def _check(

@@ -30,7 +30,12 @@ from lockstep.settings import KafkaSettings
 
 TICK_SECONDS = 0.005
 FLUSH_SECONDS_MAX = 60.0
-SETTINGS = {"enable.idempotence": True, "linger.ms": 2, "queue.buffering.max.messages": 200_000}
+SETTINGS = {
+    "enable.idempotence": True,
+    "linger.ms": 2,
+    "queue.buffering.max.messages": 200_000,
+    "message.max.bytes": 128_000_000,  # the copied topic has taken it already
+}
 ORDER, READY, GO, SENT, TIMES = "send.msgpack", "ready", "go", "sent.json", "times.npz"
 
 
@@ -87,18 +92,28 @@ class SentReport(msgspec.Struct, frozen=True):
 class Lane:
     """One partition: how far it is, and when each of its messages was sent."""
 
-    def __init__(self, order: PartitionOrder, seconds: float, *, renames_keys: bool) -> None:
-        self.order, self.sent = order, 0
+    def __init__(self, order: PartitionOrder, seconds: float, *, renames_keys: bool, phase: float = 0.0) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            order: What to send.
+            seconds: Duration.
+            renames_keys: Whether each lap has another key.
+            phase: How much earlier than at the end of its interval a message is due, in intervals.
+        """
+        self.order, self.sent, self._phase = order, 0, phase
         self.times_ms: npt.NDArray[np.int64] = np.zeros(order.count, dtype=np.int64)
         self._pace, self._renames = order.count / seconds, renames_keys
 
     def count_due(self, passed_seconds: float) -> int:
         """Messages that should have been sent by now."""
-        return min(self.order.count, int(passed_seconds * self._pace))
+        return min(self.order.count, int(passed_seconds * self._pace + self._phase))
 
     def get_behind_seconds(self, passed_seconds: float) -> float:
         """How far it is behind its pace."""
-        return passed_seconds - self.sent / self._pace if self.sent < self.order.count else 0.0
+        if self.sent == self.order.count:
+            return 0.0
+        return max(0.0, passed_seconds - (self.sent + 1 - self._phase) / self._pace)
 
     def send_next(self, producer: Producer, delivered: Callable[[KafkaError | None, Message], None]) -> bool:
         """Pass the next message to the client; False while its queue is full."""
@@ -121,6 +136,20 @@ class Lane:
         self.times_ms[self.sent] = now_ms
         self.sent += 1
         return True
+
+
+def open_producer(settings: KafkaSettings) -> Producer:
+    """The client of a load test."""
+    return Producer({**with_secrets(make_producer_configuration(settings)), **SETTINGS})
+
+
+def make_lanes(order: SendOrder) -> list[Lane]:
+    """The lanes of an order, one behind the other: many slow ones in step would send all at once."""
+    wanted = [each for each in order.partitions if each.count]
+    return [
+        Lane(each, order.seconds, renames_keys=order.renames_keys, phase=number / len(wanted))
+        for number, each in enumerate(wanted)
+    ]
 
 
 def send(producer: Producer, lanes: list[Lane], seconds: float, done: threading.Event) -> SentReport:
@@ -157,9 +186,8 @@ def main() -> None:
     folder, done = Path(sys.argv[1]), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())
     order = msgspec.msgpack.decode((folder / ORDER).read_bytes(), type=SendOrder)
-    lanes = [Lane(each, order.seconds, renames_keys=order.renames_keys) for each in order.partitions if each.count]
-    settings = KafkaSettings.model_validate_json(order.kafka)
-    producer = Producer({**with_secrets(make_producer_configuration(settings)), **SETTINGS})
+    lanes = make_lanes(order)
+    producer = open_producer(KafkaSettings.model_validate_json(order.kafka))
     (folder / READY).touch()
     while not (folder / GO).exists() and not done.is_set():
         time.sleep(TICK_SECONDS)

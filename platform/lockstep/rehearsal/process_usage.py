@@ -65,6 +65,11 @@ class TreeMeter(threading.Thread):
         while not self._done.wait(SAMPLE_SECONDS):
             self._look()
 
+    def restart(self) -> None:
+        """Count CPU time and duration from now on."""
+        self._look()
+        self._before, self._began = dict(self._now), time.monotonic()
+
     def finish(self) -> TreeUsage:
         """Take a last sample, and return the usage."""
         self._done.set()

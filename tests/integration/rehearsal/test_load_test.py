@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ from lockstep.rehearsal.copied_topics import PREFIX, create_copies, find_leftove
 from lockstep.rehearsal.load_plan import Laps, Limit, LoadTestRefused
 from lockstep.rehearsal.load_report import make_page
 from lockstep.rehearsal.load_test import LoadTest, delete_leftovers, hold_test_lock, make_tested, prepare_load_test
+from lockstep.rehearsal.message_copy import CopiedMessage
+from lockstep.rehearsal.paced_producer import PartitionOrder, SendOrder, make_lanes, open_producer, send
 from lockstep.table import delta_log
 from tests.support.adding_stream import POISON
 from tests.support.feed import session, update
@@ -47,6 +50,7 @@ def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(quick: LocalR
     before = quick.handle.view.ends
     test = prepared(quick)
     assert (test.plan.laps, test.plan.partitions, test.plan.sample_messages) == (Laps.NEW_KEYS, 2, 42)
+    (test.scratch / "stage-1" / "tables").mkdir(parents=True)  # of a killed one whose topics are gone
     result = test.run(lambda _: None)
     (stage,) = result.stages
     assert (stage.failure, stage.proof) == ("", "proven")
@@ -76,6 +80,15 @@ def test_topics_of_another_load_test_are_named_and_removed_on_request(quick: Loc
     assert topics_of(quick) == (left,)
     assert delete_leftovers(quick.handle) == (left,)
     assert topics_of(quick) == ()
+
+
+def test_copies_take_messages_larger_than_the_brokers_do_by_default(quick: LocalRuns) -> None:
+    large, copy = CopiedMessage(b"k", bytes(3_000_000)), f"{PREFIX}.{quick.stream.name}.1.large"
+    create_copies(quick.handle.admin, quick.stream.name, {copy: 1}, 30.0, message_bytes_max=large.size)
+    order = SendOrder("{}", 0.1, renames_keys=True, partitions=(PartitionOrder(copy, 0, 2, (large,)),))
+    sent = send(open_producer(quick.settings.kafka), make_lanes(order), order.seconds, threading.Event())
+    assert (sent.messages, sent.failure) == (2, "")
+    assert delete_leftovers(quick.handle) == (copy,)
 
 
 def test_two_load_tests_of_a_stream_exclude_each_other(quick: LocalRuns) -> None:

@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def _own_signals() -> Iterator[None]:
-    """Those that a start sets are of a process that ends after it."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("_own_signals")
+@pytest.mark.usefixtures("own_signals")
 def test_an_interrupted_start_ends_what_was_started_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 60.0
 def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatform]:
     """A platform without Kafka, whose servers are started again at once."""
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(local_platform, "KEEP_SECONDS", 0.1)
+    monkeypatch.setattr(local_platform, "KEEP_SECONDS", 0.001)
     made, over = LocalPlatform(tmp_path, tmp_path), threading.Event()
     keeper = threading.Thread(target=keep_servers, args=(made, over))
     first = [made.start(name, SLEEP) for name in ("web", "feed")]

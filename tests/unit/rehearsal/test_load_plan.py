@@ -7,6 +7,7 @@ import pytest
 
 from lockstep.rehearsal.load_plan import (
     STAGE_BYTES_MAX,
+    STAGE_MESSAGES_MIN,
     Laps,
     Limit,
     Load,
@@ -17,6 +18,7 @@ from lockstep.rehearsal.load_plan import (
     find_sustainable,
     parse_rates,
     plan_stages,
+    share_messages,
 )
 
 PARTS = (SamplePart("a", 0, 0.75, 1_000, 100_000), SamplePart("b", 1, 0.25, 400, 80_000))
@@ -88,6 +90,27 @@ def test_a_stage_of_too_many_bytes_is_refused_before_it_begins() -> None:
     per_second = STAGE_BYTES_MAX // 60 // 120
     with pytest.raises(LoadTestRefused, match=r"more than 2 GB") as refused:
         plan_stages("books", parse_rates("books", f"{per_second}/s"), 0.0, PARTS, Laps.NEW_KEYS, 60.0)
+    assert "--minutes" in refused.value.next_step
+
+
+def test_messages_are_divided_by_share_and_none_is_lost() -> None:
+    assert share_messages(4, [0.5, 0.25, 0.25]) == (2, 1, 1)
+    assert share_messages(60, [1 / 60] * 60) == (1,) * 60
+    assert sum(share_messages(160, [1 / 62] * 62)) == 160
+    assert set(share_messages(160, [1 / 62] * 62)) == {2, 3}
+
+
+def test_a_stage_sends_all_of_its_rate_however_many_partitions_share_it() -> None:
+    parts = [SamplePart("wide", number, 1 / 60, 10, 1_000) for number in range(60)]
+    (stage,) = plan_stages("books", parse_rates("books", "20/s"), 0.0, parts, Laps.NEW_KEYS, 8.0)
+    assert (stage.messages, stage.size) == (160, 16_000)
+
+
+def test_a_stage_of_too_few_messages_is_refused() -> None:
+    few = f"{STAGE_MESSAGES_MIN - 1} messages, fewer than {STAGE_MESSAGES_MIN}"
+    rate = parse_rates("books", f"{(STAGE_MESSAGES_MIN - 1) / 10}/s")
+    with pytest.raises(LoadTestRefused, match=few) as refused:
+        plan_stages("books", rate, 0.0, PARTS, Laps.NEW_KEYS, 10.0)
     assert "--minutes" in refused.value.next_step
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -29,6 +29,7 @@ from lockstep.rehearsal.load_plan import Laps
 from lockstep.rehearsal.message_copy import CopiedMessage, choose_laps, keep_whole_sessions, name_lap_key
 from tests.support.adding_stream import Adding, Snapshot, Update, adding
 from tests.support.feed import session, snapshot, update
+from tests.support.window_folds import Prompt, Value, a_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,6 +106,15 @@ def test_sessions_of_the_key_get_new_keys() -> None:
 
 def test_sessions_that_are_elsewhere_are_repeated_where_the_class_accepts_that() -> None:
     assert laps_of(in_payload(Strict(evidence=LogOnly())), copies("k", *session(3))) is Laps.SAME_SESSIONS
+
+
+def test_event_times_whose_timers_would_be_due_at_once_are_sent_once() -> None:
+    ordered = Ordered(session_start=SessionStart.FIRST_MESSAGE)
+    messages = [CopiedMessage(b"k", msgspec.json.encode(Value(t=second, v=1))) for second in range(100)]
+    windows = cast("AnyStream", a_stream(Prompt(), ordered))
+    assert laps_of(windows, messages) is Laps.ONCE
+    steady = [CopiedMessage(b"k", msgspec.json.encode(Value(t=1, v=1)))] * 3
+    assert laps_of(windows, steady) is Laps.NEW_KEYS
 
 
 def test_what_the_class_refuses_or_drops_the_second_time_is_sent_once() -> None:
