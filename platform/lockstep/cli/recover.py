@@ -59,7 +59,9 @@ def rewind(  # an option a question
             "TOPIC/PARTITION@OFFSET: the last batch before that message."
         ),
     ],
-    why: Annotated[str, typer.Option(callback=require_reason, help="Reason, stored in the ledger and shown.")],
+    why: Annotated[
+        str | None, typer.Option(callback=require_reason, help="Reason, stored in the ledger; not for --plan.")
+    ] = None,
     *,
     accept_expired: Annotated[
         bool, typer.Option("--accept-expired", help="Lose rows whose messages Kafka no longer has.")
@@ -78,6 +80,8 @@ def rewind(  # an option a question
     if plan:
         print_answer(plan_rewind(handle, to), _rewind_plan, as_json=as_json)
         return
+    if why is None:
+        raise typer.BadParameter("name the reason; the ledger keeps it", param_hint="--why")
     done = rewind_stream(handle, to, who=getpass.getuser(), why=why, accept_expired=accept_expired)
     print_answer(done, _rewound, as_json=as_json)
 

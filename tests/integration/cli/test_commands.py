@@ -505,6 +505,13 @@ def test_a_line_break_in_a_session_or_a_text_is_shown_escaped_in_its_row(fresh: 
     assert group["session"] == "a\nb\x1b[2J"
 
 
+def test_the_plan_of_a_rewind_needs_no_reason_and_the_rewind_does(platform: Platform) -> None:
+    planned = platform.call("rewind", "adding", "--to", "0", "--plan", "--json")
+    assert planned.exit_code == 0, planned.output
+    without = platform.call("rewind", "adding", "--to", "0")
+    assert (without.exit_code, "--why" in without.stderr) == (2, True)
+
+
 def test_a_query_plan_keeps_its_lines(platform: Platform) -> None:
     said = platform.call("query", "EXPLAIN SELECT 1 FROM adding").stdout.splitlines()
     assert said[0] == "logical_plan:"
