@@ -44,6 +44,8 @@ compaction = "10 * * * *"
 ```
 
 A table in one variable is JSON: `LOCKSTEP_KAFKA__OPTIONS='{"client.id": "lockstep"}'`.
+
+A secret is a reference to the place of its value: `file:` and an absolute path, or `env:` and the name of a variable. Each process that connects reads it there; a value that is written out is refused ([security.md](security.md)).
 """  # noqa: E501  # a line of the page is a paragraph
 OF_THE_MACHINE = {"spark.master": "local[CORES,3]", "local_root": "$TMPDIR/lockstep"}
 """Defaults that differ between machines."""
