@@ -38,6 +38,7 @@ from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.row_encoder import PartitionRun as RunOfRows
 from lockstep.table.row_encoder import Provenance, RowsBuilder
+from lockstep.table.written_by import WrittenBy
 
 HOUR, DAY = 3600.0, 86400.0
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -122,14 +123,6 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, int]
     cpu_seconds: dict[str, float]
     memory_bytes: dict[str, int]
-
-    def find_cpu_seconds(self, operation: str) -> float:
-        """CPU time of an operation."""
-        return self.cpu_seconds[operation]
-
-    def find_memory_bytes(self, operation: str) -> float:
-        """Memory of an operation."""
-        return self.memory_bytes[operation]
 
     @property
     def metadata_bytes(self) -> int:
@@ -259,7 +252,7 @@ class _Soak:
         hour = choose_commit_hour(
             datetime.fromtimestamp(self._clock.now, UTC).strftime("%Y-%m-%dT%H"), head.hour, head.closed_hour
         )
-        file = self._file(hour)
+        file = self._file(hour, WrittenBy(head.generation, head.epoch, head.batch + 1))
 
         def rows_of(stamp: LedgerStamp, full: bool) -> list[LedgerRow]:  # noqa: FBT001  # the committer's own
             del full
@@ -282,7 +275,7 @@ class _Soak:
             watermark=now,
         )
 
-    def _file(self, hour: str) -> DataFile:
+    def _file(self, hour: str, written_by: WrittenBy) -> DataFile:
         count = self._growth.partitions
         runs = [RunOfRows(f"growth.{number}", f"id-of-{number}", 0, 1) for number in range(count)]
         at = [self._offset] * count
@@ -290,7 +283,7 @@ class _Soak:
         proof = Provenance(runs, at, [0] * count, ["session"] * count, at, times)
         rows = [Reading(f"sensor {number}", self._offset / 3, "C", 1) for number in range(count)]
         table = pa.Table.from_batches([BUILDER.build(rows, proof)])
-        return write_file(self._folders.table, table, prefix="rows", commit_hour=hour)
+        return write_file(self._folders.table, table, prefix=f"rows-{written_by.label}", commit_hour=hour)
 
     def measured(self, day: int) -> Day:
         """Measure the disk, and the operations of operators and sensors.
@@ -362,26 +355,20 @@ def _make_figures(days: list[Day]) -> list[Figure]:
     early, late = days[1:4] or days, days[-3:]
     history, added = last.bytes.get("ledger, compacted", 0), last.metadata_bytes - filled.metadata_bytes
     a_day = added / max(1, last.day - filled.day)
+    measured = {what: [day.cpu_seconds[what] for day in days] for what in last.cpu_seconds}
+    measured |= {f"memory of {what}": [float(day.memory_bytes[what]) for day in days] for what in last.memory_bytes}
     compared = f"days {late[0].day} to {last.day} to days {early[0].day} to {early[-1].day}"
     return [
         Figure("metadata on disk at the end, all but rows and state", last.metadata_bytes / 1e6, "MB"),
         Figure(f"metadata a day, day {filled.day} to day {last.day}", a_day / 1e6, "MB", METADATA_A_DAY_MAX_MB),
         Figure("of these the ledger's compacted hours, which are kept permanently", history / 1e6, "MB"),
         *(
-            Figure(f"{what}, {compared}", _grown(late, early, Day.find_cpu_seconds, what), "", GROWTH_MAX)
-            for what in last.cpu_seconds
-        ),
-        *(
-            Figure(f"memory of {what}, {compared}", _grown(late, early, Day.find_memory_bytes, what), "", GROWTH_MAX)
-            for what in last.memory_bytes
+            Figure(f"{name}, {compared}", median(each[-3:]) / median(each[1:4] or each), "", GROWTH_MAX)
+            for name, each in measured.items()
         ),
         *(Figure(f"{what}, day {last.day}", seconds, "CPU s") for what, seconds in last.cpu_seconds.items()),
         *(Figure(f"memory of {what}, day {last.day}", size / 1e6, "MB") for what, size in last.memory_bytes.items()),
     ]
-
-
-def _grown(late: list[Day], early: list[Day], measured: Callable[[Day, str], float], what: str) -> float:
-    return median(measured(day, what) for day in late) / median(measured(day, what) for day in early)
 
 
 def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from lockstep.orchestration.table_asset import read_field_descriptions
 from lockstep.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ A secret is a reference to the place of its value: `file:` and an absolute path,
 """  # noqa: E501  # a line of the page is a paragraph
 OF_THE_MACHINE = {"spark.master": "local[CORES,3]", "local_root": "$TMPDIR/lockstep"}
 """Defaults that differ between machines."""
-_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}\S.*)*)", re.MULTILINE)
 
 
 def page() -> str:
@@ -72,13 +71,13 @@ def _intro(model: type[BaseModel]) -> Iterator[str]:
 def _table(model: type[BaseModel], prefix: str, names: list[str] | None = None) -> Iterator[str]:
     yield "| key | environment | default | meaning |"
     yield "|---|---|---|---|"
-    meanings = {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(inspect.getdoc(model) or "")}
+    meanings = read_field_descriptions(model)
     for name in names or list(model.model_fields):
         key = f"{prefix}{name}"
         default = OF_THE_MACHINE.get(key, model.model_fields[name].default)
         shown = f"`{default}`" if default not in ("", None) else "none"
         variable = f"LOCKSTEP_{key.replace('.', '__').upper()}"
-        yield f"| `{key}` | `{variable}` | {shown} | {meanings[name].replace('|', chr(92) + '|')} |"
+        yield f"| `{key}` | `{variable}` | {shown} | {meanings[name]} |"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import signal
 import sys
 import threading
@@ -876,9 +877,11 @@ def init(
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Write a new project: Dagster's definitions, jobs, sensors and settings, to which you add streams."""
+    from lockstep.operations.doctor.doctor import with_brokers
     from lockstep.operations.project import create_project
 
-    print_answer(create_project(folder, brokers), _project, as_json=as_json)
+    servers = with_brokers(load_settings_or_exit(), brokers).kafka.bootstrap_servers
+    print_answer(create_project(folder, servers), _project, as_json=as_json)
 
 
 def _project(found: CreatedProject) -> RenderableType:
@@ -886,7 +889,7 @@ def _project(found: CreatedProject) -> RenderableType:
         make_grid(("file",), ((name,) for name in found.files)),
         style_text(
             f"next: put a stream into {found.folder}/assets, name it in STREAMS of definitions.py, then there:\n"
-            f"  export DAGSTER_HOME={found.dagster_home}\n"
+            f"  export DAGSTER_HOME={shlex.quote(found.dagster_home)}\n"
             "  lockstep doctor\n"
             "  dagster dev -w workspace.yaml"
         ),

@@ -149,7 +149,8 @@ def query_sql(
         of_stream = _tables(StreamFolders(stream, root), as_of)
         notes = of_stream.notes if stream in sql else ()
         found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))
-    folder_of = {name: DerivedFolders(name, root).table for name in derived}
+    named = (name for name in derived if as_of.time is None or name in sql)
+    folder_of = {name: DerivedFolders(name, root).table for name in named}
     others = {name: _opened(folder, as_of) for name, folder in folder_of.items() if delta_log.has_log(folder)}
     return _result(msgspec.structs.replace(found, tables=found.tables | others), sql, limit)
 

@@ -131,8 +131,8 @@ def make_column_schema(row_type: type[msgspec.Struct]) -> TableSchema:
     )
 
 
-def read_field_descriptions(row_type: type[msgspec.Struct]) -> dict[str, str]:
-    """Descriptions of a row type's fields.
+def read_field_descriptions(row_type: type) -> dict[str, str]:
+    """Descriptions of the fields of a row type, or of any class.
 
     `Annotated[..., msgspec.Meta(description=...)]` counts first, then the `Attributes:` of the class's docstring.
     """

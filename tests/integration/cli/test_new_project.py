@@ -9,7 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lockstep.cli.__main__ import app
 from lockstep.errors import LockstepError
 from lockstep.operations.project import create_project
 
@@ -58,3 +60,9 @@ def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
         create_project(tmp_path, "kafka:9092")
     assert [path.name for path in tmp_path.iterdir()] == ["workspace.yaml"]
     assert mine.read_text() == "mine"
+
+
+def test_brokers_that_no_settings_take_are_refused_before_a_file_is_written(tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["init", str(tmp_path / "new"), "--brokers", 'a"b'])
+    assert (said.exit_code, "--brokers:" in said.stderr) == (1, True)
+    assert not (tmp_path / "new").exists()

@@ -31,6 +31,8 @@ from lockstep.operations.inspect.topics import TopicStatus, read_topics
 from lockstep.operations.query import AsOf, WrongQuery, query_derived, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable, StreamHandle
+from lockstep.table import delta_log
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.layout import DerivedFolders
 from tests.support import bad_inputs
 from tests.support.adding_stream import adding
@@ -290,6 +292,20 @@ def test_derived_tables_are_read_by_name_and_joined_to_their_streams(read: Read)
     assert query_derived("totals", root, AsOf(version=0), limit=1).rows == [["a"]]
     sql = "SELECT count(*) AS n, (SELECT count(*) FROM adding) FROM totals"
     assert query_sql(sql, ["adding"], root, AsOf(), limit=None, derived=["totals", "never_made"]).rows == [[2, 8]]
+
+
+def test_a_time_that_a_derived_table_does_not_know_matters_only_where_the_query_names_it(read: Read) -> None:
+    _, runs = read
+    root, before = runs.root / "tables", AsOf(time=datetime(2020, 1, 1, tzinfo=UTC))
+    folder = DerivedFolders("cleaned", root).table
+    for number in (1, 2):
+        write_deltalake(folder, pa.table({"n": [number]}), mode="append")
+    write_checkpoint(folder)
+    delta_log.make_entry_path(folder, 0).unlink()
+    sql = "SELECT count(*) FROM adding"
+    assert query_sql(sql, ["adding"], root, before, limit=None, derived=["cleaned"]).rows == [[0]]
+    with pytest.raises(LockstepError, match="are not known"):
+        query_sql("SELECT count(*) FROM cleaned", ["adding"], root, before, limit=None, derived=["cleaned"])
 
 
 @pytest.mark.parametrize("sql", ["SELECT nothing FROM adding", "SELECT * FROM nowhere", "COPY adding TO 'x.csv'", "1"])
