@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from lockstep.cron import find_cron_problem
 from lockstep.errors import SettingsError
+from lockstep.storage import OBJECT_SCHEME, make_absolute
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -38,10 +39,21 @@ def _address(value: str) -> str:
 
 def _folder(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "://" in value):
-        raise ValueError("is not the path of a folder, such as /data/lockstep; object storage has to be mounted")
+        raise ValueError("is not the path of a folder, such as /data/lockstep")
     if isinstance(value, str) and value.startswith("~"):
         raise ValueError("begins with ~, which only a shell expands; name the whole path")
     return value
+
+
+def _folder_or_prefix(value: object) -> object:
+    if isinstance(value, str) and value.startswith(f"{OBJECT_SCHEME}//"):
+        parts = PurePosixPath(value).parts
+        if len(parts) < 3 or ".." in parts:  # noqa: PLR2004  # scheme, bucket, prefix
+            raise ValueError("is not a bucket and a prefix of its own, such as s3://data/lockstep")
+        return value
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("is neither the path of a folder, such as /data/lockstep, nor s3://BUCKET/PREFIX")
+    return _folder(value)
 
 
 def _cron(value: str) -> str:
@@ -277,7 +289,7 @@ class Settings(BaseSettings):
         dagster: Retention in Dagster's database.
         health: Notification of alarms.
         schedules: When Dagster runs the maintenance of each stream.
-        table_root: Folder that holds `<stream>/table` and its side tables.
+        table_root: Folder that holds `<stream>/table` and its side tables, or `s3://BUCKET/PREFIX`.
         local_root: Folder of an executor for the local stores; may be lost at any time.
         retention_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
             The log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
@@ -300,7 +312,7 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     health: HealthSettings = HealthSettings()
     schedules: ScheduleSettings = ScheduleSettings()
-    table_root: Annotated[Path, BeforeValidator(_folder)] = Path("var/tables")
+    table_root: Annotated[Path, BeforeValidator(_folder_or_prefix)] = Path("var/tables")
     local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(ge=1)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256
@@ -343,7 +355,7 @@ def load_settings() -> Settings:
         raise SettingsError(f"settings are wrong: {problems}", next_step=_where()) from error
     except (SourceError, ValueError) as error:
         raise SettingsError(f"settings cannot be read: {error}", next_step=_where()) from error
-    roots = {"table_root": settings.table_root.absolute(), "local_root": settings.local_root.absolute()}
+    roots = {"table_root": make_absolute(settings.table_root), "local_root": settings.local_root.absolute()}
     return settings.model_copy(update=roots)
 
 

@@ -22,10 +22,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedWriter, FileIO
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import msgspec
 from typing_extensions import Buffer, override
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import SubTreeFileSystem
 
 
 class FileStatus(msgspec.Struct, frozen=True):
@@ -69,6 +73,10 @@ class PendingFile(Protocol):
 class Storage(Protocol):
     """What lockstep needs of the storage of its tables. Errors are those of Python's files (`OSError`)."""
 
+    @property
+    def poll_factor(self) -> float:
+        """By how much to lengthen the intervals at which files are written or looked for again and again."""
+
     def create(self, path: Path, content: bytes = b"") -> None:
         """Create a small file if there is none; of several processes one succeeds. A power loss may undo it.
 
@@ -108,6 +116,13 @@ class Storage(Protocol):
 
         Raises:
             FileNotFoundError: There is no such file.
+        """
+
+    def open_source(self, path: Path) -> str | pa.NativeFile:
+        """The file for Arrow's readers: its address, or an open file.
+
+        Raises:
+            FileNotFoundError: There is no such file; of an address the reader says so.
         """
 
     def list_names(self, folder: Path) -> list[str]:
@@ -171,9 +186,20 @@ class Storage(Protocol):
     def uri(self, path: Path) -> str:
         """The address of a file or folder for libraries that open it themselves."""
 
+    def open_arrow(self, folder: Path) -> SubTreeFileSystem:
+        """The files below a folder for Arrow's threads, which read without Python."""
+
+    def resolve(self, path: Path) -> Path:
+        """The only address of a file or folder: two names of one have the same."""
+
 
 class LocalStorage(Storage):
     """A folder of a file system with atomic rename, exclusive creation and fsync: see `lockstep doctor`."""
+
+    @property
+    @override
+    def poll_factor(self) -> float:
+        return 1.0
 
     @override
     def create(self, path: Path, content: bytes = b"") -> None:
@@ -215,6 +241,10 @@ class LocalStorage(Storage):
     def read_range(self, path: Path, start: int, length: int) -> bytes:
         with path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), length, start)
+
+    @override
+    def open_source(self, path: Path) -> str:
+        return str(path)
 
     @override
     def list_names(self, folder: Path) -> list[str]:
@@ -314,6 +344,16 @@ class LocalStorage(Storage):
     def uri(self, path: Path) -> str:
         return str(path)
 
+    @override
+    def open_arrow(self, folder: Path) -> SubTreeFileSystem:
+        from pyarrow.fs import LocalFileSystem, SubTreeFileSystem  # heavy; only reads of whole tables pay for it
+
+        return SubTreeFileSystem(str(folder), LocalFileSystem())
+
+    @override
+    def resolve(self, path: Path) -> Path:
+        return path.resolve()
+
 
 class _NamedFile(FileIO):
     """A file whose failed writes name it, unlike those of Python's own."""
@@ -401,10 +441,31 @@ def _sync(path: Path) -> None:
 _LOCAL: Final = LocalStorage()
 
 
+OBJECT_SCHEME: Final = "s3:"
+"""First part of an address in an object store."""
+
+
 def find_storage(path: Path) -> Storage:
-    """The storage that holds a path: local folders only, so far."""
-    del path
-    return _LOCAL
+    """The storage that holds a path.
+
+    Raises:
+        EnvironmentProblem: It is in an object store, and the environment does not configure a client.
+    """
+    if not is_in_object_store(path):
+        return _LOCAL
+    from lockstep.object_storage import open_object_storage  # an extra
+
+    return open_object_storage(path.parts[1])
+
+
+def is_in_object_store(path: Path) -> bool:
+    """Whether a path is the address of an object or of a prefix of some."""
+    return path.parts[:1] == (OBJECT_SCHEME,)
+
+
+def make_absolute(path: Path) -> Path:
+    """A path that means the same in every working folder; an address in an object store already does."""
+    return path if is_in_object_store(path) else path.absolute()
 
 
 class Scratch(msgspec.Struct, frozen=True):

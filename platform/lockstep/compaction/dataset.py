@@ -303,7 +303,7 @@ def _is_parquet(path: Path) -> bool:
 
 def _read_footer(dataset: Path, path: Path) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(find_storage(path).uri(path))
+        return pq.read_metadata(find_storage(path).open_source(path))
     except (pa.ArrowInvalid, OSError) as error:
         raise DatasetRefused(dataset, f"{path} cannot be read: {error}", "restore the file, or take it away") from error
 
@@ -317,7 +317,7 @@ def _unite_schemas(dataset: Path, files: Iterable[PlainFile]) -> pa.Schema:
     united: pa.Schema | None = None
     for file in files:
         path = dataset / file.path
-        schema = pq.read_schema(find_storage(path).uri(path)).remove_metadata()
+        schema = pq.read_schema(find_storage(path).open_source(path)).remove_metadata()
         try:
             united = schema if united is None else pa.unify_schemas([united, schema])
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -394,7 +394,7 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
     finally:
         pending.abandon()
     written, after = 0, 0
-    with pq.ParquetFile(storage.uri(target), pre_buffer=False) as parquet:
+    with pq.ParquetFile(storage.open_source(target), pre_buffer=False) as parquet:
         for number in range(parquet.num_row_groups):
             group = parquet.read_row_group(number, use_threads=False)
             written, after = written + len(group), (after + digest_rows(_to_digest(group))) % MODULUS
@@ -408,7 +408,7 @@ def _read_rows(dataset: Path, files: Iterable[PlainFile], schema: pa.Schema) -> 
     for file in files:
         path = dataset / file.path
         try:
-            with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
+            with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
                 for number in range(parquet.num_row_groups):
                     yield widen_schema(parquet.read_row_group(number, use_threads=False), schema).cast(schema)
         except (pa.ArrowInvalid, OSError) as error:

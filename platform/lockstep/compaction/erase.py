@@ -188,7 +188,7 @@ def _hash(rows: pa.Table) -> npt.NDArray[np.uint64]:
 
 def _read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     try:
-        with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
+        with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, columns=columns, use_threads=False)
     except (FileNotFoundError, pa.ArrowInvalid) as error:

@@ -228,7 +228,7 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
 
 
 def _hash_file(path: Path, schema: pa.Schema) -> U64:
-    with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
+    with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
         groups = (parquet.read_row_group(at, use_threads=False) for at in range(parquet.num_row_groups))
         return _join(_hash(rows.cast(schema)) for rows in groups)
 

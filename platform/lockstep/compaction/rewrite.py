@@ -380,7 +380,7 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
     """
     schemas = []
     for file in task.bin.files:
-        with pq.ParquetFile(find_storage(task.table).uri(task.table / file.path), pre_buffer=False) as parquet:
+        with pq.ParquetFile(find_storage(task.table).open_source(task.table / file.path), pre_buffer=False) as parquet:
             schemas.append(parquet.schema_arrow)
     try:
         united = pa.unify_schemas(schemas)
@@ -396,7 +396,7 @@ def _row_groups(path: Path, dictionaries: Sequence[str] = (), *, is_small: bool 
         with (
             pq.ParquetFile(pa.BufferReader(storage.read(path)), pre_buffer=False, read_dictionary=list(dictionaries))
             if is_small
-            else pq.ParquetFile(storage.uri(path), pre_buffer=False, read_dictionary=list(dictionaries))
+            else pq.ParquetFile(storage.open_source(path), pre_buffer=False, read_dictionary=list(dictionaries))
         ) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, use_threads=False)

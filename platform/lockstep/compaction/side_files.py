@@ -226,7 +226,7 @@ def _delete_unnamed(side: Path, table: DeltaTable, table_id: str, erasure: Erasu
 def _may_hold_erased(path: Path, table_id: str, erasure: Erasure) -> bool:
     """Whether a file has messages of the session, or is torn and was written by a batch before the erasure."""
     try:
-        rows = pq.ParquetFile(find_storage(path).uri(path)).read(columns=SESSION_COLUMNS)
+        rows = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=SESSION_COLUMNS)
     except FileNotFoundError:
         return False
     except (pa.ArrowException, OSError):
@@ -323,7 +323,7 @@ def _write(side: Path, files: Sequence[SideTableFile], rows: pa.Table) -> DataFi
     # As old as its newest input: its rows entered the table then, and health counts those of the last hour.
     written = msgspec.structs.replace(written, added_ms=max(file.added_ms for file in files))
     storage, path = find_storage(side), side / written.path
-    if not pq.ParquetFile(storage.uri(path)).read().cast(rows.schema).equals(rows):
+    if not pq.ParquetFile(storage.open_source(path)).read().cast(rows.schema).equals(rows):
         storage.delete(path)
         raise TableError(
             f"{path} does not hold the rows of its inputs; nothing was committed",
@@ -347,7 +347,7 @@ def _read_live(side: Path, table: DeltaTable, files: Sequence[SideTableFile]) ->
 def _read(side: Path, file: SideTableFile, columns: list[str] | None = None) -> pa.Table:
     path = side / file.path
     try:
-        found = pq.ParquetFile(find_storage(side).uri(path)).read(columns=columns)
+        found = pq.ParquetFile(find_storage(side).open_source(path)).read(columns=columns)
     except (FileNotFoundError, pa.ArrowInvalid) as error:
         raise TableError(f"{path} cannot be read: {error}", next_step="restore the file from a copy") from error
     if found.num_rows != file.rows:

@@ -134,7 +134,7 @@ def _read_rows(
     wanted = list(dict.fromkeys((*columns, *partition_by)))
     schema = pa.schema([source.schema.field(name) for name in wanted])
     try:
-        with pq.ParquetFile(find_storage(path).uri(path), pre_buffer=False) as parquet:
+        with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
             held = [name for name in wanted if name in parquet.schema_arrow.names]
             for group in range(parquet.num_row_groups):
                 rows = parquet.read_row_group(group, columns=held, use_threads=False)
@@ -169,7 +169,7 @@ class _FileSet:
         for path, (pending, writer) in self._open.items():
             writer.close()
             size = pending.finish()
-            rows = pq.read_metadata(find_storage(self._folder).uri(self._folder / path)).num_rows
+            rows = pq.read_metadata(find_storage(self._folder).open_source(self._folder / path)).num_rows
             found.append(ExportedFile(path, rows, size))
         return found
 
@@ -223,7 +223,7 @@ def _compare(staged: Path, hour: HourToExport, files: Sequence[ExportedFile], di
         raise _differs(hour, f"the log counts {hour.rows} rows, {found} were written")
     again = 0
     for file in files:
-        with pq.ParquetFile(find_storage(staged).uri(staged / file.path), pre_buffer=False) as parquet:
+        with pq.ParquetFile(find_storage(staged).open_source(staged / file.path), pre_buffer=False) as parquet:
             for group in range(parquet.num_row_groups):
                 again = (again + digest_rows(parquet.read_row_group(group, use_threads=False))) % MODULUS
     if again != digest:

@@ -515,7 +515,7 @@ def _read_side(folder: Path, shadow: Head) -> Iterator[pa.Table]:
         return
     live = pa.table(delta_log.open_delta_table(folder).get_add_actions()).column("path").to_pylist()
     for path in live:
-        rows = pq.ParquetFile(find_storage(folder).uri(folder / str(path))).read()
+        rows = pq.ParquetFile(find_storage(folder).open_source(folder / str(path))).read()
         counts = pa.array(
             [_is_counted(shadow, row) for row in rows.select(["generation", "batch"]).to_pylist()], pa.bool_()
         )

@@ -200,7 +200,7 @@ def _find_last_rows(table: Path, files: list[LiveFile]) -> dict[PartitionKey, Ro
     last: dict[PartitionKey, RowPlace] = {}
     for file in files:
         path = table / file.path
-        with pq.ParquetFile(find_storage(table).uri(path), pre_buffer=False) as parquet:
+        with pq.ParquetFile(find_storage(table).open_source(path), pre_buffer=False) as parquet:
             for group in range(parquet.num_row_groups if parquet.metadata.num_rows else 0):
                 segments = find_segments(parquet.read_row_group(group, columns=list(IDENTITY), use_threads=False))
                 for number in range(len(segments.key)):

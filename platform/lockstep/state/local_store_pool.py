@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from lockstep.state.decoded_sessions import ENTRY_BYTES, SessionCache
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreFile, StoreLock, find_whole_file
+from lockstep.storage import make_absolute
 
 BYTES_MAX = 96_000_000
 """Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as large: about
@@ -181,7 +182,7 @@ class LocalStorePool:
         self.budget = budget or MemoryBudget()
         self.decoded = decoded or SessionCache(bytes_max=0)
         boot = boot or read_boot_id()
-        stream = hashlib.blake2b(os.fsencode(durable.absolute()), digest_size=16).hexdigest()
+        stream = hashlib.blake2b(os.fsencode(make_absolute(durable)), digest_size=16).hexdigest()
         self._root = root
         self._boot = root / f"boot-{boot}" if boot else None
         self._folder = self._boot / f"v{STORE_VERSION}" / stream if self._boot else None

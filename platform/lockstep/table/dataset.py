@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.dataset as ds
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -18,5 +17,4 @@ from lockstep.table import delta_log
 
 def open_dataset(folder: Path) -> ds.Dataset:
     """The current live files of a table in a folder."""
-    at = find_storage(folder).uri(folder)
-    return delta_log.open_delta_table(folder).to_pyarrow_dataset(filesystem=SubTreeFileSystem(at, LocalFileSystem()))
+    return delta_log.open_delta_table(folder).to_pyarrow_dataset(filesystem=find_storage(folder).open_arrow(folder))

@@ -578,7 +578,7 @@ def read_statistics(table: Path, version: int) -> dict[str, str]:
     made = {at: files for at, files in list_checkpoints(table).items() if at <= version}
     base, found = max(made, default=-1), dict[str, str]()
     for path in made.get(base, ()):
-        added = pq.ParquetFile(find_storage(path).uri(path)).read(columns=["add"])["add"].to_pylist()
+        added = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=["add"])["add"].to_pylist()
         found |= {each["path"]: each["stats"] for each in added if each is not None and each["stats"] is not None}
     for at in range(base + 1, version + 1):
         lines = decode_json_lines(find_storage(table).read(make_entry_path(table, at)), _AddLine)

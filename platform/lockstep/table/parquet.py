@@ -441,7 +441,7 @@ class DataFileWriter:
     def _statistics(self) -> str:
         if self._counted_only:
             return msgspec.json.encode({"numRecords": self._rows}).decode()
-        metadata = pq.read_metadata(self._storage.uri(self._full))
+        metadata = pq.read_metadata(self._storage.open_source(self._full))
         return compute_file_statistics(metadata, self._schema, self._seen)
 
     def abandon(self) -> None:

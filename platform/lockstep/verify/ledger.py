@@ -1,7 +1,7 @@
 """Ledger, commits and side files as stored.
 
-The proof opens files itself, not through `lockstep.storage`: it must not share the readers of what it proves. Another
-kind of storage needs a second reader here, too.
+The proof opens files itself (`verify.files`), not through `lockstep.storage`: it must not share the readers of what it
+proves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import cast, overload
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from typing_extensions import override
@@ -28,6 +27,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import read_verified
 from lockstep.table.layout import StreamFolders
+from lockstep.verify.files import find_size, open_parquet, open_table
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, Numbers, PartitionRows, RowSpool
 
@@ -460,7 +460,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
     """
     try:
         base = OutputLog(folders.table).base()  # 1
-        table = DeltaTable(folders.table, version=base.version)
+        table = open_table(folders.table, version=base.version)
         data_files = list(_live(table).values())
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
         late = _side(folders.late) if delta_log.has_log(folders.late) else None
@@ -508,7 +508,7 @@ def _absent(table: DeltaTable) -> dict[str, int]:
 
 
 def _side(folder: Path) -> SideTable:
-    table = DeltaTable(folder)
+    table = open_table(folder)
     return SideTable(folder.name, folder, _live(table), table.transaction_version(delta_log.BATCH) or 0)
 
 
@@ -542,7 +542,7 @@ def _name(found: NamedFile, entry: delta_log.LogEntry | None) -> None:
 
 def _later(table: Path, version: int) -> Iterator[int]:
     at = version + 1
-    while delta_log.make_entry_path(table, at).exists():
+    while find_size(delta_log.make_entry_path(table, at)) is not None:
         yield at
         at += 1
 
@@ -620,7 +620,7 @@ def _find_parts(
 
 def _read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a file, a row group at a time."""
-    with pq.ParquetFile(path, pre_buffer=False) as parquet:
+    with open_parquet(path) as parquet:
         for group in range(parquet.num_row_groups):
             yield parquet.read_row_group(group, columns=columns, use_threads=False)
 
@@ -725,12 +725,12 @@ def _foreign_parts(side: SideTable, path: str, first_known: int, violations: Vio
 def _is_whole(side: SideTable, batch: int, file: SideFile, violations: Violations) -> bool:
     """Whether a file that a commit names can be read, whether the side table has it or not; compares its size."""
     path = side.folder / file.path
-    batches, live = _read_batches(path), side.files.get(file.path)
-    if batches is None:
-        found = "unreadable" if path.exists() else "no such file"
+    batches, live, size = _read_batches(path), side.files.get(file.path), find_size(path)
+    if batches is None or size is None:
+        found = "no such file" if size is None else "unreadable"
         violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
         return False
-    sizes = {path.stat().st_size} | ({live.size} if live is not None else set())
+    sizes = {size} | ({live.size} if live is not None else set())
     counts = {len(batches)} | ({live.rows} if live is not None else set())
     if sizes != {file.size} or counts != {file.rows}:
         found = f"{sorted(sizes)} bytes, {sorted(counts)} rows"
@@ -760,11 +760,12 @@ def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFil
     required = declared.keys() - _absent(table)
     for file in files:
         path = folder / file.path
-        found = f"{path.stat().st_size} bytes" if path.exists() else "no such file"
+        size = find_size(path)
+        found = "no such file" if size is None else f"{size} bytes"
         if found != f"{file.size} bytes":
             violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", found)
-        if path.exists():
-            held = {field.name: field.type for field in to_delta(pq.read_schema(path)).fields}
+        if size is not None:
+            held = {field.name: field.type for field in to_delta(open_parquet(path).schema_arrow).fields}
             for name in sorted(required - held.keys() | {name for name in held if held[name] != declared.get(name)}):
                 expected = f"{file.path}: {name}, {_describe_column(declared.get(name))}"
                 violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, expected, _describe_column(held.get(name)))

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lockstep.declare.lookup import Lookup, LookupRows, bind_lookups
+from lockstep.verify.files import open_table
 from lockstep.verify.ledger import LedgerRange, ReadVersion
 
 VERSIONS_KEPT = 4
@@ -141,7 +142,7 @@ def _say(lookup: Lookup[Any], read: ReadVersion, row: LedgerRange, reason: str) 
 
 
 def _open(folder: Path, read: ReadVersion) -> DeltaTable:
-    table = DeltaTable(folder, version=read.version)
+    table = open_table(folder, version=read.version)
     if (found := str(table.metadata().id)) != read.table_id:
         raise ValueError(f"the folder holds another table now, {found}, not {read.table_id}")
     return table

@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lockstep.model.table_schema import make_row_schema
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
+from lockstep.verify.files import find_size, open_parquet
 from lockstep.verify.ledger import Key, RowPosition, StoredFile
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
@@ -83,8 +83,8 @@ class TableRows:
         with ExitStack() as stack:
             writers: list[tuple[pa.ipc.RecordBatchFileWriter, int]] = []
             for file in files:
-                if (table / file.path).exists():
-                    held = pq.ParquetFile(table / file.path)
+                if find_size(table / file.path) is not None:
+                    held = open_parquet(table / file.path)
                     if not {*PLACE_COLUMNS, *ORDER_COLUMNS} <= set(held.schema_arrow.names):
                         continue
                     for batch in held.iter_batches(BATCH_ROWS):

@@ -128,7 +128,7 @@ def is_address(argument: ast.expr) -> bool:
     """An address that the storage gave, or bytes that it has read."""
     if not isinstance(argument, ast.Call) or not isinstance(argument.func, ast.Attribute):
         return False
-    return argument.func.attr in {"uri", "BufferReader"}
+    return argument.func.attr in {"uri", "open_source", "BufferReader"}
 
 
 def module_of(path: Path) -> str:

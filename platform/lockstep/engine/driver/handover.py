@@ -101,8 +101,9 @@ class Takeover(Enum):
 class _Counting:
     """Calls a function with 1, 2, 3, ... at an interval on its own thread, until closed."""
 
-    def __init__(self, name: str, write: Callable[[int], None]) -> None:
+    def __init__(self, name: str, control: Path, write: Callable[[int], None]) -> None:
         self._write, self._counter = write, 0
+        self._seconds = COUNT_SECONDS * find_storage(control).poll_factor
         self._closing, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._count, name=name, daemon=True)
 
@@ -122,7 +123,7 @@ class _Counting:
         self._thread.join()
 
     def _count(self) -> None:
-        while not self._closing.wait(COUNT_SECONDS):
+        while not self._closing.wait(self._seconds):
             with suppress(OSError):  # a disk that is full for a moment: the next count shows that this process lives
                 self.once()
 
@@ -133,7 +134,7 @@ class Heartbeat:
     def __init__(self, control: Path, epoch: int, *, never_ending: bool = False, run_id: str = "") -> None:
         self._path, self._epoch, self._control = _liveness(control, epoch), epoch, control
         self._never_ending, self._run_id, self._phase = never_ending, run_id, Phase.WRITING
-        self._counting = _Counting(f"liveness-{epoch}", self._write)
+        self._counting = _Counting(f"liveness-{epoch}", control, self._write)
 
     def __enter__(self) -> Self:
         self._counting.once()
@@ -172,6 +173,7 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     path, process = _run_liveness(control, run_id), read_this_process()
     counting = _Counting(
         f"run-{run_id[:8]}",
+        control,
         lambda counter: find_storage(path).replace(path, msgspec.json.encode(RunHeartbeat(counter, process))),
     )
     with suppress(OSError):  # the run itself reports the disk error
@@ -284,7 +286,7 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
             return Takeover.SILENT
         if now.phase is Phase.DRAINING and clock - counted > POLLS * POLL_SECONDS:
             return Takeover.DEAD
-        time.sleep(HANDOVER_POLL_SECONDS)
+        time.sleep(HANDOVER_POLL_SECONDS * find_storage(control).poll_factor)
     find_storage(control).delete(_request(control, epoch))
     return Takeover.SILENT
 

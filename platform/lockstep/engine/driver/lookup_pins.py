@@ -40,7 +40,7 @@ def find_newest_version(lookup: Lookup[Any], folders: StreamFolders) -> LookupVe
         LookupUnusable: As of `find_newest_versions`.
     """
     table, own = lookup.find_table(folders.root), folders.table.parent
-    if table.resolve().is_relative_to(own.resolve()):
+    if find_storage(table).resolve(table).is_relative_to(find_storage(own).resolve(own)):
         problem = "is a table of the stream itself, which a batch cannot read before it is committed"
         raise LookupUnusable(lookup.name, table, None, problem, "correct Lookup.path")
     (version,) = LookupPins((lookup,), folders.root).pin(0)

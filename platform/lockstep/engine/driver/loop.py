@@ -52,6 +52,7 @@ from lockstep.kafka.admin import Place, Topic
 from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
+from lockstep.storage import find_storage
 from lockstep.table.commit import BatchCommit, HourClosed
 from lockstep.table.delta_log import Head
 
@@ -573,7 +574,7 @@ def _wait_for_next_batch(
         left = due - time.monotonic()
         if left <= 0:
             return None
-        context.stop.wait(min(left, POLL_SECONDS))
+        context.stop.wait(min(left, POLL_SECONDS * find_storage(context.folders.table).poll_factor))
 
 
 def _is_stop_asked(context: RunContext, claimed: WriterClaim) -> bool:

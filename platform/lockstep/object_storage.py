@@ -1,0 +1,326 @@
+"""Tables in an object store that speaks S3's protocol: the table root is `s3://BUCKET/PREFIX`.
+
+An address is a path as any other, whose first part is `s3:` and whose second one is the bucket: `Path` makes one slash
+of two. Credentials, region and endpoint come from the process's environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
+`AWS_ENDPOINT_URL`, a web identity, the machine's role), where delta-rs and Spark look for them, too.
+
+The store must refuse to create an object that exists (If-None-Match): commits rest on it, and `lockstep doctor` tries
+it. An object is whole or absent, and what the store has acknowledged lasts, so there is nothing to sync.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+from urllib.parse import urlsplit
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+from pyarrow.fs import S3FileSystem, SubTreeFileSystem
+from typing_extensions import override
+
+from lockstep.errors import EnvironmentProblem
+from lockstep.storage import FileStatus, NotWritten, PendingFile, Storage
+
+READ_WHOLE_BYTES = 8 * 1024 * 1024
+"""Smaller files are read by one request; of larger ones a reader fetches what it needs."""
+RETRIES_MAX, RETRY_SECONDS, REQUEST_SECONDS = 4, 30, 30
+"""Limits of one operation: a batch that waits for longer is tried again by the run."""
+
+
+class NoObjectStorage(EnvironmentProblem):
+    """An operation needs what an object store does not have: renaming a folder, links or locks."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{to_uri(path)} is in an object store, which cannot {what}",
+            next_step="name a folder of a file system for this operation; docs/object-stores.md lists what an object "
+            "store serves",
+        )
+
+
+def to_uri(path: Path) -> str:
+    """The address as other programs know it: `s3://bucket/key`."""
+    return f"s3://{'/'.join(path.parts[1:])}"
+
+
+class ObjectStorage(Storage):
+    """The objects of a bucket as files; folders are prefixes of their keys."""
+
+    def __init__(self, bucket: str) -> None:
+        """Prepare a client; no request is sent.
+
+        Args:
+            bucket: Name of the bucket.
+        """
+        retries: Any = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}  # options replace those of the environment
+        client: Any = {"timeout": f"{REQUEST_SECONDS}s", "allow_http": plain}
+        self._store = S3Store(bucket, retry_config=retries, client_options=client)
+
+    @property
+    @override
+    def poll_factor(self) -> float:
+        return 5.0  # a request costs money, and a counter that stands for three seconds is that of a dead process
+
+    @override
+    def create(self, path: Path, content: bytes = b"") -> None:
+        with _as_os_error(path):
+            obstore.put(self._store, _key(path), content, mode="create", use_multipart=False)
+
+    @override
+    def create_whole(self, path: Path, content: bytes) -> None:
+        try:
+            self.create(path, content)
+        except PermissionError as error:
+            raise NotWritten(error.errno, error.strerror, to_uri(path)) from error
+
+    @override
+    def replace(self, path: Path, content: bytes) -> None:
+        with _as_os_error(path):
+            obstore.put(self._store, _key(path), content, use_multipart=False)
+
+    @override
+    def open_pending(self, path: Path) -> PendingObject:
+        return PendingObject(self._store, path)
+
+    @override
+    def read(self, path: Path) -> bytes:
+        with _as_os_error(path):
+            return bytes(obstore.get(self._store, _key(path)).bytes())
+
+    @override
+    def read_range(self, path: Path, start: int, length: int) -> bytes:
+        if not length:
+            return b""
+        with _as_os_error(path):
+            try:
+                return bytes(obstore.get_range(self._store, _key(path), start=start, length=length))
+            except BaseError:
+                size = obstore.head(self._store, _key(path))["size"]
+                if start < size:
+                    raise
+                return b""
+
+    @override
+    def open_source(self, path: Path) -> pa.NativeFile:
+        with _as_os_error(path):
+            if obstore.head(self._store, _key(path))["size"] <= READ_WHOLE_BYTES:
+                return pa.BufferReader(self.read(path))
+            return pa.PythonFile(cast("Any", obstore.open_reader(self._store, _key(path))), mode="r")
+
+    @override
+    def list_names(self, folder: Path) -> list[str]:
+        with _as_os_error(folder):
+            found = obstore.list_with_delimiter(self._store, _prefix(folder))
+        below = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+        return [key.rpartition("/")[2] for key in below]
+
+    @override
+    def find_files(self, folder: Path, pattern: str) -> list[Path]:
+        if "/" not in pattern:
+            matches = _compile(pattern).fullmatch
+            with _as_os_error(folder):
+                objects = obstore.list_with_delimiter(self._store, _prefix(folder))["objects"]
+            names = (each["path"].rpartition("/")[2] for each in objects)
+            return sorted(folder / name for name in names if matches(name))
+        matches = _compile(pattern).fullmatch
+        return sorted(folder / name for name, _ in self.walk_files(folder) if matches(name))
+
+    @override
+    def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
+        prefix = _prefix(folder)
+        with _as_os_error(folder):
+            for chunk in obstore.list(self._store, prefix):
+                for each in chunk:
+                    yield each["path"].removeprefix(prefix), _to_status(each)
+
+    @override
+    def get_status(self, path: Path) -> FileStatus | None:
+        try:
+            with _as_os_error(path):
+                return _to_status(obstore.head(self._store, _key(path)))
+        except FileNotFoundError:
+            return None
+
+    @override
+    def exists(self, path: Path) -> bool:
+        return self.get_status(path) is not None or next(self.walk_files(path), None) is not None
+
+    @override
+    def delete(self, path: Path) -> int | None:
+        found = self.get_status(path)
+        if found is None:
+            return None
+        with _as_os_error(path):
+            obstore.delete(self._store, _key(path))
+        return found.size
+
+    @override
+    def delete_folder(self, folder: Path) -> None:
+        with _as_os_error(folder):
+            for chunk in obstore.list(self._store, _prefix(folder)):
+                obstore.delete(self._store, [each["path"] for each in chunk])
+
+    @override
+    def move(self, path: Path, target: Path) -> None:
+        with _as_os_error(path):
+            if self.get_status(path) is None and next(self.walk_files(path), None) is not None:
+                raise NoObjectStorage(path, "rename a folder at once")
+            obstore.copy(self._store, _key(path), _key(target))
+            obstore.delete(self._store, _key(path))
+
+    @override
+    def copy(self, path: Path, target: Path) -> None:
+        with _as_os_error(path):
+            obstore.copy(self._store, _key(path), _key(target))
+
+    @override
+    def point(self, pointer: Path, target: Path) -> None:
+        raise NoObjectStorage(pointer, "let a name stand for a folder")
+
+    @override
+    def read_pointer(self, pointer: Path) -> Path | None:
+        raise NoObjectStorage(pointer, "let a name stand for a folder")
+
+    @override
+    def sync(self, path: Path) -> None:
+        if self.get_status(path) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", to_uri(path))
+
+    @override
+    def make_folder(self, folder: Path) -> None:
+        """Nothing: a folder is there when an object is in it."""
+
+    @override
+    def lock(self, path: Path) -> AbstractContextManager[None]:
+        raise NoObjectStorage(path, "lock a file")
+
+    @override
+    def uri(self, path: Path) -> str:
+        return to_uri(path)
+
+    @override
+    def open_arrow(self, folder: Path) -> SubTreeFileSystem:
+        return SubTreeFileSystem("/".join(folder.parts[1:]), make_arrow_client())
+
+    @override
+    def resolve(self, path: Path) -> Path:
+        return path
+
+
+def make_arrow_client() -> S3FileSystem:
+    """Arrow's own client, configured by the same variables."""
+    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
+    return S3FileSystem(
+        endpoint_override=endpoint.netloc or None,
+        scheme="http" if endpoint.scheme == "http" else "https",
+        region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+    )
+
+
+class PendingObject(PendingFile):
+    """An object whose bytes wait on the local disk: it is uploaded when all of them are there."""
+
+    def __init__(self, store: S3Store, path: Path) -> None:
+        """Create the local file.
+
+        Args:
+            store: Where it is uploaded.
+            path: Address of the object.
+        """
+        self._store, self._path = store, path
+        self._sink = cast("BinaryIO", tempfile.TemporaryFile(prefix="lockstep-upload-"))  # noqa: SIM115  # closed by its owner
+
+    @property
+    @override
+    def sink(self) -> BinaryIO:
+        return self._sink
+
+    @property
+    @override
+    def is_open(self) -> bool:
+        return not self._sink.closed
+
+    @override
+    def finish(self) -> int:
+        size = self._sink.tell()
+        self._sink.seek(0)
+        with _as_os_error(self._path):
+            obstore.put(self._store, _key(self._path), self._sink)
+        self._sink.close()
+        return size
+
+    @override
+    def abandon(self) -> None:
+        self._sink.close()
+
+
+@cache
+def open_object_storage(bucket: str) -> ObjectStorage:
+    """The storage of a bucket, one client a process: it keeps connections open.
+
+    Raises:
+        EnvironmentProblem: The environment does not configure a client.
+    """
+    try:
+        return ObjectStorage(bucket)
+    except (BaseError, ValueError) as error:
+        raise EnvironmentProblem(
+            f"s3://{bucket} cannot be reached as the environment says: {error}",
+            next_step="set AWS_REGION, credentials and, for another store than Amazon's, AWS_ENDPOINT_URL",
+        ) from error
+
+
+def _key(path: Path) -> str:
+    return "/".join(path.parts[2:])
+
+
+def _prefix(folder: Path) -> str:
+    return f"{_key(folder)}/"
+
+
+def _to_status(meta: Any) -> FileStatus:
+    return FileStatus(meta["size"], meta["last_modified"].timestamp())
+
+
+_ANY_DEPTH: Final = "(?:[^/]+/)*"
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    """A pattern such as `*/*.parquet`, as `Path.glob` reads it."""
+    parts = [
+        _ANY_DEPTH if part == "**" else re.escape(part).replace(r"\*", "[^/]*") + "/" for part in pattern.split("/")
+    ]
+    return re.compile("".join(parts).removesuffix("/"))
+
+
+@contextmanager
+def _as_os_error(path: Path) -> Iterator[None]:
+    """Errors of the store as those of files, which name the object."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "no such object", to_uri(path)) from None
+    except AlreadyExistsError as error:
+        raise FileExistsError(errno.EEXIST, "the object exists", to_uri(path)) from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise PermissionError(errno.EACCES, _tell(error), to_uri(path)) from error
+    except BaseError as error:
+        raise OSError(errno.EIO, _tell(error), to_uri(path)) from error
+
+
+def _tell(error: BaseError) -> str:
+    """What the store said, on one line: the error lists its causes and the client's own structures."""
+    return " ".join(str(error).partition("\n\nDebug source")[0].split())
