@@ -30,28 +30,12 @@ from pyarrow.fs import S3FileSystem, SubTreeFileSystem
 from typing_extensions import override
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.storage import FileStatus, NotWritten, PendingFile, Storage
+from lockstep.storage import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage, to_uri
 
 READ_WHOLE_BYTES = 8 * 1024 * 1024
 """Smaller files are read by one request; of larger ones a reader fetches what it needs."""
-RETRIES_MAX, RETRY_SECONDS, REQUEST_SECONDS = 4, 30, 30
+RETRIES_MAX, RETRY_SECONDS, REQUEST_SECONDS = 8, 60, 30
 """Limits of one operation: a batch that waits for longer is tried again by the run."""
-
-
-class NoObjectStorage(EnvironmentProblem):
-    """An operation needs what an object store does not have: renaming a folder, links or locks."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(
-            f"{to_uri(path)} is in an object store, which cannot {what}",
-            next_step="name a folder of a file system for this operation; docs/object-stores.md lists what an object "
-            "store serves",
-        )
-
-
-def to_uri(path: Path) -> str:
-    """The address as other programs know it: `s3://bucket/key`."""
-    return f"s3://{'/'.join(path.parts[1:])}"
 
 
 class ObjectStorage(Storage):
@@ -64,7 +48,10 @@ class ObjectStorage(Storage):
             bucket: Name of the bucket.
         """
         retries: Any = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
-        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}  # options replace those of the environment
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {
+            "1",
+            "true",
+        }  # options replace those of the environment
         client: Any = {"timeout": f"{REQUEST_SECONDS}s", "allow_http": plain}
         self._store = S3Store(bucket, retry_config=retries, client_options=client)
 
@@ -176,7 +163,7 @@ class ObjectStorage(Storage):
     def move(self, path: Path, target: Path) -> None:
         with _as_os_error(path):
             if self.get_status(path) is None and next(self.walk_files(path), None) is not None:
-                raise NoObjectStorage(path, "rename a folder at once")
+                raise NeedsFileSystem(path, "rename a folder at once")
             obstore.copy(self._store, _key(path), _key(target))
             obstore.delete(self._store, _key(path))
 
@@ -187,11 +174,11 @@ class ObjectStorage(Storage):
 
     @override
     def point(self, pointer: Path, target: Path) -> None:
-        raise NoObjectStorage(pointer, "let a name stand for a folder")
+        raise NeedsFileSystem(pointer, "let a name stand for a folder")
 
     @override
     def read_pointer(self, pointer: Path) -> Path | None:
-        raise NoObjectStorage(pointer, "let a name stand for a folder")
+        raise NeedsFileSystem(pointer, "let a name stand for a folder")
 
     @override
     def sync(self, path: Path) -> None:
@@ -204,7 +191,7 @@ class ObjectStorage(Storage):
 
     @override
     def lock(self, path: Path) -> AbstractContextManager[None]:
-        raise NoObjectStorage(path, "lock a file")
+        raise NeedsFileSystem(path, "lock a file")
 
     @override
     def uri(self, path: Path) -> str:
@@ -322,5 +309,7 @@ def _as_os_error(path: Path) -> Iterator[None]:
 
 
 def _tell(error: BaseError) -> str:
-    """What the store said, on one line: the error lists its causes and the client's own structures."""
-    return " ".join(str(error).partition("\n\nDebug source")[0].split())
+    """What the store said, on one line: the error repeats the answer, an XML document, in each of its causes."""
+    text = str(error)
+    said = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
+    return ": ".join(said.groups()) if said else text.partition("\n")[0]

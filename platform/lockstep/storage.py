@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 import msgspec
 from typing_extensions import Buffer, override
 
+from lockstep.errors import EnvironmentProblem
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import SubTreeFileSystem
@@ -449,18 +451,54 @@ def find_storage(path: Path) -> Storage:
     """The storage that holds a path.
 
     Raises:
-        EnvironmentProblem: It is in an object store, and the environment does not configure a client.
+        EnvironmentProblem: It is in an object store, whose client is not installed or not configured.
     """
     if not is_in_object_store(path):
         return _LOCAL
-    from lockstep.object_storage import open_object_storage  # an extra
-
+    try:
+        from lockstep.object_storage import open_object_storage  # an extra
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblem(
+            f"{error.name} is not installed: tables in an object store need it",
+            next_step="install the extra `s3`, on each machine that runs tasks: pip install 'lockstep[s3]'",
+        ) from error
     return open_object_storage(path.parts[1])
 
 
 def is_in_object_store(path: Path) -> bool:
     """Whether a path is the address of an object or of a prefix of some."""
     return path.parts[:1] == (OBJECT_SCHEME,)
+
+
+def to_uri(path: Path) -> str:
+    """An address in an object store as other programs know it: `s3://bucket/key`."""
+    return f"s3://{'/'.join(path.parts[1:])}"
+
+
+class NeedsFileSystem(EnvironmentProblem):
+    """An operation needs what an object store does not have: to rename a folder at once, links, or locks.
+
+    Attributes:
+        path: The address in the store.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{to_uri(path)} is in an object store, which cannot {what}",
+            next_step="use a table root in a file system for this: docs/object-stores.md lists what works",
+        )
+        self.path = path
+
+
+def require_file_system(path: Path, what: str) -> None:
+    """Refuse an operation before it begins. Raises NeedsFileSystem: the path is in an object store.
+
+    Args:
+        path: Where it would write.
+        what: What it needs and object stores cannot do.
+    """
+    if is_in_object_store(path):
+        raise NeedsFileSystem(path, what)
 
 
 def make_absolute(path: Path) -> Path:

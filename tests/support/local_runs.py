@@ -63,6 +63,7 @@ class LocalRuns:
         bootstrap_servers: The broker.
         kafka: How to reach it, where the address alone does not do.
         root: Folder of tables and hot copies.
+        tables: The table root, where it is another one.
         tuning: Of all runs; what looks wrong is looked at again in a moment, not in 30 seconds.
         reports: Of all committed batches.
     """
@@ -71,20 +72,21 @@ class LocalRuns:
     bootstrap_servers: str
     root: Path
     kafka: KafkaSettings | None = None
+    tables: Path | None = None
     tuning: Tuning = QUICK
     reports: list[BatchReport] = field(default_factory=list)
 
     @property
     def folders(self) -> StreamFolders:
         """Where the tables lie."""
-        return StreamFolders(self.stream.name, self.root / "tables")
+        return StreamFolders(self.stream.name, self.tables or self.root / "tables")
 
     @property
     def settings(self) -> Settings:
         """What the runs are told of this installation."""
         return Settings(
             kafka=self.kafka or KafkaSettings(bootstrap_servers=self.bootstrap_servers),
-            table_root=self.root / "tables",
+            table_root=self.tables or self.root / "tables",
             local_root=self.root / "local",
         )
 

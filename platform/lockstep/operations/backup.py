@@ -32,7 +32,7 @@ from lockstep.operations.copies import (
 )
 from lockstep.operations.tables import open_table
 from lockstep.state.changelog import read_header
-from lockstep.storage import find_storage
+from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log, ledger, torn_entry
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import Head
@@ -360,6 +360,7 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
     if manifest.stream != folders.stream:
         step = f"lockstep restore {manifest.stream}: it keeps its name"
         raise CopyDamaged(source, f"it is the backup of stream {manifest.stream}", step)
+    require_file_system(folders.root, "rename a folder at once")
     if storage.list_names(target):
         raise _occupied(folders)
     done = CopyReport(

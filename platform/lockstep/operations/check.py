@@ -31,7 +31,7 @@ def check(stream: AnyStream, settings: Settings, folders: StreamFolders, *, full
     from pyspark.sql import SparkSession
 
     open_table(folders)
-    with start_context(settings.spark, f"lockstep check {stream.name}"):
+    with start_context(settings.spark, f"lockstep check {stream.name}", tables=settings.table_root):
         checked = check_table(stream, SparkSession.builder.getOrCreate(), folders, full=full)
     write_report(folders, target_bytes=settings.target_file_bytes)
     return checked

@@ -28,7 +28,7 @@ from lockstep.model.decoding import decode_json
 from lockstep.operations.tables import open_table
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
-from lockstep.storage import find_storage
+from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log
 from lockstep.table.commit import Base
 from lockstep.table.delta_log import Head
@@ -367,6 +367,7 @@ def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
     Raises:
         TableError: The table of a source does not match its head.
     """
+    require_file_system(root, "lock a file")
     folders, found = DerivedFolders(derived.name, root), _look(derived, root)
     return DerivedPlan(
         name=derived.name,
@@ -408,6 +409,7 @@ def run_derived(
         DeriveFailed: The query failed.
         TableError: The table of a source does not match its head; or sources changed under each attempt.
     """
+    require_file_system(root, "lock a file")
     folders, causes = DerivedFolders(derived.name, root), list[RebuildCause]()
     with _lock(folders):  # 1
         before, cause = _measure(folders.table), RebuildCause.ASKED if rebuild else None

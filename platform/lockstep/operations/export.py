@@ -30,6 +30,7 @@ from lockstep.export.dataset import (
 )
 from lockstep.export.write import HourToExport, SourceTable, write_hour
 from lockstep.operations.tables import open_table
+from lockstep.storage import require_file_system
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog
 from lockstep.table.delta_log import Head, find_head_of_batch
@@ -157,6 +158,7 @@ class _Export:
         output = open_table(folders)
         base = output.base()
         self.folder = find_folder(stream.export, folders)
+        require_file_system(self.folder, "publish a folder at once")
         self.options: ExportOptions = make_options(stream.export, stream.name, output.table_id)
         self.base = base
         self.exported = _list_hours_of(self.folder, self.options, base, folders.table)

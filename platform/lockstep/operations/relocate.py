@@ -53,7 +53,7 @@ from lockstep.operations.shadow import make_moved_rows
 from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
-from lockstep.storage import find_storage
+from lockstep.storage import find_storage, require_file_system
 from lockstep.table import ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Imported
@@ -410,6 +410,7 @@ def import_savepoint(
 
 
 def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
+    require_file_system(handle.folders.root, "rename a folder at once")
     manifest = read_export(source, handle.stream.name)
     exported = StreamFolders(manifest.stream, source / FILES)
     stored = ledger.read_ledger_file(exported.ledger, manifest.positions)

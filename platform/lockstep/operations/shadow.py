@@ -35,7 +35,7 @@ from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.settings import Settings
 from lockstep.state.relocation import RelocatedState, take_state
-from lockstep.storage import find_storage
+from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
@@ -301,6 +301,7 @@ def plan_shadow(source: StreamHandle, name: str, start: str) -> ShadowPlan:
 
 def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
     folders, head = source.folders, source.require_head()
+    require_file_system(folders.root, "rename a folder at once")
     own = try_read_head(StreamFolders(name, folders.root))
     if own is not None:
         check_empty(own)

@@ -46,7 +46,8 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 
         from lockstep.spark.session import prepare_session
 
-        properties = prepare_session(self._settings(), import_roots=import_roots)
+        tables = load_settings().table_root
+        properties = prepare_session(self._settings(), import_roots=import_roots, tables=tables)
         config = {**properties, "spark.app.name": name}
         session: SparkSession = LazyPySparkResource(spark_config=config).spark_session
         self._context = session.sparkContext

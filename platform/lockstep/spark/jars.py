@@ -47,7 +47,7 @@ def fetch_jars(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
     """Fetch jars into `folder`/jars and return that folder, without checks.
 
     Args:
-        coordinates: `organisation:artifact:version` of each jar.
+        coordinates: `organisation:artifact:version` of each jar, with `:classifier` where it has one.
         folder: An existing, empty folder that belongs to the caller.
         what: The words for progress and errors, for example `kafka jars`.
 
@@ -82,7 +82,7 @@ def _command(folder: Path) -> list[str]:
         *(str(require_java()), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),  # a start of a second
         *(f"-Divy.default.ivy.user.dir={folder}", "-cp", str(fetch_ivy_jar())),
         *("org.apache.ivy.Main", "-settings", str(folder / "settings.xml"), "-ivy", str(folder / "ivy.xml")),
-        *("-cache", str(folder / "cache"), "-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"),
+        *("-cache", str(folder / "cache"), "-retrieve", f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"),
     ]
 
 
@@ -111,7 +111,7 @@ def _reason(log: Path) -> str:
 
 def _module(coordinates: Sequence[str]) -> str:
     wanted = "\n".join(_dependency(*each.split(":")) for each in coordinates)
-    return f"""<ivy-module version="2.0">
+    return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
 <info organisation="lockstep" module="jars"/>
 <configurations><conf name="default"/></configurations>
 <dependencies>
@@ -121,9 +121,10 @@ def _module(coordinates: Sequence[str]) -> str:
 """
 
 
-def _dependency(organisation: str, artifact: str, version: str) -> str:
+def _dependency(organisation: str, artifact: str, version: str, classifier: str = "") -> str:
     named = f"org={quoteattr(organisation)} name={quoteattr(artifact)} rev={quoteattr(version)}"
-    return f'<dependency {named} transitive="false" conf="default-&gt;default"/>'
+    file = f"<artifact name={quoteattr(artifact)} m:classifier={quoteattr(classifier)}/>" if classifier else ""
+    return f'<dependency {named} transitive="false" conf="default-&gt;default">{file}</dependency>'
 
 
 def _settings(mirror: str | None) -> str:
@@ -144,10 +145,11 @@ class Jar:
     """One line of the lock.
 
     Attributes:
-        group: What loads it: `delta` (Spark) or `kafka` (the local Kafka).
+        group: What loads it: `delta` and `s3` (Spark), `kafka` (the local Kafka), `s3proxy` (an object store of tests).
         organisation: The publisher, for example `io.delta`.
         artifact: The name, for example `delta-storage`.
         version: The exact version.
+        classifier: Which of the artifact's files; empty for the main one.
         sha256: The hash of the file, in hexadecimal.
     """
 
@@ -155,17 +157,18 @@ class Jar:
     organisation: str
     artifact: str
     version: str
+    classifier: str
     sha256: str
 
     @property
     def file_name(self) -> str:
         """The name of the file in the cache."""
-        return f"{self.artifact}-{self.version}.jar"
+        return "-".join(filter(None, (self.artifact, self.version, self.classifier))) + ".jar"
 
     @property
     def coordinates(self) -> str:
-        """Organisation, artifact and version, as Maven writes them."""
-        return f"{self.organisation}:{self.artifact}:{self.version}"
+        """Organisation, artifact, version and any classifier."""
+        return ":".join(filter(None, (self.organisation, self.artifact, self.version, self.classifier)))
 
 
 def resolve_jars(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
@@ -175,7 +178,7 @@ def resolve_jars(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
     another process was faster, its folder stays. 5. Check the files that a JVM is about to load.
 
     Args:
-        group: `delta` or `kafka`.
+        group: A group of the list.
         lock: The list of jars.
 
     Raises:
@@ -255,8 +258,8 @@ def renew_lock(lock: Path = LOCK) -> None:
 
 
 def _jar(group: str, coordinates: str, sha256: str) -> Jar:
-    organisation, artifact, version = coordinates.split(":")
-    return Jar(group, organisation, artifact, version, sha256)
+    organisation, artifact, version, *classifier = coordinates.split(":")
+    return Jar(group, organisation, artifact, version, "".join(classifier), sha256)
 
 
 def _publish(fetched: Path, folder: Path) -> None:
@@ -273,7 +276,7 @@ def main() -> None:
     if sys.argv[1:] == ["--lock"]:
         renew_lock()
         return
-    for group in ("delta", "kafka"):
+    for group in ("delta", "s3", "kafka", "s3proxy"):
         sys.stdout.write(f"{find_cache_folder(read_lock(LOCK, group))}: {len(resolve_jars(group))} jars\n")
 
 

@@ -19,6 +19,7 @@ from lockstep.settings import SparkSettings
 from lockstep.spark.class_archive import find_spark_archive, make_use_options
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import find_java, require_java
+from lockstep.storage import is_in_object_store
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -56,19 +57,23 @@ def is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
-def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:
+def make_spark_properties(
+    settings: SparkSettings, *, import_roots: tuple[Path, ...] = (), tables: Path | None = None
+) -> dict[str, str]:
     """The properties of every session of lockstep.
 
     Args:
         settings: Master, memory, and the user's additions.
         import_roots: Folders from which executors import the user's stream modules.
+        tables: Table root that Spark itself reads; None for streams, whose tasks read in Python.
     """
+    in_object_store = tables is not None and is_in_object_store(tables)
     python_path = ":".join(str(root) for root in (Path(lockstep.__file__).parents[1], *import_roots))
     return {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": make_driver_options(_archive_options()),
-        "spark.jars": ",".join(str(jar) for jar in resolve_jars("delta")),
+        "spark.jars": ",".join(map(str, resolve_jars("delta") + (resolve_jars("s3") if in_object_store else ()))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
@@ -83,7 +88,23 @@ def make_spark_properties(settings: SparkSettings, *, import_roots: tuple[Path, 
         "spark.speculation": "false",
         "spark.ui.showConsoleProgress": "false",
         **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
+        **(_make_object_store_properties() if in_object_store else {}),
         **settings.options,
+    }
+
+
+def _make_object_store_properties() -> dict[str, str]:
+    """Hadoop's client for S3, configured by the variables that lockstep's own clients read."""
+    endpoint, region = os.environ.get("AWS_ENDPOINT_URL"), os.environ.get("AWS_REGION")
+    own = {"endpoint": endpoint, "path.style.access": "true"} if endpoint else {}
+    settings = {
+        **own,
+        **({"endpoint.region": region} if region else {}),
+        "aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    }
+    return {
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        **{f"spark.hadoop.fs.s3a.{name}": str(value) for name, value in settings.items()},
     }
 
 
@@ -98,7 +119,9 @@ def _archive_options() -> tuple[str, ...]:
     return make_use_options(find_spark_archive(java)) if java else ()
 
 
-def start_context(settings: SparkSettings, name: str, *, import_roots: tuple[Path, ...] = ()) -> SparkContext:
+def start_context(
+    settings: SparkSettings, name: str, *, import_roots: tuple[Path, ...] = (), tables: Path | None = None
+) -> SparkContext:
     """Start Spark without SQL, which a stream does not use and which costs half as much again.
 
     A session requested later in this process uses it.
@@ -110,7 +133,7 @@ def start_context(settings: SparkSettings, name: str, *, import_roots: tuple[Pat
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
 
-    properties = prepare_session(settings, import_roots=import_roots)
+    properties = prepare_session(settings, import_roots=import_roots, tables=tables)
     try:
         return SparkContext.getOrCreate(SparkConf().setAppName(name).setAll(list(properties.items())))
     except (Py4JError, PySparkException) as error:
@@ -129,7 +152,9 @@ def _find_reason(error: Exception) -> str:
     return str(java.toString() if java is not None else error).strip().splitlines()[0]
 
 
-def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] = ()) -> dict[str, str]:
+def prepare_session(
+    settings: SparkSettings, *, import_roots: tuple[Path, ...] = (), tables: Path | None = None
+) -> dict[str, str]:
     """Check that this process can start the session; gives its properties.
 
     Raises:
@@ -142,7 +167,7 @@ def prepare_session(settings: SparkSettings, *, import_roots: tuple[Path, ...] =
     _silence_query_errors()
     _name_python(settings.options.get("spark.pyspark.python"))
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_OPTIONS)  # of the JVM that only composes the command
-    wanted = make_spark_properties(settings, import_roots=import_roots)
+    wanted = make_spark_properties(settings, import_roots=import_roots, tables=tables)
     running = SparkContext._active_spark_context  # noqa: SLF001  # what getOrCreate itself looks at
     if running is not None:
         _refuse_other(running, wanted)

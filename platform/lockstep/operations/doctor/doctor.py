@@ -13,8 +13,10 @@ from lockstep.errors import LockstepError
 from lockstep.operations.doctor import machine
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_warning
 from lockstep.operations.doctor.kafka import check_cluster, check_topics
+from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.operations.inspect.undeclared import find_undeclared_tables
 from lockstep.settings import KafkaSettings, Settings
+from lockstep.storage import is_in_object_store
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -43,9 +45,9 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
     """
     looks: dict[str, Callable[[], Iterator[Diagnosis]]] = {
         "Java": machine.check_java,
-        "jars": machine.check_jars,
+        "jars": lambda: machine.check_jars(settings.table_root),
         "ports": machine.check_ports,
-        "table root": lambda: machine.check_table_root(settings.table_root),
+        "table root": lambda: _check_table_root(settings.table_root),
         "local root": lambda: machine.check_local_root(settings.local_root),
         "temporary folder": machine.check_temporary_folder,
         "tables": lambda: _find_undeclared(settings.table_root, streams),
@@ -54,6 +56,10 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
     return Report(
         settings.kafka.bootstrap_servers, tuple(found for name, look in looks.items() for found in _safely(name, look))
     )
+
+
+def _check_table_root(root: Path) -> Iterator[Diagnosis]:
+    return check_object_store(root) if is_in_object_store(root) else machine.check_table_root(root)
 
 
 def _find_undeclared(root: Path, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:

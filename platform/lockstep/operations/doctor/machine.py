@@ -18,12 +18,14 @@ from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok,
 from lockstep.spark.jars import LOCK, check_jars_lock, find_cache_folder, read_lock
 from lockstep.spark.java import find_java, find_java_problem
 from lockstep.state.local_store import MAP_BYTES
+from lockstep.storage import is_in_object_store
 
 PORTS = {3000: "Dagster's web UI"}
 """Ports in use by default. Spark's own UI takes the next free one."""
 
 FETCHED_BY = {
     "delta": "the first start of Spark fetches them",
+    "s3": "the first check of a table fetches them",
     "kafka": "only the bundled Kafka needs them: make demo, make up and the tests fetch them",
 }
 
@@ -37,9 +39,9 @@ def check_java() -> Iterator[Diagnosis]:
         yield make_ok("Java", f"{find_java(os.environ)} runs Spark")
 
 
-def check_jars() -> Iterator[Diagnosis]:
-    """The cached jars, each hashed; nothing is fetched."""
-    for group in ("delta", "kafka"):
+def check_jars(root: Path) -> Iterator[Diagnosis]:
+    """The cached jars for a table root, each hashed; nothing is fetched."""
+    for group in ("delta", *(("s3",) if is_in_object_store(root) else ()), "kafka"):
         name, locked = f"jars ({group})", read_lock(LOCK, group)
         folder = find_cache_folder(locked)
         if not folder.exists():

@@ -1,0 +1,164 @@
+"""A stream whose tables are in an object store: broker, engine, every operation, proof, command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Limits
+from lockstep.compaction.run import compact_stream
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.rewind import rewind_stream
+from lockstep.storage import find_storage
+from lockstep.table.commit import OutputLog
+from lockstep.verify.verify import verify_stream
+from tests.integration.cli.conftest import Platform, platform_in
+from tests.support.feed import COLUMNS, folded, session, update
+from tests.support.local_runs import read_in_batches
+from tests.support.object_store import ObjectStore, object_store, prefix
+from tests.support.plain_reader import named_files, rows_of
+
+if TYPE_CHECKING:
+    from lockstep.localdev.broker import Broker
+    from tests.support.local_runs import LocalRuns
+
+__all__ = ["object_store", "prefix"]
+
+
+@pytest.fixture
+def made(broker: Broker, tmp_path: Path, prefix: Path) -> Platform:
+    """A platform whose table root is in the store."""
+    found = platform_in(tmp_path, broker)
+    environment = {**found.environment, "LOCKSTEP_TABLE_ROOT": find_storage(prefix).uri(prefix)}
+    return dataclasses.replace(found, runs=dataclasses.replace(found.runs, tables=prefix), environment=environment)
+
+
+def rows(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
+    """The rows as delta-rs reads them."""
+    table = DeltaTable(find_storage(runs.folders.table).uri(runs.folders.table)).to_pyarrow_table()
+    return sorted(rows_of(table, topic, COLUMNS), key=repr)
+
+
+def assert_proven(runs: LocalRuns) -> None:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert report.status.value == "proven", (report.violations, report.notes)
+
+
+def test_a_stream_goes_on_from_its_state_after_a_crash_and_without_its_local_store(made: Platform) -> None:
+    values, topic = session(9), made.feed.create("values")
+    read_in_batches(made.feed, made.runs, topic, values[:4])
+    made.feed.send(topic, values[4:6])
+
+    class Killed(BaseException):
+        """The process is gone after its tasks have written."""
+
+    def kill(runner: object) -> object:
+        def run(plan: object) -> object:
+            runner(plan)  # type: ignore[operator]  # a runner
+            raise Killed
+
+        return run
+
+    with pytest.raises(Killed):
+        made.runs.run(around=kill)  # type: ignore[arg-type]  # a runner
+    shutil.rmtree(made.runs.settings.local_root)
+    made.feed.send(topic, values[6:])
+    made.runs.run()
+    expected = sorted(folded([(offset, "s", value) for offset, value in enumerate(values)]), key=repr)
+    assert rows(made.runs, topic) == expected
+    assert_proven(made.runs)
+
+
+def test_of_two_writers_one_is_fenced_and_every_row_is_there_once(made: Platform) -> None:
+    values, topic = session(5), made.feed.create("values")
+    made.feed.send(topic, values)
+    outcomes = list[RunOutcome]()
+
+    def interrupted(runner: object) -> object:
+        def run(plan: object) -> object:
+            results = runner(plan)  # type: ignore[operator]  # a runner
+            if not outcomes:
+                outcomes.append(quick.run())
+            return results
+
+        return run
+
+    quick = made.runs.with_limits(Limits(handover_timeout_seconds=1.0))
+    assert quick.run(around=interrupted) is RunOutcome.FENCED  # type: ignore[arg-type]  # a runner
+    expected = sorted(folded([(offset, "s", value) for offset, value in enumerate(values)]), key=repr)
+    assert rows(made.runs, topic) == expected
+    assert_proven(made.runs)
+
+
+def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, object_store: ObjectStore) -> None:
+    values, topic = session(9), made.feed.create("values")
+    read_in_batches(made.feed, made.runs, topic, values)
+    made.feed.send(topic, session(3), key="bob")
+    made.runs.run()
+    before = rows(made.runs, topic)
+    close_hour(made.runs.folders)
+    compact_stream(made.runs.folders)
+    assert len(named_files(object_store.find_file(made.runs.folders.table))) == 1
+    assert rows(made.runs, topic) == before
+    rewind_stream(made.runs.handle, "4", who="ann", why="wrong rows")
+    made.runs.run()
+    assert rows(made.runs, topic) == before
+    for arguments in (
+        ("housekeeping", "adding"),
+        ("stop", "adding", "--why", "erasure"),
+        ("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711"),
+        ("housekeeping", "adding"),
+        ("repair", "adding"),
+        ("savepoint", "adding", "tuesday", "--why", "release"),
+        ("verify", "adding"),
+        ("status", "adding"),
+        ("history", "adding"),
+    ):
+        done = made.call(*arguments)
+        assert done.exit_code in {0, 2} if arguments[0] == "status" else done.exit_code == 0, (arguments, done.output)
+    left = [row for row in before if row[2] != "bob"]
+    assert rows(made.runs, topic) == left
+    said = made.call("query", "SELECT count(*) AS rows FROM adding", "--json")
+    assert str(len(left)) in said.stdout, said.output
+
+
+def test_what_needs_a_file_system_is_refused_before_anything_is_done(made: Platform, tmp_path: Path) -> None:
+    topic = made.feed.create("values")
+    read_in_batches(made.feed, made.runs, topic, session(3))
+    backup = made.call("backup", "adding", str(tmp_path / "copy"))
+    assert backup.exit_code == 0, backup.output
+    head = OutputLog(made.runs.folders.table).base().head
+    for arguments in (
+        ("restore", "adding", str(tmp_path / "copy")),
+        ("shadow", "adding", "--code", str(made.folder), "--from", "1", "--why", "new code"),
+    ):
+        refused = made.call(*arguments)
+        assert refused.exit_code != 0, arguments
+        assert "object store" in refused.output, (arguments, refused.output)
+    assert OutputLog(made.runs.folders.table).base().head == head
+
+
+def test_a_stream_runs_and_is_checked_by_spark(made: Platform, object_store: ObjectStore) -> None:
+    topic = made.feed.create("values", partitions=2)
+    made.feed.send(topic, session(4), key="a", partition=0)
+    made.feed.send(topic, session(2), key="b", partition=1)
+    environment = {**made.environment, **object_store.environment}
+    for arguments in (("run", "adding", "--available-now"), ("check", "adding"), ("report", "adding"), ("doctor",)):
+        command = [sys.executable, "-m", "lockstep.cli", *arguments]
+        done = subprocess.run(
+            command, cwd=made.folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    made.feed.send(topic, [update(6, c=1)], key="a", partition=0)
+    made.runs.run()
+    assert len(rows(made.runs, topic)) > 0
+    assert_proven(made.runs)

@@ -1,0 +1,87 @@
+"""A real object store on this machine: S3's protocol over a folder, with conditional writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from lockstep.localdev.processes import find_free_ports, is_free, start_child
+from lockstep.object_storage import open_object_storage
+from lockstep.spark.jars import resolve_jars
+from lockstep.spark.java import require_java
+from tests.support.installation import wait_until
+
+BUCKET = "lockstep"
+
+
+@dataclass
+class ObjectStore:
+    """An S3Proxy, whose objects are files of a folder.
+
+    Attributes:
+        folder: Holds a folder for each bucket.
+        environment: How processes reach it.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, folder: Path) -> Self:
+        """Start it, with one bucket."""
+        (port,) = find_free_ports(1)
+        (folder / "data" / BUCKET).mkdir(parents=True)
+        settings = {
+            "s3proxy.authorization": "none",
+            "s3proxy.endpoint": f"http://127.0.0.1:{port}",
+            "jclouds.provider": "filesystem-nio2",
+            "jclouds.filesystem.basedir": str(folder / "data"),
+        }
+        (folder / "settings").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        command = [str(require_java()), "-Xmx128m", "-jar", str(*resolve_jars("s3proxy")), "--properties", "settings"]
+        process = start_child(command, folder=folder, log=folder / "log")
+        wait_until(lambda: not is_free(port) or process.poll() is not None, "the object store")
+        environment = {
+            "AWS_ENDPOINT_URL": settings["s3proxy.endpoint"],
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "tests",
+            "AWS_SECRET_ACCESS_KEY": "tests",
+            "NO_PROXY": ",".join(filter(None, ("127.0.0.1", os.environ.get("NO_PROXY")))),
+        }
+        return cls(folder / "data", environment, process)
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+
+    def find_file(self, address: Path) -> Path:
+        """Where the store keeps an object or a prefix."""
+        return self.folder.joinpath(*address.parts[1:])
+
+
+@pytest.fixture(scope="module")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A store that the environment of this process names."""
+    store = ObjectStore.start(tmp_path_factory.mktemp("object-store"))
+    open_object_storage.cache_clear()
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in store.environment.items():
+            patched.setenv(name, value)
+        yield store
+    open_object_storage.cache_clear()
+    store.stop()
+
+
+@pytest.fixture
+def prefix(object_store: ObjectStore, tmp_path: Path) -> Path:  # noqa: ARG001  # it runs
+    """A table root of one test."""
+    return Path("s3:") / BUCKET / tmp_path.name
