@@ -17,9 +17,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings import SettingsError as SourceError
 
+from lockstep.addresses import OBJECT_SCHEME, make_absolute
 from lockstep.cron import find_cron_problem
 from lockstep.errors import SettingsError
-from lockstep.storage import OBJECT_SCHEME, make_absolute
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

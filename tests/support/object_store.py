@@ -12,9 +12,9 @@ from typing import Self
 import pytest
 
 from lockstep.localdev.processes import find_free_ports, is_free, start_child
-from lockstep.object_storage import open_object_storage
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
+from lockstep.storage.object_store import open_object_storage
 from tests.support.installation import wait_until
 
 BUCKET = "lockstep"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lockstep import storage
-from lockstep.storage import FileStatus, LocalStorage, NotWritten, PendingFile, Scratch, find_storage
+from lockstep.storage import FileStatus, LocalStorage, NotWritten, PendingFile, Scratch, find_storage, local
 from tests.support.small_disk import SmallDisk
 
 STORAGE = LocalStorage()
@@ -110,7 +109,7 @@ def test_every_folder_that_is_made_for_a_file_has_its_name_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = set[Path]()
-    monkeypatch.setattr(storage, "_sync", synced.add)
+    monkeypatch.setattr(local, "_sync", synced.add)
     STORAGE.open_pending(tmp_path / "a=1" / "b=2" / "c=3" / "d=4" / "one.parquet").finish()
     folders = [tmp_path / "a=1", tmp_path / "a=1" / "b=2", tmp_path / "a=1" / "b=2" / "c=3"]
     assert synced == {tmp_path, *folders, folders[-1] / "d=4"}

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
 
+from lockstep.addresses import make_absolute
 from lockstep.state.decoded_sessions import ENTRY_BYTES, SessionCache
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreFile, StoreLock, find_whole_file
-from lockstep.storage import make_absolute
 
 BYTES_MAX = 96_000_000
 """Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as large: about

@@ -490,7 +490,7 @@ def open_delta_table(folder: Path, *, version: int | None = None) -> DeltaTable:
 
 def has_log(table: Path) -> bool:
     """Whether the folder contains a table."""
-    return find_storage(table).exists(make_entry_path(table, 0)) or bool(list_checkpoints(table))
+    return find_storage(table).get_status(make_entry_path(table, 0)) is not None or bool(list_checkpoints(table))
 
 
 def read_entry(table: Path, version: int) -> LogEntry | None:

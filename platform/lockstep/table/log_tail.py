@@ -74,4 +74,4 @@ class LogTail:
         return handle.transaction_version(name) or 0
 
     def _has_entry(self, version: int) -> bool:
-        return find_storage(self.table).exists(delta_log.make_entry_path(self.table, version))
+        return find_storage(self.table).get_status(delta_log.make_entry_path(self.table, version)) is not None

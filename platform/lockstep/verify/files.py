@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
-from lockstep.storage import is_in_object_store
+from lockstep.addresses import is_in_object_store, make_arrow_client, to_uri
 
 
 def open_table(folder: Path, *, version: int | None = None) -> DeltaTable:
     """A table as delta-rs reads it."""
-    return DeltaTable(f"s3://{_name(folder)}" if is_in_object_store(folder) else folder, version=version)
+    return DeltaTable(to_uri(folder), version=version)
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -36,8 +36,4 @@ def _name(path: Path) -> str:
 
 
 def _find_system(path: Path) -> FileSystem:
-    if not is_in_object_store(path):
-        return LocalFileSystem()
-    from lockstep.object_storage import make_arrow_client  # an extra
-
-    return make_arrow_client()
+    return make_arrow_client() if is_in_object_store(path) else LocalFileSystem()

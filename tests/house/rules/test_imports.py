@@ -24,7 +24,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    ("errors", "cron"),
+    ("errors", "cron", "addresses"),
     ("settings", "storage", "html_page"),
     ("model",),
     ("integrity", "kafka"),
@@ -84,6 +84,7 @@ ONE_IMPORTER = {
     "localdev.seeded_bug": "a bug and the rule that catches it, apart from the course of the demo",
     "operations.doctor.kafka": "diagnoses of a cluster",
     "operations.doctor.machine": "diagnoses of a machine",
+    "operations.doctor.object_store": "diagnoses of an object store",
     "operations.mirror": "positions in a mirrored cluster, apart from the steps of an import",
     "operations.state_gc": "which state files are reachable: pure, apart from the other steps of housekeeping",
     "orchestration.compaction_asset": "one asset a module",
@@ -103,6 +104,7 @@ ONE_IMPORTER = {
     "rehearsal.loaded_stream": "a program of its own",
     "rehearsal.observer": "a program of its own, which the benchmarks start as well",
     "state.restore": "restoring a local store, apart from its use",
+    "storage.object_store": "an extra, which only tables in an object store need",
     "testing.batches": "batches with crashes, apart from the run as a whole",
     "verify.origin": "what a first batch took over, apart from the proof of partitions",
     "verify.partition": "the proof of one partition, apart from the walk over all",

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.exceptions import PermissionDeniedError
 
-from lockstep import object_storage
 from lockstep.errors import EnvironmentProblem
 from lockstep.operations.doctor.diagnosis import Level
 from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.storage import NeedsFileSystem, NotWritten, find_storage
+from lockstep.storage import object_store as module
 from tests.support.object_store import object_store, prefix
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_a_pending_object_is_there_when_it_is_finished_and_an_abandoned_one_neve
 
 def test_errors_are_those_of_files_and_name_the_object(prefix: Path) -> None:
     storage, path = find_storage(prefix), prefix / "none.json"
-    for act in (storage.read, storage.sync, lambda asked: storage.read_range(asked, 0, 1)):
+    for act in (storage.read, lambda asked: storage.read_range(asked, 0, 1)):
         with pytest.raises(FileNotFoundError) as missing:
             act(path)
         assert missing.value.filename == f"s3://{'/'.join(path.parts[1:])}"
@@ -129,6 +129,6 @@ def test_a_store_that_refuses_or_is_gone_is_named(prefix: Path, monkeypatch: pyt
     monkeypatch.setattr(obstore, "put", refuse)
     with pytest.raises(NotWritten, match="AccessDenied: no right"):
         find_storage(prefix).create_whole(prefix / "0.json", b"")
-    monkeypatch.setattr(object_storage, "S3Store", refuse)
+    monkeypatch.setattr(module, "S3Store", refuse)
     with pytest.raises(EnvironmentProblem, match="AWS_REGION"):
         find_storage(Path("s3:/another-bucket/x"))

@@ -14,7 +14,8 @@ from typing import Any
 
 from lockstep.compaction import rewrite
 from lockstep.compaction.run import compact_stream
-from lockstep.storage import LocalPendingFile, LocalStorage
+from lockstep.storage import LocalStorage
+from lockstep.storage.local import LocalPendingFile
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders

@@ -155,7 +155,7 @@ class Heartbeat:
 
     def asked_to_hand_over(self) -> bool:
         """Whether a successor asked this epoch to hand over. Acknowledges the first request."""
-        if not find_storage(self._control).exists(_request(self._control, self._epoch)):
+        if find_storage(self._control).get_status(_request(self._control, self._epoch)) is None:
             return False
         if self._phase is Phase.WRITING:
             self._phase = Phase.DRAINING
@@ -429,7 +429,7 @@ def take_retire_request(control: Path, epoch: int) -> RetireRequest | None:
 
 def forget_retire_request(control: Path, epoch: int) -> bool:
     """Remove the retire request to the writer of an epoch; gives whether it was still there."""
-    found = find_storage(control).exists(_retire_request(control, epoch))
+    found = find_storage(control).get_status(_retire_request(control, epoch)) is not None
     find_storage(control).delete(_retire_request(control, epoch))
     return found
 

@@ -94,7 +94,7 @@ class LookupPins:
         """The table at its newest version."""
         held, storage = self._opened.get(lookup.name), find_storage(path)
         if held is not None and storage.get_status(make_entry_path(path, held.table.version())) == held.entry:
-            if not storage.exists(make_entry_path(path, held.table.version() + 1)):
+            if storage.get_status(make_entry_path(path, held.table.version() + 1)) is None:
                 return held.table
             table = _read_new_entries(lookup, path, held.table)
         else:

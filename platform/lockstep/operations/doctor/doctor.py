@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from pydantic import ValidationError
 
+from lockstep.addresses import is_in_object_store
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.operations.doctor import machine
@@ -16,7 +17,6 @@ from lockstep.operations.doctor.kafka import check_cluster, check_topics
 from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.operations.inspect.undeclared import find_undeclared_tables
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.storage import is_in_object_store
 
 
 class Report(msgspec.Struct, frozen=True):

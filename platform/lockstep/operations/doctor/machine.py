@@ -13,12 +13,12 @@ from pathlib import Path
 
 import lmdb
 
+from lockstep.addresses import is_in_object_store
 from lockstep.errors import EnvironmentProblem
 from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok, make_warning
 from lockstep.spark.jars import LOCK, check_jars_lock, find_cache_folder, read_lock
 from lockstep.spark.java import find_java, find_java_problem
 from lockstep.state.local_store import MAP_BYTES
-from lockstep.storage import is_in_object_store
 
 PORTS = {3000: "Dagster's web UI"}
 """Ports in use by default. Spark's own UI takes the next free one."""

@@ -208,8 +208,8 @@ def _plan(handle: StreamHandle, messages_max: int, topic: str | None) -> BatchPl
 def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[str, object]]:
     """The first rows, without the columns of the proof."""
     storage, files = find_storage(job.table), (file for result in results for file in result.files)
-    sources = (storage.open_source(job.table / file.path) for file in files)
-    rows = (row for source in sources for row in pq.ParquetFile(source).read().to_pylist())
+    tables = (pq.ParquetFile(storage.open_source(job.table / file.path)).read() for file in files)
+    rows = (row for table in tables for row in table.to_pylist())
     for row in islice(rows, SAMPLE_ROWS):
         yield {name: value for name, value in row.items() if not name.startswith("_")}
 

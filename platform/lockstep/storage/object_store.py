@@ -1,7 +1,6 @@
 """Tables in an object store that speaks S3's protocol: the table root is `s3://BUCKET/PREFIX`.
 
-An address is a path as any other, whose first part is `s3:` and whose second one is the bucket: `Path` makes one slash
-of two. Credentials, region and endpoint come from the process's environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
+Credentials, region and endpoint come from the process's environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
 `AWS_ENDPOINT_URL`, a web identity, the machine's role), where delta-rs and Spark look for them, too.
 
 The store must refuse to create an object that exists (If-None-Match): commits rest on it, and `lockstep doctor` tries
@@ -20,17 +19,17 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
-from urllib.parse import urlsplit
 
 import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
-from pyarrow.fs import S3FileSystem, SubTreeFileSystem
+from pyarrow.fs import SubTreeFileSystem
 from typing_extensions import override
 
+from lockstep.addresses import make_arrow_client, to_uri
 from lockstep.errors import EnvironmentProblem
-from lockstep.storage import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage, to_uri
+from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage
 
 READ_WHOLE_BYTES = 8 * 1024 * 1024
 """Smaller files are read by one request; of larger ones a reader fetches what it needs."""
@@ -102,8 +101,9 @@ class ObjectStorage(Storage):
     @override
     def open_source(self, path: Path) -> pa.NativeFile:
         with _as_os_error(path):
-            if obstore.head(self._store, _key(path))["size"] <= READ_WHOLE_BYTES:
-                return pa.BufferReader(self.read(path))
+            found = obstore.get(self._store, _key(path))
+            if found.meta["size"] <= READ_WHOLE_BYTES:
+                return pa.BufferReader(bytes(found.bytes()))
             return pa.PythonFile(cast("Any", obstore.open_reader(self._store, _key(path))), mode="r")
 
     @override
@@ -182,8 +182,7 @@ class ObjectStorage(Storage):
 
     @override
     def sync(self, path: Path) -> None:
-        if self.get_status(path) is None:
-            raise FileNotFoundError(errno.ENOENT, "no such object", to_uri(path))
+        """Nothing: what the store has acknowledged lasts."""
 
     @override
     def make_folder(self, folder: Path) -> None:
@@ -204,16 +203,6 @@ class ObjectStorage(Storage):
     @override
     def resolve(self, path: Path) -> Path:
         return path
-
-
-def make_arrow_client() -> S3FileSystem:
-    """Arrow's own client, configured by the same variables."""
-    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
-    return S3FileSystem(
-        endpoint_override=endpoint.netloc or None,
-        scheme="http" if endpoint.scheme == "http" else "https",
-        region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
-    )
 
 
 class PendingObject(PendingFile):

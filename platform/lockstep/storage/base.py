@@ -1,0 +1,193 @@
+"""What lockstep needs of the storage of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import msgspec
+
+from lockstep.addresses import to_uri
+from lockstep.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import SubTreeFileSystem
+
+
+class FileStatus(msgspec.Struct, frozen=True):
+    """Metadata of a file.
+
+    Attributes:
+        size: Bytes.
+        modified_at: Time of the last change, in seconds since 1970 (UTC), by the storage's clock.
+    """
+
+    size: int
+    modified_at: float
+
+
+class NotWritten(OSError):
+    """A file was not created, for certain: the error arose before it could have its name."""
+
+
+class PendingFile(Protocol):
+    """A large file while it is written. Nothing may refer to it before `finish`."""
+
+    @property
+    def sink(self) -> BinaryIO:
+        """Takes the bytes."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is neither finished nor abandoned."""
+
+    def finish(self) -> int:
+        """Close the file; gives its bytes. It and its name survive a power loss; a failure leaves it to be abandoned.
+
+        Raises:
+            OSError: The storage did not take all of it.
+        """
+
+    def abandon(self) -> None:
+        """Remove the file, unless it is finished."""
+
+
+class Storage(Protocol):
+    """What lockstep needs of the storage of its tables. Errors are those of Python's files (`OSError`)."""
+
+    @property
+    def poll_factor(self) -> float:
+        """By how much to lengthen the intervals at which files are written or looked for again and again."""
+
+    def create(self, path: Path, content: bytes = b"") -> None:
+        """Create a small file if there is none; of several processes one succeeds. A power loss may undo it.
+
+        Raises:
+            FileExistsError: There is one.
+        """
+
+    def create_whole(self, path: Path, content: bytes) -> None:
+        """Create a file with all of its content, or not at all; of several processes one succeeds.
+
+        A power loss may undo it, and leaves no part of it; `sync` makes it last.
+
+        Raises:
+            FileExistsError: There is one.
+            NotWritten: The storage did not take the content; after any other error the file may be there.
+        """
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Write a small file whole: readers see the old or the new content. A power loss may undo it."""
+
+    def open_pending(self, path: Path) -> PendingFile:
+        """Begin a new large file.
+
+        Raises:
+            FileExistsError: There is one.
+        """
+
+    def read(self, path: Path) -> bytes:
+        """The whole content.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+
+    def read_range(self, path: Path, start: int, length: int) -> bytes:
+        """The bytes from `start` on; fewer than `length` where the file ends before.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+
+    def open_source(self, path: Path) -> str | pa.NativeFile:
+        """The file for Arrow's readers: its address, or an open file.
+
+        Raises:
+            FileNotFoundError: There is no such file; of an address the reader says so.
+        """
+
+    def list_names(self, folder: Path) -> list[str]:
+        """The names in a folder, in no order; none where there is no folder."""
+
+    def find_files(self, folder: Path, pattern: str) -> list[Path]:
+        """The files below a folder that match a pattern such as `*/*.parquet`, sorted."""
+
+    def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
+        """All files below a folder, at any depth, by their paths relative to it (`a/b.parquet`); in no order.
+
+        One listing, whatever their number: no request a file. Files that are deleted meanwhile may be left out.
+        """
+
+    def get_status(self, path: Path) -> FileStatus | None:
+        """Size and time of a file; None where there is none."""
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or folder."""
+
+    def delete(self, path: Path) -> int | None:
+        """Delete a file; gives its bytes, or None where there was none."""
+
+    def delete_folder(self, folder: Path) -> None:
+        """Delete a folder with all that is in it; a missing one is no error."""
+
+    def move(self, path: Path, target: Path) -> None:
+        """Give a file or a folder another name in the same storage, at once; that survives a power loss.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            OSError: A folder with files has the name; of several processes one succeeds.
+        """
+
+    def copy(self, path: Path, target: Path) -> None:
+        """Copy a file, with the folders above the copy; it and its name survive a power loss."""
+
+    def point(self, pointer: Path, target: Path) -> None:
+        """Let a name stand for a folder next to it, at once; readers see the old or the new one."""
+
+    def read_pointer(self, pointer: Path) -> Path | None:
+        """The folder that a pointer stands for; None without a pointer."""
+
+    def sync(self, path: Path) -> None:
+        """Make a file that a library has written survive a power loss, with its name.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+
+    def make_folder(self, folder: Path) -> None:
+        """Create a folder and those above it, where they are missing."""
+
+    def lock(self, path: Path) -> AbstractContextManager[None]:
+        """Keep other processes out while a block runs; the end of the process ends it, too.
+
+        Raises:
+            BlockingIOError: Another process has it.
+        """
+
+    def uri(self, path: Path) -> str:
+        """The address of a file or folder for libraries that open it themselves."""
+
+    def open_arrow(self, folder: Path) -> SubTreeFileSystem:
+        """The files below a folder for Arrow's threads, which read without Python."""
+
+    def resolve(self, path: Path) -> Path:
+        """The only address of a file or folder: two names of one have the same."""
+
+
+class NeedsFileSystem(EnvironmentProblem):
+    """An operation needs what an object store does not have: to rename a folder at once, links, or locks.
+
+    Attributes:
+        path: The address in the store.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{to_uri(path)} is in an object store, which cannot {what}",
+            next_step="use a table root in a file system for this: docs/object-stores.md lists what works",
+        )
+        self.path = path

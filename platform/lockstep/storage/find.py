@@ -1,0 +1,45 @@
+"""Chooses the storage of a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from lockstep.addresses import is_in_object_store
+from lockstep.errors import EnvironmentProblem
+from lockstep.storage.base import NeedsFileSystem, Storage
+from lockstep.storage.local import LocalStorage
+
+_LOCAL: Final = LocalStorage()
+
+
+def find_storage(path: Path) -> Storage:
+    """The storage that holds a path.
+
+    Raises:
+        EnvironmentProblem: It is in an object store, whose client is not installed or not configured.
+    """
+    if not is_in_object_store(path):
+        return _LOCAL
+    try:
+        from lockstep.storage.object_store import open_object_storage  # an extra
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblem(
+            f"{error.name} is not installed: tables in an object store need it",
+            next_step="install the extra `s3`, on each machine that runs tasks: pip install 'lockstep[s3]'",
+        ) from error
+    return open_object_storage(path.parts[1])
+
+
+def require_file_system(path: Path, what: str) -> None:
+    """Refuse an operation before it begins.
+
+    Args:
+        path: Where it would write.
+        what: What it needs and object stores cannot do.
+
+    Raises:
+        NeedsFileSystem: The path is in an object store.
+    """
+    if is_in_object_store(path):
+        raise NeedsFileSystem(path, what)
