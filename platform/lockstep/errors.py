@@ -8,6 +8,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
 |  |- LookupNotBound          a lookup was read where no version is pinned (declare/lookup.py)
 |  |- LookupUnusable          a lookup table is missing or not as declared (engine/executor/lookup_table.py)
+|  |- NeedsFileSystem         an operation cannot work on tables in an object store (storage/base.py)
 |  `- PortTaken               another process took a port of the local Kafka (localdev/broker.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table does not match the head

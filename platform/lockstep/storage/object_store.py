@@ -57,7 +57,7 @@ class ObjectStorage(Storage):
     @property
     @override
     def poll_factor(self) -> float:
-        return 5.0  # a request costs money, and a counter that stands for three seconds is that of a dead process
+        return 5.0  # a request costs money
 
     @override
     def create(self, path: Path, content: bytes = b"") -> None:

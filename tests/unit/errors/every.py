@@ -52,6 +52,7 @@ from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import IntegrityClassChanged, MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
+from lockstep.storage import NeedsFileSystem
 from lockstep.table.commit import HourClosed
 from lockstep.table.delta_log import Origin
 from lockstep.table.erasure import ErasureOvertaken
@@ -84,6 +85,7 @@ EVERY: tuple[LockstepError, ...] = (
     errors.DeclarationError("Every.seconds", 0.0, "is not above 0", "Every(seconds=5)"),
     errors.SettingsError("kafka.bootstrap_servers is missing", next_step="set it in lockstep.toml"),
     errors.EnvironmentProblem("no Java of 17 or 21 was found", next_step="install OpenJDK 17 or 21"),
+    NeedsFileSystem(Path("s3:/data/lockstep/books"), "rename a folder at once"),
     LookupNotBound("instruments"),
     LookupUnusable("instruments", Path("/data/instruments"), 7, "column lot is string, wanted int64"),
     errors.RegistryUnreachable("the schema registry answers HTTP 503", next_step="look after the registry"),

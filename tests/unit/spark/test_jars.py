@@ -111,4 +111,4 @@ def test_the_committed_lock_names_each_jar_once_with_a_whole_hash() -> None:
     jars = parse_lock(LOCK.read_text())
     assert {len(jar.sha256) for jar in jars} == {64}
     assert len({(jar.group, jar.file_name) for jar in jars}) == len(jars)
-    assert {jar.group for jar in jars} == {"delta", "kafka"}
+    assert {jar.group for jar in jars} == {"delta", "s3", "kafka", "s3proxy"}

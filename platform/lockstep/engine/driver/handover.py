@@ -103,7 +103,7 @@ class _Counting:
 
     def __init__(self, name: str, control: Path, write: Callable[[int], None]) -> None:
         self._write, self._counter = write, 0
-        self._seconds = COUNT_SECONDS * find_storage(control).poll_factor
+        self._seconds = _stretch(control, COUNT_SECONDS)
         self._closing, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._count, name=name, daemon=True)
 
@@ -201,7 +201,7 @@ def is_run_counting(control: Path, run_id: str) -> bool:
     """Poll until the counter of a run changes or counts as dead. Takes one to three seconds."""
     first = read_run_heartbeats(control).get(run_id)
     for _ in range(POLLS if first is not None else 0):
-        time.sleep(POLL_SECONDS)
+        time.sleep(_stretch(control, POLL_SECONDS))
         last = read_run_heartbeats(control).get(run_id)
         if last != first:
             return last is not None
@@ -260,7 +260,7 @@ def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] 
     if first is None or first.phase is Phase.ENDED:
         return False
     for _ in range(POLLS):
-        time.sleep(POLL_SECONDS)
+        time.sleep(_stretch(control, POLL_SECONDS))
         if cancelled() or read_heartbeat(control, epoch) != first:
             break
     last = read_heartbeat(control, epoch)
@@ -284,9 +284,9 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
             before, counted = now, clock
         if now.phase is Phase.WRITING and clock - asked > timeout_seconds:
             return Takeover.SILENT
-        if now.phase is Phase.DRAINING and clock - counted > POLLS * POLL_SECONDS:
+        if now.phase is Phase.DRAINING and clock - counted > POLLS * _stretch(control, POLL_SECONDS):
             return Takeover.DEAD
-        time.sleep(HANDOVER_POLL_SECONDS * find_storage(control).poll_factor)
+        time.sleep(_stretch(control, HANDOVER_POLL_SECONDS))
     find_storage(control).delete(_request(control, epoch))
     return Takeover.SILENT
 
@@ -343,6 +343,11 @@ def _place() -> str | None:
 
 def _run_liveness(control: Path, run_id: str) -> Path:
     return control / f"{run_id}{RUN_FILE}"
+
+
+def _stretch(control: Path, seconds: float) -> float:
+    """An interval, where each look may cost a request."""
+    return seconds * find_storage(control).poll_factor
 
 
 def _liveness(control: Path, epoch: int) -> Path:
