@@ -12,6 +12,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 
+from lockstep.addresses import to_uri
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.settings import Settings, find_settings_file, load_settings
 
@@ -136,4 +137,6 @@ def _declared(path: str, part: object, field: Field[Any]) -> Option:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Path):
+        return to_uri(value)
     return value.value if isinstance(value, Enum) else str(value)

@@ -27,6 +27,7 @@ from dagster import (
 )
 from dagster._core.definitions.metadata import RawMetadataValue
 
+from lockstep.addresses import to_uri
 from lockstep.declare.stream import AnyStream
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.durations import format_duration
@@ -150,7 +151,7 @@ def observe_ledger(
         "generation": head.generation,
         "epoch": head.epoch,
         "desired": f"{head.desired.value} ({head.reason})",
-        "path": MetadataValue.path(handle.folders.ledger),
+        "path": MetadataValue.path(to_uri(handle.folders.ledger)),
         BATCH: batch,
     }
     if _last_batch(instance, stream) != batch or not lag_messages:

@@ -22,6 +22,7 @@ from dagster import (
     multi_asset_check,
 )
 
+from lockstep.addresses import to_uri
 from lockstep.declare.rules import BUILT_IN, Severity
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
@@ -188,7 +189,7 @@ def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "d
         "data_up_to_batch": checked.versions.batch,
         VERSION: checked.versions.table,
         "report": MetadataValue.md("\n\n".join(report)),
-        "result": MetadataValue.path(make_result_path(folders)),
+        "result": MetadataValue.path(to_uri(make_result_path(folders))),
     }
     if newest:
         shared["newest_event_in_table"] = MetadataValue.timestamp(max(newest) / 1e6)

@@ -201,7 +201,7 @@ def is_run_counting(control: Path, run_id: str) -> bool:
     """Poll until the counter of a run changes or counts as dead. Takes one to three seconds."""
     first = read_run_heartbeats(control).get(run_id)
     for _ in range(POLLS if first is not None else 0):
-        time.sleep(_stretch(control, POLL_SECONDS))
+        time.sleep(_poll_seconds(control))
         last = read_run_heartbeats(control).get(run_id)
         if last != first:
             return last is not None
@@ -260,7 +260,7 @@ def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] 
     if first is None or first.phase is Phase.ENDED:
         return False
     for _ in range(POLLS):
-        time.sleep(_stretch(control, POLL_SECONDS))
+        time.sleep(_poll_seconds(control))
         if cancelled() or read_heartbeat(control, epoch) != first:
             break
     last = read_heartbeat(control, epoch)
@@ -284,7 +284,7 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
             before, counted = now, clock
         if now.phase is Phase.WRITING and clock - asked > timeout_seconds:
             return Takeover.SILENT
-        if now.phase is Phase.DRAINING and clock - counted > POLLS * _stretch(control, POLL_SECONDS):
+        if now.phase is Phase.DRAINING and clock - counted > POLLS * _poll_seconds(control):
             return Takeover.DEAD
         time.sleep(_stretch(control, HANDOVER_POLL_SECONDS))
     find_storage(control).delete(_request(control, epoch))
@@ -343,6 +343,11 @@ def _place() -> str | None:
 
 def _run_liveness(control: Path, run_id: str) -> Path:
     return control / f"{run_id}{RUN_FILE}"
+
+
+def _poll_seconds(control: Path) -> float:
+    """Seconds in which the counter of a living process changes."""
+    return max(POLL_SECONDS, _stretch(control, COUNT_SECONDS))
 
 
 def _stretch(control: Path, seconds: float) -> float:

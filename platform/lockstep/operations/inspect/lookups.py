@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lockstep.addresses import to_uri
 from lockstep.engine.driver.lookup_pins import find_newest_version
 from lockstep.engine.executor.lookup_table import LookupUnusable
 
@@ -52,7 +53,7 @@ def _find_read(rows: Iterable[LedgerRow]) -> dict[str, LookupVersion]:
 def _read_one(handle: StreamHandle, lookup: Lookup[Any], read: LookupVersion | None) -> LookupStatus:
     found = LookupStatus(
         name=lookup.name,
-        table=str(lookup.find_table(handle.folders.root)),
+        table=to_uri(lookup.find_table(handle.folders.root)),
         read_version=None if read is None else read.version,
     )
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.addresses import to_uri
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.errors import LockstepError, TableError
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_table
@@ -89,7 +90,7 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
         promise=stream.integrity.guarantee(),
         trigger=format_source(stream.trigger, with_defaults=True),
         lookups=tuple(map(format_source, stream.lookups)),
-        table=str(folders.table),
+        table=to_uri(folders.table),
         desired=desired,
         reason=reason,
         batch=batch,
