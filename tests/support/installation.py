@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 from dagster import DagsterInstance
 
+from lockstep.addresses import to_uri
 from lockstep.engine.driver.handover import Phase, read_heartbeat
 from lockstep.localdev.processes import NO_CHANGE, find_free_ports
 from lockstep.localdev.producer import produce
@@ -162,11 +163,13 @@ class Installation:
     runs: list[Run] = field(default_factory=list)
     code: str = ""
     """The module of another code location than the repository's."""
+    tables: Path | None = None
+    """The table root, where it is another one."""
 
     @property
     def folders(self) -> StreamFolders:
         """Where the stream lies."""
-        return StreamFolders("order_books", self.folder / "tables")
+        return StreamFolders("order_books", self.tables or self.folder / "tables")
 
     def produce(self, topic: str, first: int, until: int) -> None:
         """Write a part of the recording."""
@@ -190,7 +193,7 @@ class Installation:
         """The settings as environment variables."""
         return {
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap_servers,
-            "LOCKSTEP_TABLE_ROOT": str(self.folder / "tables"),
+            "LOCKSTEP_TABLE_ROOT": to_uri(self.tables or self.folder / "tables"),
             "LOCKSTEP_LOCAL_ROOT": str(self.folder / "local"),
             "LOCKSTEP_SPARK__MASTER": "local[2,3]",
             **{f"LOCKSTEP_SCHEDULES__{name.upper()}": NEVER for name in ScheduleSettings.model_fields},

@@ -24,6 +24,7 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
+from lockstep.addresses import make_absolute, to_url
 from lockstep.cli.app import (
     FAILED,
     AsJson,
@@ -863,7 +864,7 @@ def report(
     found = write_report(find_folders(stream), target_bytes=load_settings_or_exit().target_file_bytes)
     print_answer(found, _quality_report, as_json=as_json)
     if open_page:
-        webbrowser.open(found.file.absolute().as_uri())
+        webbrowser.open(to_url(make_absolute(found.file)))
 
 
 def _quality_report(found: QualityReport) -> RenderableType:

@@ -27,7 +27,7 @@ from dagster import (
 )
 from dagster._core.definitions.metadata import RawMetadataValue
 
-from lockstep.addresses import to_uri
+from lockstep.addresses import to_uri, to_url
 from lockstep.declare.stream import AnyStream
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.durations import format_duration
@@ -81,7 +81,7 @@ def make_ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[st
             "it every five minutes: it counts as materialized if a batch was committed since, or nothing waits to be "
             "read, so that its freshness shows a stream that stands still."
         ),
-        metadata={"dagster/uri": StreamFolders(stream.name, settings.table_root).ledger.as_uri()},
+        metadata={"dagster/uri": to_url(StreamFolders(stream.name, settings.table_root).ledger)},
         kinds={"deltalake"},
         owners=list(owners),
         freshness_policy=make_ledger_freshness(stream),

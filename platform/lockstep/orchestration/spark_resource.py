@@ -57,7 +57,8 @@ class SparkResource(ConfigurableResource["SparkSession"]):
         """Start Spark without SQL, which a stream does not need. Otherwise as `session`."""
         from lockstep.spark.session import start_context
 
-        self._context = start_context(self._settings(), name, import_roots=import_roots)
+        tables = load_settings().table_root  # a check in the same process uses the same Spark
+        self._context = start_context(self._settings(), name, import_roots=import_roots, tables=tables)
         return self._context
 
     def cancel(self) -> None:

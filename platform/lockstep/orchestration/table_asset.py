@@ -27,6 +27,7 @@ from dagster import (
 from dagster._core.definitions.metadata import RawMetadataValue
 from pydantic import Field
 
+from lockstep.addresses import to_url
 from lockstep.declare.options import AvailableNow, Trigger, find_longest_wait
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.loop import RunOutcome
@@ -86,7 +87,7 @@ def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataV
     folders = StreamFolders(stream.name, root)
     return {
         "dagster/column_schema": make_column_schema(stream.types.row),
-        "dagster/uri": folders.table.as_uri(),  # must be plain text, or the catalog shows none
+        "dagster/uri": to_url(folders.table),  # must be plain text, or the catalog shows none
         "ledger": MetadataValue.path(folders.ledger),
         "topics": stream.topics.pattern,
         "integrity": describe_integrity(stream),

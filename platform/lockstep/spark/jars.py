@@ -276,7 +276,7 @@ def main() -> None:
     if sys.argv[1:] == ["--lock"]:
         renew_lock()
         return
-    for group in ("delta", "s3", "kafka", "s3proxy"):
+    for group in ("delta", "s3", "kafka"):
         sys.stdout.write(f"{find_cache_folder(read_lock(LOCK, group))}: {len(resolve_jars(group))} jars\n")
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from dagster import AssetCheckKey, AssetKey
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from deltalake import DeltaTable
 
 from lockstep import Limits
@@ -22,7 +21,8 @@ from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import Platform, platform_in
-from tests.support.feed import COLUMNS, folded, session, update
+from tests.support.feed import COLUMNS, folded, session
+from tests.support.installation import Installation
 from tests.support.local_runs import read_in_batches
 from tests.support.object_store import ObjectStore, object_store, prefix
 from tests.support.plain_reader import named_files, rows_of
@@ -122,6 +122,8 @@ def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, obje
         ("verify", "adding"),
         ("status", "adding"),
         ("history", "adding"),
+        ("report", "adding"),
+        ("settings",),
     ):
         done = made.call(*arguments)
         assert done.exit_code in {0, 2} if arguments[0] == "status" else done.exit_code == 0, (arguments, done.output)
@@ -147,18 +149,17 @@ def test_what_needs_a_file_system_is_refused_before_anything_is_done(made: Platf
     assert OutputLog(made.runs.folders.table).base().head == head
 
 
-def test_a_stream_runs_and_is_checked_by_spark(made: Platform, object_store: ObjectStore) -> None:
-    topic = made.feed.create("values", partitions=2)
-    made.feed.send(topic, session(4), key="a", partition=0)
-    made.feed.send(topic, session(2), key="b", partition=1)
-    environment = {**made.environment, **object_store.environment}
-    for arguments in (("run", "adding", "--available-now"), ("check", "adding"), ("report", "adding"), ("doctor",)):
-        command = [sys.executable, "-m", "lockstep.cli", *arguments]
-        done = subprocess.run(
-            command, cwd=made.folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-    made.feed.send(topic, [update(6, c=1)], key="a", partition=0)
-    made.runs.run()
-    assert len(rows(made.runs, topic)) > 0
-    assert_proven(made.runs)
+def test_dagster_runs_checks_and_compacts_a_stream(broker: Broker, prefix: Path, tmp_path: Path) -> None:
+    """Stream and check are in one process: its Spark loads the client of the store for both."""
+    installation = Installation(tmp_path, broker.bootstrap_servers, tables=prefix)
+    installation.produce("store", 0, 400)
+    runs = [installation.materialize(available_now=True)]
+    assert runs[0].wait() == 0, runs[0].said()
+    close_hour(installation.folders)
+    runs.append(installation.start("job", "execute", "-j", "order_books_compaction"))
+    assert runs[1].wait() == 0, runs[1].said()
+    with installation.dagster() as instance:
+        keys = [AssetCheckKey(AssetKey(["order_books", "table"]), "completeness")]
+        (found,) = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys).values()
+    assert found.status is AssetCheckExecutionRecordStatus.SUCCEEDED
+    assert installation.position("store") == 400
