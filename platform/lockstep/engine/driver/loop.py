@@ -53,7 +53,7 @@ from lockstep.kafka.audit import audit_positions, find_recreated_topics
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
 from lockstep.table.commit import BatchCommit, HourClosed
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 
 LOG = logging.getLogger("lockstep")
 

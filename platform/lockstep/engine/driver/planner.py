@@ -20,7 +20,7 @@ from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.table.commit import Writer
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 
 T = TypeVar("T")
 
