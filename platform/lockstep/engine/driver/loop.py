@@ -246,7 +246,11 @@ class MicroBatchLoop:
         return plan.backlog > 0 or self._runner.is_searching(plan)
 
     def has_reached_stop_offsets(self) -> bool:
-        """Whether a bounded run is at its end: see `StopOffsets.is_reached`."""
+        """Whether all stop offsets of a bounded run are committed.
+
+        Raises:
+            KafkaError: A partition that is not read yet has had no leader, or given no message, for too long.
+        """
         now = time.monotonic()
         silences = self._silent.find_lasting(now)
         return self._stop_offsets.is_reached(self._partitions.positions, self._monitor.view, silences, now)
