@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from dagster import DagsterRun
 
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lockstep.model.finding import Finding
     from lockstep.table.commit import Committed, OutputLog
-    from lockstep.table.delta_log import Head, SideFile
+    from lockstep.table.head import Head, SideFile
 
 HOUR = "2026-01-01T00"
 TOPIC, TOPIC_ID = "t", "id"

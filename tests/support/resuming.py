@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from lockstep.operations.resume import resume_stream
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.ledger import Accepted, LedgerRow, read_ledger
 from tests.support.feed import Feed, folded, snapshot, update
 

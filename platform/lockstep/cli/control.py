@@ -148,7 +148,7 @@ def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
     from lockstep.engine.driver.handover import StopRequest
     from lockstep.operations.inspect.undeclared import find_undeclared_table
     from lockstep.operations.lifecycle import stop_stream as do_stop
-    from lockstep.table.delta_log import Desired
+    from lockstep.table.head import Desired
     from lockstep.table.layout import StreamFolders
 
     root, declared = load_settings_or_exit().table_root, list_all_streams().get(stream)

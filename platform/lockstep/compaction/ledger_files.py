@@ -27,9 +27,10 @@ from lockstep.compaction.proof import U64, hash_rows
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
-from lockstep.table.delta_log import Head, NextEntry
+from lockstep.table.delta_log import NextEntry
 from lockstep.table.file_checksum import read_verified_rows, with_checksum
 from lockstep.table.foreign_commits import refresh, refuse_foreign
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFile, DataFileWriter

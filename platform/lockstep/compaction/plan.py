@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 
 TARGET_BYTES = 256_000_000
 """Size of a compacted file, by default. Larger files open no faster (a reader fetches row groups, not files) and

@@ -17,7 +17,7 @@ from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewr
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
-from lockstep.table.delta_log import Erasure, Head
+from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:

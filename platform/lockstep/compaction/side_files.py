@@ -26,10 +26,10 @@ from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.delta_log import Erasure, Head
 from lockstep.table.erasure import compute_session_digest
 from lockstep.table.file_checksum import with_checksum
 from lockstep.table.foreign_commits import refresh
+from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFile, DataFileWriter

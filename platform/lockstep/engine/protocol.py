@@ -14,7 +14,7 @@ from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
-from lockstep.table.delta_log import SideFile
+from lockstep.table.head import SideFile
 from lockstep.table.parquet import DataFile
 
 

@@ -25,7 +25,8 @@ from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.commit import Base
-from lockstep.table.delta_log import Head, make_entry_path
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
 OPTIONS, MANIFEST_FILE, STAGING = "_export", "_manifest.json", "_staging"

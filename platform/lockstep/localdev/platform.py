@@ -56,7 +56,7 @@ from lockstep.localdev.processes import (
 )
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:

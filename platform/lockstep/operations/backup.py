@@ -35,7 +35,7 @@ from lockstep.state.changelog import read_header
 from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log, ledger, torn_entry
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import format_some, list_named_files
 from lockstep.table.side_tables import SideLogs

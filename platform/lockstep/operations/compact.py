@@ -31,7 +31,7 @@ from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.settings import Settings
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
 IDLE_SECONDS = 3600.0

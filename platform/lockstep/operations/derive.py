@@ -31,7 +31,7 @@ from lockstep.spark.session import start_context
 from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log
 from lockstep.table.commit import Base
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import DerivedFolders, StreamFolders
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from lockstep.operations.query import run_sql
 from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 

@@ -47,7 +47,6 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import Base, HourClosed
-from lockstep.table.delta_log import Erasure, Head
 from lockstep.table.erasure import (
     ErasureCommit,
     ErasureOvertaken,
@@ -55,6 +54,7 @@ from lockstep.table.erasure import (
     compute_session_digest,
     finish_erasure,
 )
+from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import ErasedRows, LedgerRow
 from lockstep.table.schema_evolution import evolve_side_table

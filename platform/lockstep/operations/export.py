@@ -33,7 +33,8 @@ from lockstep.operations.tables import open_table
 from lockstep.storage import require_file_system
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog
-from lockstep.table.delta_log import Head, find_head_of_batch
+from lockstep.table.delta_log import find_head_of_batch
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
 

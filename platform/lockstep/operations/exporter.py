@@ -24,7 +24,7 @@ from lockstep.operations.health import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import Health, read_health
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.settings import Settings
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 
 METRICS_PORT = 9464
 """The usual port of an exporter without one of its own (OpenTelemetry's)."""

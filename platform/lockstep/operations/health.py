@@ -18,7 +18,7 @@ from lockstep.engine.driver.handover import Phase
 from lockstep.kafka.admin import Place
 from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 
 WRITER_SECONDS_MAX = 180.0
 """A supervisor notices a dead writer within 12 s, and its start takes 20 to 60 s; 3 minutes are a start that failed."""

@@ -35,7 +35,8 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import is_due, write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.delta_log import Head, find_head_of_batch
+from lockstep.table.delta_log import find_head_of_batch
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.written_by import read_written_by
 

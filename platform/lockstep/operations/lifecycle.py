@@ -32,7 +32,7 @@ from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog, commit_claim, commit_closed_hour
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 
 POLL_SECONDS = 0.2

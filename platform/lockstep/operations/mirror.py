@@ -25,7 +25,7 @@ from lockstep.operations.rewind import Obstacle, RewindObstacle
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings
 from lockstep.state.translation import Translation, check_translatable
-from lockstep.table.delta_log import FIRST_GENERATION
+from lockstep.table.head import FIRST_GENERATION
 from lockstep.table.ledger import LedgerRow
 from lockstep.verify.kafka_reader import KafkaTopicLog, WantedRange, find_offset
 

@@ -10,7 +10,7 @@ import msgspec
 from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import BatchCommit, HourClosed, OutputLog, Proposal, Writer
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 

@@ -39,7 +39,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine, side_tables
 from lockstep.table.commit import HourClosed
 from lockstep.table.create import create_late_table
-from lockstep.table.delta_log import FIRST_BATCH, Desired, Head, Origin, SideFile
+from lockstep.table.head import FIRST_BATCH, Desired, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName, LedgerRow
 from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, format_some, list_named_files

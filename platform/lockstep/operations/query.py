@@ -19,7 +19,7 @@ from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.shadow import list_shadows
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
-from lockstep.table.delta_log import FIRST_GENERATION
+from lockstep.table.head import FIRST_GENERATION
 from lockstep.table.layout import DerivedFolders, StreamFolders
 
 READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)

@@ -42,7 +42,7 @@ from lockstep.state.changelog import (
 )
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.quarantine import UNKNOWN_SCHEMA

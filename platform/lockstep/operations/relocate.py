@@ -56,8 +56,8 @@ from lockstep.state.translation import Translation, translate_state
 from lockstep.storage import find_storage, require_file_system
 from lockstep.table import ledger, side_tables
 from lockstep.table.create import open_tables
-from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Imported
 from lockstep.table.first_batch import FirstBatch, commit_first_batch
+from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Imported
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import format_some

@@ -23,8 +23,8 @@ from lockstep.state.changelog import StateDamaged
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables, torn_entry
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Desired, Head, SideFile
 from lockstep.table.foreign_commits import find_foreign_commit, find_foreign_versions
+from lockstep.table.head import Desired, Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
 

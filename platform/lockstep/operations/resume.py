@@ -35,7 +35,7 @@ from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import CommitKind, commit_batch, commit_claim
-from lockstep.table.delta_log import Desired, Head, Resumption
+from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import Accepted, LedgerRow
 

@@ -27,7 +27,7 @@ from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import Base, CommitKind, Proposal
-from lockstep.table.delta_log import Head, Retention
+from lockstep.table.head import Head, Retention
 from lockstep.table.layout import StreamFolders
 
 PLANS_MAX = 20

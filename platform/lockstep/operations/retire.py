@@ -27,7 +27,7 @@ from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import commit_batch, commit_claim
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.ledger import LedgerRow
 
 POLL_SECONDS = 0.5

@@ -29,7 +29,7 @@ from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import HourClosed
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import find_wrong_files, format_some, list_named_files

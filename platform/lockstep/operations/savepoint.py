@@ -10,7 +10,7 @@ import msgspec
 from lockstep.errors import LockstepError
 from lockstep.operations.rewind import SAVEPOINT_NAME, find_target
 from lockstep.operations.tables import open_table
-from lockstep.table.delta_log import Savepoint
+from lockstep.table.head import Savepoint
 from lockstep.table.layout import StreamFolders
 from lockstep.table.rewind import add_savepoint, drop_savepoint, find_savepoint
 

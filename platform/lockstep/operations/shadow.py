@@ -38,9 +38,9 @@ from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
-from lockstep.table.delta_log import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
 from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_batch
 from lockstep.table.foreign_commits import ForeignCommit
+from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import format_some

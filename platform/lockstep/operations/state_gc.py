@@ -25,7 +25,8 @@ from lockstep.state.changelog import read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import raise_rewind_floor
-from lockstep.table.delta_log import Head, find_head_of_batch, find_head_since
+from lockstep.table.delta_log import find_head_of_batch, find_head_since
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.written_by import read_written_by
 

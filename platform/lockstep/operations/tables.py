@@ -20,7 +20,7 @@ from lockstep.model.position import Key
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 

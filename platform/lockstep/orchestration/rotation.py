@@ -17,7 +17,7 @@ from lockstep.operations.durations import format_duration
 from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration, name_stream_job
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from lockstep.operations.lifecycle import read_desired_state, set_by_claim
 from lockstep.orchestration.names import INTERRUPTED_TAG, OUTCOME_TAG, name_stream_job
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:

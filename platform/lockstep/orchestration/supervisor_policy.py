@@ -19,7 +19,7 @@ import msgspec
 
 from lockstep.engine.driver.handover import POLLS, HeartbeatRecord, Phase
 from lockstep.orchestration.sensor_cursor import SensorCursor
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

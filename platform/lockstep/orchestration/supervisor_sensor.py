@@ -37,7 +37,7 @@ from lockstep.orchestration.supervisor_policy import (
     SupervisorObservation,
 )
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance

@@ -41,7 +41,7 @@ from lockstep.quality.partitions import (
 from lockstep.quality.rules import FileSummary, PartitionSummary
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Lineage
+from lockstep.table.head import Lineage
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, find_live_files
 

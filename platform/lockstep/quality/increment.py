@@ -19,7 +19,7 @@ from lockstep.quality.rules import FileSummary, PartitionSummary, RuleResult
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind, OutputLog
-from lockstep.table.delta_log import Head, Lineage
+from lockstep.table.head import Head, Lineage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from lockstep.localdev.recordings import Recorded
 from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.rehearsal.fault_plan import FaultKind, PlannedFault
 from lockstep.settings import Settings
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 
 COMMAND_SECONDS_MAX, PATIENCE_SECONDS, POLL_SECONDS = 300.0, 120.0, 0.5

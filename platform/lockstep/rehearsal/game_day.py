@@ -40,7 +40,7 @@ from lockstep.rehearsal.fault_plan import (
     plan_faults,
 )
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.ledger import LedgerRow
 from lockstep.verify.report import VerifyReport
 

@@ -21,19 +21,9 @@ from lockstep.errors import Fenced, TableError
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import (
-    CreateEntry,
-    Desired,
-    FoldCode,
-    Head,
-    NextEntry,
-    PolicyChange,
-    Resumption,
-    SideBatch,
-    SideFile,
-    ViolationPolicy,
-)
+from lockstep.table.delta_log import CreateEntry, NextEntry
 from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit
+from lockstep.table.head import Desired, FoldCode, Head, PolicyChange, Resumption, SideBatch, SideFile, ViolationPolicy
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import DataFile
 from lockstep.table.schema_evolution import Growth, find_schema_changes

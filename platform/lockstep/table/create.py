@@ -14,7 +14,8 @@ from lockstep.model.table_schema import to_delta
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine
 from lockstep.table.commit import CommitKind, OutputLog, Writer, commit_schema
-from lockstep.table.delta_log import HEAD_VERSION, NO_HOOKS, Head
+from lockstep.table.delta_log import NO_HOOKS
+from lockstep.table.head import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema_evolution import add_columns, evolve_side_table, mark_added
 

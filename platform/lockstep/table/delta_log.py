@@ -1,10 +1,10 @@
-"""Log entries by number, the head each of ours carries, and the one way to append an entry.
+"""Reads and appends entries of Delta logs.
 
-`history()` on a handle that is behind assigns wrong versions to entries, so lockstep reads the file
-of a version itself.
+`DeltaTable.history()` on a handle that is behind assigns wrong versions to entries, so lockstep reads the file of a
+version itself.
 
-Entries are found by bisection over their numbers, with one stat() or one small read per step, so that tens of
-thousands cost as little as a few.
+A search for an entry bisects the version numbers, with one stat() or one small read per step: its cost hardly grows
+with the length of the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import Enum
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -28,403 +27,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from lockstep.errors import CommitUnknown, NotCommitted, TableError
-from lockstep.model.decoding import decode_json, decode_json_lines
-from lockstep.model.finding import Finding
+from lockstep.model.decoding import decode_json_lines
 from lockstep.storage import NotWritten, find_storage
-
-FIRST_GENERATION = FIRST_BATCH = 1
-
-
-HEAD_VERSION = 2
-"""Version 1 recorded `running` after a run of any kind; see `Head.decode`."""
-
-
-class Desired(Enum):
-    """The desired state of a stream. Permitted changes: docs/decisions/0010.
-
-    | state   | a never-ending run                        | a bounded run                         |
-    |---------|-------------------------------------------|---------------------------------------|
-    | running | always running: the supervisor's job      | allowed while no never-ending one is  |
-    | bounded | started by an operator only               | the topics sensor asks for new topics |
-    | stopped | started by an operator only               | started by an operator only           |
-    | held    | refused until `lockstep start` or `stop`  | refused                               |
-    | halted  | refused until `lockstep resume`           | refused                               |
-    """
-
-    RUNNING = "running"
-    BOUNDED = "bounded"
-    STOPPED = "stopped"
-    HELD = "held"
-    HALTED = "halted"
-
-
-class SideFile(msgspec.Struct, frozen=True):
-    """A file of a side table, named by the output commit and committed to its own table afterwards.
-
-    Attributes:
-        path: Relative to the side table.
-        size: Bytes.
-        rows: Number of rows.
-        statistics: Delta statistics of the file, as JSON.
-    """
-
-    path: str
-    size: int
-    rows: int
-    statistics: str
-
-
-class SideBatch(msgspec.Struct, frozen=True):
-    """The newest addition to a side table that does not grow with every batch.
-
-    Attributes:
-        batch: The batch that added it.
-        after: The batch that added to the table before; 0 for none.
-        files: Its files.
-    """
-
-    batch: int
-    after: int
-    files: tuple[SideFile, ...]
-
-
-class Resumption(msgspec.Struct, frozen=True):
-    """How an operator resumed a halted stream.
-
-    Attributes:
-        batch: The batch that is the resumption.
-        at: Time, in seconds since 1970 (UTC).
-        cause: The reason and the operator.
-    """
-
-    batch: int
-    at: float
-    cause: str
-
-
-class Retention(msgspec.Struct, frozen=True):
-    """The newest retention: rows that were dropped because of their age.
-
-    Attributes:
-        hour: Rows of commit hours before it are dropped, "YYYY-MM-DDTHH" UTC.
-        batch: Last batch whose rows are dropped, with those of all batches before it.
-        at: Time, in seconds since 1970 (UTC).
-        cause: Why, and who.
-    """
-
-    hour: str
-    batch: int
-    at: float
-    cause: str
-
-
-class Lineage(msgspec.Struct, frozen=True):
-    """A generation that ended: its batches are valid up to `last_batch`."""
-
-    generation: int
-    last_batch: int
-
-
-class Savepoint(msgspec.Struct, frozen=True):
-    """A batch that stays restorable until the savepoint is deleted, whatever the rewind floor is.
-
-    Attributes:
-        name: Its name.
-        batch: The batch.
-        version: The version of the output table at which that batch was committed.
-        at: When the savepoint was made, in seconds since 1970 (UTC).
-        cause: The reason and the operator.
-    """
-
-    name: str
-    batch: int
-    version: int
-    at: float
-    cause: str
-
-
-class Rewind(msgspec.Struct, frozen=True):
-    """A rewind since the rewind floor. Its version stays loadable: it names files that the floor's may not.
-
-    Attributes:
-        batch: The batch that is the rewind.
-        version: The version of the output table that it made.
-        to_batch: The batch to which it went back.
-        undone: The last batch before it; what lies between was undone.
-        cause: The reason and the operator.
-    """
-
-    batch: int
-    version: int
-    to_batch: int
-    undone: int
-    cause: str
-
-
-class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest erasure of a session (docs/decisions/0027). The session is named by a digest only.
-
-    Attributes:
-        digest: Digest of the session, as `compute_session_digest` makes it.
-        topic: The topic to which it was restricted; empty for all.
-        batch: The batch that is the erasure.
-        version: The version of the output table that it made.
-        at: Time, in seconds since 1970 (UTC).
-        cause: The reason and the operator.
-        is_finished: Whether quarantine and late table are rewritten, too.
-    """
-
-    digest: str
-    topic: str
-    batch: int
-    version: int
-    at: float
-    cause: str
-    is_finished: bool = False
-
-
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a shadow began: a batch of another stream, whose state and positions its first batch took over.
-
-    Attributes:
-        stream: Name of that stream.
-        table_id: Delta's id of its output table.
-        batch: The batch.
-        digest: SHA-256 of the state and the positions that were taken over, which a proof computes again.
-        code: Folder, file or module of the declaration; empty where `assets/` declares the shadow.
-        code_digest: Digest of the fold's source.
-        at: When it began, in seconds since 1970 (UTC).
-        cause: The reason and the operator.
-    """
-
-    stream: str
-    table_id: str
-    batch: int
-    digest: str
-    code: str
-    code_digest: str
-    at: float
-    cause: str
-
-
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The savepoint with which a stream began in another table root: its first batch took over state and positions.
-
-    Attributes:
-        stream: Name of the stream.
-        savepoint: Name of the savepoint.
-        cluster_id: Id of the Kafka cluster from which it was read.
-        table_id: Delta's id of the output table that had it.
-        batch: The batch that it kept.
-        mirror: Where this is a mirrored cluster: MirrorMaker's alias of that one. Topic ids and offsets are others.
-        digest: SHA-256 of the state and the positions that were taken over, which a proof computes again.
-        at: When it was imported, in seconds since 1970 (UTC).
-        cause: The reason and the operator.
-    """
-
-    stream: str
-    savepoint: str
-    cluster_id: str
-    table_id: str
-    batch: int
-    mirror: str = ""
-    digest: str
-    at: float
-    cause: str
-
-
-class Promotion(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest promotion: batches of a shadow that became those of the stream, in one commit.
-
-    Attributes:
-        shadow: Name of the shadow.
-        to_batch: The batch from which the shadow had begun: rows up to it stayed.
-        first: The first batch of the promotion: the positions of `to_batch`.
-        batch: The last one: the positions of the shadow. Those in between have no log entry and no state of their own.
-    """
-
-    shadow: str
-    to_batch: int
-    first: int
-    batch: int
-
-
-class FoldCode(msgspec.Struct, frozen=True):
-    """The code of the fold that writes, as of its claim.
-
-    Attributes:
-        digest: `digest_code` of the stream.
-        first_batch: First batch that may be its own: the batches before it are of other code, or of code not known.
-    """
-
-    digest: str
-    first_batch: int
-
-
-class ViolationPolicy(msgspec.Struct, frozen=True):
-    """What a declaration does on a violation.
-
-    Attributes:
-        suspends: The session of the violation is suspended; otherwise the stream halts.
-        restarts_on_growth: The sessions of a topic that gets partitions are suspended, whatever else a violation does.
-    """
-
-    suspends: bool = False
-    restarts_on_growth: bool = False
-
-
-class PolicyChange(msgspec.Struct, frozen=True):
-    """A policy and an integrity class, as of the claim that brought them.
-
-    Attributes:
-        first_batch: First batch that may be under them.
-        policy: The policy.
-        integrity: The class without its policy, as source text; empty where it was not recorded.
-    """
-
-    first_batch: int
-    policy: ViolationPolicy
-    integrity: str = ""
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """State of a stream as of one commit.
-
-    Attributes:
-        stream: Name of the stream that owns the table.
-        cluster_id: Id of the Kafka cluster it reads.
-        table_id: Delta's id of the output table; empty until the first claim.
-        generation: The current lineage of batches.
-        lineage: Generations that ended.
-        epoch: Epoch of the writer that may commit.
-        batch: Number of the last batch.
-        batch_version: Version of the output table at which that batch was committed.
-        hour: Commit hour of the last batch, "YYYY-MM-DDTHH" UTC.
-        closed_hour: Newest hour into which nothing can be committed any more.
-        desired: The desired state.
-        reason: Why it was set, and by whom, in a few words.
-        wished_version: Version of the output table at which the desired state was last set by an operator; 0 for never.
-        resumes_as: While halted: the desired state after the resumption.
-        findings: The evidence, while halted.
-        ledger: The ledger file of the last batch.
-        quarantine: The newest addition to the quarantine.
-        late: The newest addition to the late table.
-        full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
-        full_ledger_at: Its time, in seconds since 1970 (UTC).
-        accepts_burst: An operator accepted a quarantine burst that is not over yet.
-        rewind_floor: Oldest batch that a rewind may go back to, apart from savepoints.
-        rewinds: Rewinds since that batch, oldest first.
-        savepoints: Batches that stay restorable, by name.
-        last_resumption: The newest resumption; None before the first.
-        retention: The newest retention; None before the first.
-        erasure: The newest erasure of a session; None before the first.
-        origin: Of a shadow: where it began.
-        imported: Of a stream that began with a savepoint from another table root: which one.
-        promotion: The newest promotion of a shadow; None before the first.
-        code: The code that writes; None before the first claim of a run, or where it is in no files.
-        policies: The policies on violations and the classes, oldest first: a proof judges each batch by the policy of
-            its time, and no batch by another class than that of its time.
-        version: Version of this layout.
-    """
-
-    stream: str
-    cluster_id: str
-    table_id: str = ""
-    generation: int = FIRST_GENERATION
-    lineage: tuple[Lineage, ...] = ()
-    epoch: int = 0
-    batch: int = 0
-    batch_version: int = 0
-    hour: str = ""
-    closed_hour: str = ""
-    desired: Desired = Desired.STOPPED
-    reason: str = "created"
-    wished_version: int = 0
-    resumes_as: Desired = Desired.BOUNDED
-    findings: tuple[Finding, ...] = ()
-    ledger: SideFile | None = None
-    quarantine: SideBatch | None = None
-    late: SideBatch | None = None
-    full_ledger_batch: int = 0
-    full_ledger_at: float = 0.0
-    accepts_burst: bool = False
-    rewind_floor: int = 0
-    rewinds: tuple[Rewind, ...] = ()
-    savepoints: tuple[Savepoint, ...] = ()
-    last_resumption: Resumption | None = None
-    retention: Retention | None = None
-    erasure: Erasure | None = None
-    origin: Origin | None = None
-    imported: Imported | None = None
-    promotion: Promotion | None = None
-    code: FoldCode | None = None
-    policies: tuple[PolicyChange, ...] = ()
-    version: int = 1
-
-    @property
-    def valid_batches(self) -> dict[int, int]:
-        """The last batch that counts of each generation; rewinds undid the later ones, and other generations whole."""
-        return {ended.generation: ended.last_batch for ended in self.lineage} | {self.generation: self.batch}
-
-    @property
-    def kept_versions(self) -> dict[int, int]:
-        """The versions that stay loadable besides those from the rewind floor on, by batch: of rewinds, savepoints."""
-        made = {each.batch: each.version for each in self.rewinds}
-        return made | {each.batch: each.version for each in self.savepoints}
-
-    @property
-    def is_rewound(self) -> bool:
-        """Whether the last batch is a rewind."""
-        return bool(self.rewinds) and self.rewinds[-1].batch == self.batch
-
-    @property
-    def taken_over(self) -> Origin | Imported | None:
-        """What the first batch took over from another table: a shadow's origin, or an imported savepoint."""
-        return self.origin or self.imported
-
-    @property
-    def inherited_up_to(self) -> int:
-        """The last batch that another fold wrote, or another table contains: a proof begins with the state after it."""
-        if self.promotion is not None:
-            return self.promotion.first
-        return FIRST_BATCH if self.taken_over is not None else 0
-
-    @property
-    def batch_before(self) -> int:
-        """The batch that the side tables contain before the last one is added."""
-        promoted = self.promotion is not None and self.promotion.batch == self.batch
-        return (self.promotion.first if self.promotion is not None and promoted else self.batch) - 1
-
-    def may_rewind_to(self, batch: int) -> bool:
-        """Whether all that a rewind to a batch needs is kept."""
-        return self.rewind_floor <= batch <= self.batch or any(each.batch == batch for each in self.savepoints)
-
-    def encode(self) -> str:
-        """As JSON, for the commit's metadata."""
-        return msgspec.json.encode(self).decode()
-
-    @staticmethod
-    def decode(text: str) -> Head:
-        """From a commit's metadata.
-
-        A head of version 1 is `running` whatever kind of run wrote it. It is read as `bounded`, so that no supervisor
-        starts a stream unasked; the next never-ending run makes it `running`.
-
-        Raises:
-            TableError: A newer release wrote fields that this one would silently drop.
-        """
-        try:
-            head = decode_json(text, Head)
-        except msgspec.ValidationError as error:
-            raise TableError(
-                f"this release of lockstep cannot read the table's head: {error}",
-                next_step="run the release that wrote it, or a newer one",
-            ) from error
-        if head.version >= HEAD_VERSION:
-            return head
-        desired = Desired.BOUNDED if head.desired is Desired.RUNNING else head.desired
-        return msgspec.structs.replace(head, desired=desired, version=HEAD_VERSION)
-
+from lockstep.table.head import Head
 
 HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
 BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
@@ -433,7 +38,7 @@ _ENTRY = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b.*\.parquet$")
 _WHOLE_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.parquet")
 _DRAFT = re.compile(r"\.\d{20}\.json\..*\.tmp|\d{20}\.json#\d+")
-"""What a process that was killed inside a commit leaves: of `Storage.create_whole`, and of delta-rs."""
+"""Files that a process killed inside a commit leaves behind: by `Storage.create_whole`, and by delta-rs."""
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -442,13 +47,13 @@ class LogEntry(msgspec.Struct, frozen=True):
     Attributes:
         version: Version of the table that the entry made.
         kind: lockstep's kind of commit; None for foreign commits.
-        token: The token of the attempt that made it.
-        head: Its head.
+        token: Identifies the call of `append_entry` that wrote it.
+        head: The head of the stream; None where the entry has none.
         operation: Delta's name of the operation.
         author: The engine that wrote it.
         written_at: Time by the writer's clock (UTC).
         cause: Of a claim: why the run began.
-        transactions: The numbers of the entry by name.
+        transactions: Versions of its `txn` actions, by application id.
     """
 
     version: int
@@ -468,7 +73,7 @@ class _Transaction(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """One line of an entry; only commitInfo and numbers matter here."""
+    """One line of an entry; actions other than commitInfo and txn are ignored."""
 
     commitInfo: dict[str, object] | None = None  # noqa: N815  # Delta's own name
     txn: _Transaction | None = None
@@ -480,10 +85,10 @@ def make_entry_path(table: Path, version: int) -> Path:
 
 
 def open_delta_table(folder: Path, *, version: int | None = None) -> DeltaTable:
-    """A handle on a table in a folder; of a version, where one is given.
+    """A handle on the table in a folder, at a version or at the newest one.
 
     Raises:
-        TableNotFoundError: There is none.
+        TableNotFoundError: The folder contains no table.
     """
     return DeltaTable(find_storage(folder).uri(folder), version=version)
 
@@ -518,7 +123,7 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
 
 
 def is_of_kind(table: Path, version: int, kind: str) -> bool:
-    """Whether lockstep made the entry of a version as a commit of this kind; without decoding it."""
+    """Whether the entry of a version is a commit of lockstep of this kind; searches its text, without decoding it."""
     try:
         text = find_storage(table).read(make_entry_path(table, version))
     except FileNotFoundError:
@@ -529,7 +134,8 @@ def is_of_kind(table: Path, version: int, kind: str) -> bool:
 def find_top_version(table: Path) -> int | None:
     """The newest version that has an entry or a log checkpoint; None without any. Lists the log once.
 
-    A checkpoint without its entry counts: to take the version before it for the newest would write it a second time.
+    A checkpoint without its entry counts: if the version before it passed for the newest, its version would be written
+    a second time.
     """
     known = (name for name in _list_names(table) if _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))
     return max((int(name[:20]) for name in known), default=None)
@@ -549,12 +155,12 @@ def list_checkpoints(table: Path) -> dict[int, list[Path]]:
 
 
 def is_whole_checkpoint(name: str) -> bool:
-    """Whether a file of a log is a checkpoint of one file, as all of ours are."""
+    """Whether a file of a log is a single-file checkpoint, as lockstep writes them."""
     return _WHOLE_CHECKPOINT.fullmatch(name) is not None
 
 
 def list_drafts(table: Path) -> list[Path]:
-    """Files of entries that were not published, or not yet."""
+    """Temporary files of entries that are not published (yet)."""
     return [table / "_delta_log" / name for name in _list_names(table) if _DRAFT.fullmatch(name)]
 
 
@@ -563,7 +169,7 @@ def _list_names(table: Path) -> list[str]:
 
 
 class _Added(msgspec.Struct):
-    """An added file of an entry."""
+    """The `add` action of an entry."""
 
     path: str
     stats: str | None = None
@@ -587,10 +193,10 @@ def read_statistics(table: Path, version: int) -> dict[str, str]:
 
 
 def find_entry_time(table: Path, version: int) -> float:
-    """When the entry of a version was written, in seconds since 1970 (UTC), by the storage's clock.
+    """Modification time of the entry of a version, in seconds since 1970 (UTC), by the storage's clock.
 
     Raises:
-        FileNotFoundError: There is no such entry.
+        FileNotFoundError: The version has no entry.
     """
     path = make_entry_path(table, version)
     found = find_storage(table).get_status(path)
@@ -600,9 +206,9 @@ def find_entry_time(table: Path, version: int) -> float:
 
 
 ATTEMPTS_MAX = 200
-"""Losing this often in a row to harmless commits means that some process commits in a loop."""
+"""So many lost races in a row mean that some process commits in a loop."""
 UNANSWERED_MAX = 20
-"""A disk that fails once is no reason to end a run; one that goes on failing is."""
+"""Attempts in which a write without a result may be repeated: a single I/O error does not end a run."""
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -610,11 +216,12 @@ class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry to append.
 
     Attributes:
-        version: The version that it makes: one more than the newest one that it was made for.
+        version: The version that it makes: one more than the version that it was planned on.
         kind: lockstep's kind of commit.
         actions: Files to add and to remove.
         alter: Changes the table in another way instead, as one commit of delta-rs with these properties.
-        transactions: Numbers of the entry by name, at least one: an entry whose last line is a number is complete.
+        transactions: Versions of `txn` actions by application id, at least one: an entry is complete if its last line
+            is one.
         metadata: Further metadata of the entry.
     """
 
@@ -627,12 +234,12 @@ class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_entry(path: Path, content: bytes) -> None:
-    """Create the file of an entry whole, or not at all. Raises FileExistsError where there is one."""
+    """Create the file of an entry, atomically. Raises FileExistsError if the version has an entry."""
     find_storage(path).create_whole(path, content)
 
 
 CreateEntry = Callable[[Path, bytes], None]
-"""How the file of an entry is created: `create_entry`, or what a test puts in its place."""
+"""Creates the file of an entry: `create_entry`, or a replacement by a test."""
 
 
 def append_entry(
@@ -642,18 +249,19 @@ def append_entry(
     finds_late: bool = False,
     create: CreateEntry = create_entry,
 ) -> int | None:
-    """Append an entry at exactly the version that it was made for, or not at all.
+    """Append an entry at exactly the version that it was planned for, or not at all.
 
-    1. `next_entry` reads the newest version, checks it and gives the entry.
-    2. Create the entry, without retries: a true compare-and-swap.
-    3. After any exception read the entry: the token decides.
+    1. `next_entry` reads the newest version, checks it and returns the entry.
+    2. Create the entry, without retries: a compare-and-swap.
+    3. After any exception read the entry: its token shows whether this call wrote it.
     4. Lost to another commit: again from 1.
-    5. Sync the entry and the log folder. An error there ends the run: a second attempt proves nothing.
+    5. Sync the entry and the log folder. An error there ends the run: a second fsync proves nothing.
 
     Args:
         table: Folder of the table.
-        next_entry: None when there is nothing left to append.
-        finds_late: It returns None, too, where an earlier attempt landed late: one without an answer is then repeated.
+        next_entry: Returns None when there is nothing to append.
+        finds_late: `next_entry` returns None, too, if an earlier attempt became visible late. Only then is an attempt
+            without a result repeated.
         create: Creates the file of the entry.
 
     Returns:
@@ -661,7 +269,7 @@ def append_entry(
 
     Raises:
         CommitUnknown: It is unknown whether the entry was written.
-        NotCommitted: The storage did not take it.
+        NotCommitted: The storage refused the file.
         TableError: The race was lost `ATTEMPTS_MAX` times.
     """
     token = uuid.uuid4().hex
@@ -696,13 +304,13 @@ def _write(path: Path, entry: NextEntry, token: str, create: CreateEntry) -> Non
 
 
 ENGINE = "lockstep"
-"""The author of our entries, as Delta's history shows it."""
+"""`engineInfo` of lockstep's entries, as Delta's history shows it."""
 
 
 def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
-    """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"); its numbers last.
+    """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"), `txn` actions last.
 
-    Without a newline at its end, so that every shorter file is a torn entry.
+    It has no newline at its end, so that every prefix of it is recognized as a torn entry.
     """
     info = {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": ENGINE, **metadata}}]
@@ -736,7 +344,7 @@ def _to_line(action: AddAction | RemoveAction) -> dict[str, object]:
 REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the table root") | dict.fromkeys(
     (errno.EROFS, errno.EACCES, errno.EPERM), "make the table root writable"
 )
-"""What lets the next attempt succeed, by the number of the error."""
+"""The remedy that lets the next attempt succeed, by errno."""
 
 
 def _make_failure(table: Path, version: int, error: Exception) -> TableError:
@@ -770,7 +378,7 @@ def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX
     Args:
         table: Folder of the table.
         since: Seconds since 1970 (UTC), compared with the modification time of the entries' files.
-        entries_max: Maximum of entries from it to the newest.
+        entries_max: Number of newest entries that are searched.
 
     Returns:
         None where no entry is recent enough.
@@ -786,7 +394,7 @@ def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX
 
 
 def find_head_of_batch(table: Path, batch: int) -> Head | None:
-    """The head right after a batch was committed; None where the log no longer contains it."""
+    """The head of the commit of a batch; None where the log no longer contains it."""
     versions = list_versions(table)
     position = bisect_left(versions, batch, key=lambda version: _batch(table, version))
     if position == len(versions):
@@ -798,7 +406,8 @@ def find_head_of_batch(table: Path, batch: int) -> Head | None:
 def find_head_at(table: Path, at: datetime) -> Head | None:
     """The head at a time, by the clocks of the writers; None where the log does not go back to it.
 
-    Nor does it where the entries after the one found were deleted: of a savepoint below the rewind floor one is left.
+    None, too, where the entry after the one found was deleted: of a savepoint below the rewind floor only one entry is
+    kept, and the head may have changed between it and the next one.
     """
     versions = list_versions(table)
     after = bisect_right(versions, at, key=lambda version: _written_at(table, version))

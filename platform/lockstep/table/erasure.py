@@ -11,7 +11,7 @@ from deltalake.transaction import RemoveAction
 
 from lockstep.errors import TableError
 from lockstep.table.commit import Base, CommitKind, Proposal, Writer, check_hour_open, check_writer
-from lockstep.table.delta_log import Erasure, Head, SideFile
+from lockstep.table.head import Erasure, Head, SideFile
 from lockstep.table.parquet import DataFile
 
 DIGEST_CHARACTERS = 32

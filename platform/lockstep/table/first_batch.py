@@ -9,7 +9,8 @@ import msgspec
 
 from lockstep.errors import TableError
 from lockstep.table.commit import Base, CommitKind, Proposal, check_hour_open
-from lockstep.table.delta_log import CAUSE, FIRST_BATCH, Desired, Head, Imported, Origin, SideFile
+from lockstep.table.delta_log import CAUSE
+from lockstep.table.head import FIRST_BATCH, Desired, Head, Imported, Origin, SideFile
 
 
 class FirstBatch(msgspec.Struct, frozen=True, kw_only=True):

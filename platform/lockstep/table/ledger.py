@@ -20,8 +20,8 @@ from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import iterate_verified_rows, read_verified_rows, with_checksum
+from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFileWriter, write_file
 from lockstep.table.schema_evolution import with_defaults

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.model.table_schema import make_row_schema
-from lockstep.table.delta_log import SideFile
+from lockstep.table.head import SideFile
 from lockstep.table.parquet import write_file
 
 VALUE_BYTES_MAX = 1_000_000

@@ -11,7 +11,8 @@ from deltalake import CommitProperties, DeltaTable
 from lockstep.errors import TableError
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, CommitKind, Proposal, Writer, check_hour_open, check_writer
-from lockstep.table.delta_log import NO_HOOKS, Desired, Head, Lineage, Rewind, Savepoint, SideFile
+from lockstep.table.delta_log import NO_HOOKS
+from lockstep.table.head import Desired, Head, Lineage, Rewind, Savepoint, SideFile
 
 
 class NotRewindable(TableError):

@@ -15,10 +15,9 @@ from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, CommitKind, Proposal, check_hour_open
-from lockstep.table.delta_log import (
-    CAUSE,
+from lockstep.table.delta_log import CAUSE, NO_HOOKS
+from lockstep.table.head import (
     FIRST_BATCH,
-    NO_HOOKS,
     FoldCode,
     Head,
     Lineage,

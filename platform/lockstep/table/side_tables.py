@@ -11,8 +11,9 @@ from lockstep.errors import CommitUnknown, TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import CreateEntry, Head, NextEntry, SideFile
+from lockstep.table.delta_log import CreateEntry, NextEntry
 from lockstep.table.foreign_commits import TableReplaced, refuse_foreign
+from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import DataFile

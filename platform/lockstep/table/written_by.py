@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
 
 
 _LABEL = re.compile(r"(?:^|-)g(\d+)-e(\d+)-b(\d+)-[0-9a-f]{32}\.")

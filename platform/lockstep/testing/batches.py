@@ -31,7 +31,7 @@ from lockstep.model.position import Position
 from lockstep.state.changelog import make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
-from lockstep.table.delta_log import SideFile
+from lockstep.table.head import SideFile
 from lockstep.table.quarantine import QuarantineRow
 from lockstep.testing.recorder import Recorder, list_rejected
 from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin, RunResult

@@ -24,8 +24,8 @@ from lockstep.model.position import SegmentRef
 from lockstep.model.table_schema import ABSENT_UP_TO, COMMIT_HOUR, to_delta
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Head, SideFile
 from lockstep.table.file_checksum import read_verified
+from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.files import find_size, open_parquet, open_table
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations

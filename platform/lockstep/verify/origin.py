@@ -15,7 +15,7 @@ from lockstep.errors import StateError, TableError
 from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import StateVersion, read_header, read_segment
 from lockstep.table import delta_log
-from lockstep.table.delta_log import FIRST_BATCH, Head, Imported, Origin
+from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions_at
 from lockstep.verify.ledger import Key, LedgerRange, Skipped, StoredTables, to_microseconds

@@ -22,7 +22,7 @@ from lockstep.state.changelog import Segment, StateDamaged, StateVersion, read_s
 from lockstep.state.codec import CurrentValue, StateMigrator, StateNotOfItsType, StateSchema
 from lockstep.state.timers import AGENDA, CLOCK, HELD, BufferedMessage
 from lockstep.state.values import ROWS, MapStateStore, is_session, read_versions, split_type_tag
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NEVER, Held
 from lockstep.verify.gates.base import (

@@ -19,7 +19,7 @@ from lockstep.declare.stream import format_integrity
 from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
-from lockstep.table.delta_log import FIRST_BATCH, Head, Imported, Origin
+from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions

@@ -32,7 +32,7 @@ from tests.support.plain_reader import rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.operations.inspect.history import read_history
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import FoldCode
+from lockstep.table.head import FoldCode
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import Adding, Reading, adding

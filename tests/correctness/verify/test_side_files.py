@@ -19,7 +19,7 @@ from tests.support.protocol_run import TOPIC, TOPIC_ID, ProtocolRun, folders_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.delta_log import SideFile
+    from lockstep.table.head import SideFile
 
 HOUR = 3600.0
 

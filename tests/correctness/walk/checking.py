@@ -15,7 +15,7 @@ from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.rewind import Obstacle, plan_rewind
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.verify.verify import verify_stream
 from tests.correctness.walk.walked_stream import Fold, Folded, fold
 from tests.correctness.walk.walked_windows import COLUMNS as WINDOW_COLUMNS
@@ -24,7 +24,7 @@ from tests.correctness.walk.walked_windows import FoldWindows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.delta_log import Head, SideBatch
+    from lockstep.table.head import Head, SideBatch
     from tests.correctness.walk.producing import Place
     from tests.correctness.walk.walking import Walk
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from lockstep import Export
     from lockstep.declare.stream import AnyStream
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
     from lockstep.table.ledger import LedgerRow
     from tests.support.feed import Feed
 

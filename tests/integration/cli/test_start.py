@@ -17,7 +17,7 @@ from lockstep.operations.inspect.status import Status
 from lockstep.operations.lifecycle import Stopped
 from lockstep.orchestration.launch import Launched
 from lockstep.orchestration.names import CAUSE_TAG, OUTCOME_TAG
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.installation import ROOT, Installation, wait_until
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from lockstep import NoIntegrity, Ordered, Strict, Suspend
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.driver.spark_job import PoisonMessageSearch
+from lockstep.engine.driver.retries import PoisonMessageSearch
 from lockstep.engine.protocol import BatchIdentity, PlannedRange
 from lockstep.integrity.resume_options import AcceptLoss, FromSnapshot, suggest_option
 from lockstep.integrity.strict import LogOnly

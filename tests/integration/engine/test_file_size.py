@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import FileSize
+from lockstep.engine.driver.clocks import BacklogClock
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.engine.driver.planner import BacklogClock, FileGoal, PlanInput, plan_batch
+from lockstep.engine.driver.planner import FileGoal, PlanInput, plan_batch
 from lockstep.engine.executor.row_buffer import Spill
 from lockstep.engine.protocol import BatchIdentity, LearnedRates
 from lockstep.kafka.admin import PartitionOffsets

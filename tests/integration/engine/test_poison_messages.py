@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Limits, NoIntegrity, Ordered
-from lockstep.engine.driver import spark_job
+from lockstep.engine.driver import retries
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.verify.report import InvariantStatus
@@ -210,7 +210,7 @@ def test_a_message_is_blamed_only_after_jobs_with_it_and_without_it_alternate(fe
     with pytest.raises(IntegrityLost, match="kills its worker"):
         runs.run(around=deadly.around)
     whole, first = ((0, 2),), ((0, 1),)
-    tried = [(whole, False)] * 2 + [(first, False), (first, True)] * spark_job.CONTROLS
+    tried = [(whole, False)] * 2 + [(first, False), (first, True)] * retries.CONTROLS
     assert deadly.jobs == tried
 
 

@@ -22,7 +22,7 @@ from lockstep.localdev.processes import list_platform_processes, stop_all
 from lockstep.operations.lifecycle import stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_positions
 

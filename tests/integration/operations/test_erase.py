@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lockstep.localdev.broker import Broker
     from lockstep.operations.erase import SessionErased
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 

@@ -26,7 +26,7 @@ from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings
 from lockstep.table.commit import OutputLog, commit_claim
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, ProducerRecord, session, snapshot, update
 from tests.support.local_runs import LocalRuns

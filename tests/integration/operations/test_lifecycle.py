@@ -29,7 +29,7 @@ from lockstep.operations.lifecycle import check_startable, set_running, stop_str
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable
 from lockstep.table.commit import OutputLog, Writer, commit_claim
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.feed import folded, session, update
 from tests.support.installation import wait_until
 from tests.support.kept_stream import keeping, message

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lockstep import Record
     from lockstep.localdev.broker import Broker
     from lockstep.operations.rewind import Rewound
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
     from tests.support.adding_stream import Panel, Reading, Snapshot, Update
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns

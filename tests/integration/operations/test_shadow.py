@@ -40,7 +40,8 @@ from lockstep.operations.shadow import (
     release_pin,
 )
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import FoldCode, make_entry_path
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.head import FoldCode
 from lockstep.table.ledger import read_ledger, read_positions_at
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify import origin
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from lockstep.localdev.broker import Broker
     from lockstep.operations.promote import Promoted
     from lockstep.operations.shadow import ShadowShown
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
     from tests.support.adding_stream import Reading
     from tests.support.feed import Feed

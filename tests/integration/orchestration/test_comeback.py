@@ -27,7 +27,7 @@ from lockstep.integrity.resume_options import StreamHalted
 from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, OUTCOME_TAG
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from dagster_graphql import DagsterGraphQLClient
 
 from lockstep.localdev.processes import find_free_ports
 from lockstep.orchestration.names import OUTCOME_TAG
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.ledger import read_ledger
 from tests.integration.orchestration.test_comeback import Site
 from tests.support.installation import ROOT, is_listening, wait_until

@@ -25,7 +25,7 @@ from lockstep.localdev.platform import find_dagster_problems
 from lockstep.localdev.processes import find_free_ports
 from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.names import OUTCOME_TAG
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.descendants import list_descendants
 from tests.support.installation import ROOT, Installation, wait_until
 

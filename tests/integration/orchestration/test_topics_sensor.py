@@ -26,7 +26,7 @@ from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import OutputLog, Writer, commit_claim, set_desired_state
 from lockstep.table.create import open_tables
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 from sensors.topics import topics_sensor
 from tests.support.shared_ticks import read_own, share

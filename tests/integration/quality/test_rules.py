@@ -42,7 +42,8 @@ from lockstep.quality.rules import RuleOutcome
 from lockstep.storage import find_storage
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog, commit_claim
-from lockstep.table.delta_log import Lineage, make_entry_path
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.head import Lineage
 from lockstep.table.ledger import FORGOTTEN
 from tests.integration.quality.stream_tables import (
     CLEAN,

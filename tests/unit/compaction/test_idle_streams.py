@@ -10,7 +10,7 @@ import pytest
 from lockstep.compaction.run import Rewriter
 from lockstep.operations.compact import IDLE_SECONDS, compact, find_idle_hour, plan_compaction
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.side_tables import SideLogs
 from tests.support.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
 

@@ -16,7 +16,7 @@ from lockstep.compaction.plan import (
     plan_bins,
     plan_table,
 )
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 
 HOURS = ("2026-01-01T00", "2026-01-01T01", "2026-01-01T02")
 TARGET = 100

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from lockstep import AvailableNow, Every, FileSize
 from lockstep.engine.driver.alarms import (
+    BlockedPartitions,
     LastStableOffsets,
     StuckTransaction,
     compute_stuck_patience_seconds,
@@ -76,3 +77,29 @@ def test_what_waits_behind_open_transactions_is_counted_with_the_worst_place_and
     assert describe_hidden("books", (one, other)).startswith(
         "7 offsets wait behind open transactions and are not read, 5 of them in b/1 from 4 on (2 partitions in all); "
     )
+
+
+def test_a_stuck_transaction_is_warned_of_once_and_reported_while_it_lasts() -> None:
+    blocked = BlockedPartitions(60.0)
+    assert blocked.note(seen(OPEN), 100.0) == []
+    warnings = blocked.note(seen(OPEN), 161.0)
+    assert warnings == [f"{StuckTransaction('a', 0, 3, 5, 61.0)}; find it by: kafka-transactions.sh find-hanging"]
+    assert blocked.note(seen(GREW), 170.0) == []
+    assert blocked.stalls == (StuckTransaction("a", 0, 3, 9, 70.0),)
+    blocked.note(seen(CLOSED), 180.0)
+    assert len(blocked.stalls) == 0
+
+
+def test_partitions_that_lose_their_leader_are_warned_of_once_for_each_loss() -> None:
+    both = view(topic("a", "id-a", 2), ends={})
+    blocked = BlockedPartitions(60.0)
+    assert blocked.note(both, 1.0) == ["a/0 has no leader that answers, nor 1 more: its messages wait"]
+    assert blocked.note(seen(None), 2.0) == []
+    assert blocked.note(seen(CLOSED), 3.0) == []
+    assert blocked.note(seen(None), 4.0) == ["a/0 has no leader that answers: its messages wait"]
+
+
+def test_a_run_that_ends_finds_transactions_of_this_moment_too() -> None:
+    blocked = BlockedPartitions(60.0)
+    assert blocked.find_hidden(seen(OPEN), 100.0) == (StuckTransaction("a", 0, 3, 5, 0.0),)
+    assert blocked.find_hidden(seen(CLOSED), 100.0) == ()

@@ -54,9 +54,9 @@ from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
 from lockstep.storage import NeedsFileSystem
 from lockstep.table.commit import HourClosed
-from lockstep.table.delta_log import Origin
 from lockstep.table.erasure import ErasureOvertaken
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
+from lockstep.table.head import Origin
 from lockstep.table.rewind import NotRewindable
 from lockstep.table.row_encoder import RowOrigin, RowRejected
 

@@ -53,9 +53,9 @@ from lockstep.table.commit import (
     commit_batch,
     raise_rewind_floor,
 )
-from lockstep.table.delta_log import Origin
 from lockstep.table.erasure import ErasureOvertaken, commit_erasure, compute_session_digest
 from lockstep.table.foreign_commits import ForeignCommit
+from lockstep.table.head import Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
 from lockstep.table.parquet import list_named_files

@@ -25,7 +25,7 @@ from lockstep.operations.health import (
     judge_health,
 )
 from lockstep.operations.inspect.figures import PartitionFigures
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.adding_stream import adding
 
 HOUR = 3_600.0

@@ -11,7 +11,8 @@ from lockstep.model.finding import Finding
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.tables import NoTable
 from lockstep.table.commit import commit_claim, commit_closed_hour, set_desired_state
-from lockstep.table.delta_log import Desired, make_entry_path
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.head import Desired
 from tests.support.protocol_run import HOUR, ProtocolRun, anything, folders_in
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lockstep.operations.query import AsOf, query_sql
 from lockstep.operations.retain import Retained, drop_old_rows, find_oldest_hour, plan_retention
 from lockstep.table import ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from tests.support.protocol_run import ProtocolRun, entries, folders_in, stored_offsets
 from tests.unit.export.declared import make_stream
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockstep.table.commit import Committed
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
     from tests.support.kept_stream import Sent
 

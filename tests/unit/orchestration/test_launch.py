@@ -40,7 +40,7 @@ from lockstep.orchestration.names import (
 from lockstep.orchestration.table_asset import find_copied_tags, find_launch, find_request_tag
 from lockstep.table.commit import commit_claim
 from lockstep.table.create import open_tables
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
 
 if TYPE_CHECKING:

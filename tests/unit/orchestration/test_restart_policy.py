@@ -16,7 +16,7 @@ from lockstep.orchestration.restart_policy import (
     SensorObservation,
     decide_restart,
 )
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 
 NOW = 1_000_000.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)

@@ -20,7 +20,7 @@ from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import commit_claim
 from lockstep.table.create import open_tables
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:

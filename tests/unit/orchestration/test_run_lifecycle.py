@@ -22,7 +22,7 @@ from lockstep.orchestration.run_lifecycle import (
     was_terminated_by_user,
 )
 from lockstep.table.commit import commit_claim
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 from tests.support.protocol_run import ProtocolRun, anything, folders_in, stored_offsets
 from tests.unit.engine.test_metrics import BATCH
 

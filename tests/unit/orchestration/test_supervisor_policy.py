@@ -21,7 +21,7 @@ from lockstep.orchestration.supervisor_policy import (
     compute_pause_seconds,
     decide_supervision,
 )
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

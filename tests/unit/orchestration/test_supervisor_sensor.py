@@ -44,7 +44,7 @@ from lockstep.settings import KafkaSettings, Settings
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, commit_claim
 from lockstep.table.create import open_tables
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from sensors.supervisor import supervisor_sensor
 from tests.support.shared_ticks import read_own, share

@@ -28,7 +28,7 @@ from lockstep.table.commit import (
     raise_rewind_floor,
     set_desired_state,
 )
-from lockstep.table.delta_log import Desired, ViolationPolicy
+from lockstep.table.head import Desired, ViolationPolicy
 from tests.support.protocol_run import HOUR, ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:

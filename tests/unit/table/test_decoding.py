@@ -9,7 +9,7 @@ FIRST_READ = """
 import sys
 import threading
 
-from lockstep.table.delta_log import Head, Lineage, Resumption, SideFile
+from lockstep.table.head import Head, Lineage, Resumption, SideFile
 
 resumed, of_ledger = Resumption(1, 2.0, "why"), SideFile("path", 1, 1, "{}")
 head = Head(stream="s", cluster_id="c", lineage=(Lineage(1, 2),), ledger=of_ledger, last_resumption=resumed)

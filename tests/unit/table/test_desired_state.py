@@ -9,13 +9,13 @@ import pytest
 
 from lockstep.model.finding import Finding
 from lockstep.table.commit import CommitKind, commit_batch, commit_claim, set_desired_state
-from lockstep.table.delta_log import Desired
+from lockstep.table.head import Desired
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.delta_log import Head
+    from lockstep.table.head import Head
 
 FINDING = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, until=5, session="s")
 NEVER_ENDING, LEFT = Desired.RUNNING, None

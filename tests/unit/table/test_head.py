@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep.model.finding import Finding
-from lockstep.table.delta_log import HEAD_VERSION, Desired, Head, Lineage, SideFile
+from lockstep.table.head import HEAD_VERSION, Desired, Head, Lineage, SideFile
 
 counts = some.integers(0, 2**62)
 texts = some.text(some.characters(exclude_categories=["Cs"]), max_size=20)

@@ -20,7 +20,7 @@ from lockstep.quality.increment import find_matching_versions
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog
-from lockstep.table.delta_log import Desired, Lineage, Promotion
+from lockstep.table.head import Desired, Lineage, Promotion
 from lockstep.table.parquet import DataFile
 from lockstep.table.shadow import PromotionCommit, commit_promotion, merge_entries
 from lockstep.table.torn_entry import find_torn_version

@@ -21,7 +21,8 @@ from tests.support.protocol_run import ProtocolRun, anything, entries, folders_i
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.table.delta_log import Head, LogEntry
+    from lockstep.table.delta_log import LogEntry
+    from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
 
 RUNS, BATCHES_WANTED, BATCHES_OF_A_RUN = 3, 25, 4

@@ -19,8 +19,8 @@ from lockstep.table.commit import (
     raise_rewind_floor,
     set_desired_state,
 )
-from lockstep.table.delta_log import Desired, Lineage, Savepoint
 from lockstep.table.foreign_commits import ForeignCommit
+from lockstep.table.head import Desired, Lineage, Savepoint
 from lockstep.table.rewind import (
     SAVEPOINTS_MAX,
     NotRewindable,

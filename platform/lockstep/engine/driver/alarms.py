@@ -1,4 +1,4 @@
-"""Alarms for stuck transactions; pure.
+"""Alarms for partitions that cannot be read: behind an open transaction, or without a leader.
 
 A stuck transaction loses no data and only shows as lag: without an alarm, a stream that waits for a producer which
 died in a transaction looks like a slow one.
@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from lockstep.declare.options import Every, Trigger
-from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Place, Topic
 from lockstep.model.position import Key
 from lockstep.model.tuning import Tuning
+
+ANY_AGE_SECONDS = -1.0
+"""A patience that every open transaction exceeds, one of this moment included."""
 
 
 class StuckTransaction(msgspec.Struct, frozen=True):
@@ -101,6 +104,45 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
             return None
         known = self.since.get(key)
         return known if known is not None and known[0] == ends.stable_end else (ends.stable_end, clock)
+
+
+class BlockedPartitions:
+    """Partitions that cannot be read, each of which is reported once.
+
+    Attributes:
+        stalls: Partitions behind transactions that have been open for too long.
+    """
+
+    def __init__(self, stuck_patience_seconds: float) -> None:
+        """No partition is known to be blocked.
+
+        Args:
+            stuck_patience_seconds: How long a last stable offset may stay unchanged.
+        """
+        self.stalls: tuple[StuckTransaction, ...] = ()
+        self._stable_ends, self._leaderless = LastStableOffsets(), frozenset[Place]()
+        self._stuck_patience_seconds = stuck_patience_seconds
+
+    def note(self, view: ClusterView, clock: float) -> list[str]:
+        """Update from a new cluster view; gives warnings of the partitions that are newly blocked."""
+        warned = {stall.place for stall in self.stalls}
+        self._stable_ends = self._stable_ends.update(view, clock)
+        self.stalls = self._stable_ends.stalls(view, clock, self._stuck_patience_seconds)
+        before, self._leaderless = self._leaderless, frozenset(view.unavailable)
+        new = (stall for stall in self.stalls if stall.place not in warned)
+        stuck = [f"{stall}; find it by: kafka-transactions.sh find-hanging" for stall in new]
+        return stuck + _describe_leaderless(sorted(self._leaderless - before))
+
+    def find_hidden(self, view: ClusterView, clock: float) -> tuple[StuckTransaction, ...]:
+        """All partitions that a view shows below their high watermarks, however short the time."""
+        return self._stable_ends.update(view, clock).stalls(view, clock, ANY_AGE_SECONDS)
+
+
+def _describe_leaderless(places: Sequence[Place]) -> list[str]:
+    if not places:
+        return []
+    (topic, partition), more = places[0], f", nor {len(places) - 1} more" if len(places) > 1 else ""
+    return [f"{topic}/{partition} has no leader that answers{more}: its messages wait"]
 
 
 def _partitions(view: ClusterView) -> Iterator[tuple[Topic, Key, PartitionOffsets]]:

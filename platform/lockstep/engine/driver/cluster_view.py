@@ -41,7 +41,7 @@ class ClusterMonitor:
             context: Dependencies of the run.
             known_topics: Topics that the ledger knows.
             retired: Those of them that are not read.
-            gives_up: Whether the run is to end: a Kafka that does not answer is asked no longer.
+            gives_up: Whether the run is to end: then a question without an answer is not repeated.
         """
         self._gives_up = gives_up
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
@@ -49,20 +49,28 @@ class ClusterMonitor:
         self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
         self.view = self._view_first()
 
-    def refresh_for_commit(self) -> ClusterView:
+    def refresh_for_commit(self, read: Mapping[Key, Position]) -> list[str]:
         """Read the topics again, and the leader epochs of their partitions; log starts stay as they were.
+
+        Args:
+            read: Positions of the partitions that the batch has read.
+
+        Returns:
+            Topics that were deleted or re-created since the last view, and those of logs that may have been truncated.
 
         Raises:
             KafkaError: No answer for two minutes.
         """
+        before = self.view
         self.view = self._patiently(lambda: self._context.admin.view_for_commit(self._names, self.view))
-        return self.view
+        cut = {read[key].topic for key in self.check_leader_epochs(read)}
+        return sorted(cut.union(find_recreated_topics(before, self.view.topics)))
 
     def refresh_for_plan(self) -> ClusterView:
         """Read the offsets again; the topics, too, unless they were described a moment ago.
 
-        A topic that was re-created since is read at offsets of its predecessor, and found before the commit: no batch
-        is committed without a later description.
+        A topic that was re-created in that moment is planned with offsets of its predecessor. It is found before the
+        commit: a batch is committed only after its topics were described again.
 
         Raises:
             KafkaError: No answer for two minutes.
@@ -75,10 +83,10 @@ class ClusterMonitor:
         return self.view
 
     def poll_new_topics(self) -> None:
-        """Add topics of the stream that have appeared since to the view; checked at an interval.
+        """Add new topics of the stream to the view; Kafka is asked at an interval.
 
-        Two polls in a row must show a topic, under the same id: once it is read, its deletion is a loss, and one that
-        is created and deleted again and again is there in any two polls.
+        Two polls in a row must show a topic under the same id: once it is read, its deletion is a loss, and a topic
+        that is deleted and re-created again and again is shown by any two polls.
         """
         if time.monotonic() - self._listed_at < self._tuning.appear_seconds:
             return
@@ -99,12 +107,12 @@ class ClusterMonitor:
         self.view = merge_views(self._read(), self._read())
 
     def leave(self, names: frozenset[str]) -> None:
-        """Remove topics from the view: nothing is asked about them any more."""
+        """Remove topics from the view: Kafka is no longer asked about them."""
         self._names, self._retired = self._names - names, self._retired | names
         self.view = without_topics(self.view, names)
 
     def view_retired(self) -> ClusterView | None:
-        """The retired topics that Kafka holds, without a request where there are none; None without an answer now."""
+        """The retired topics that Kafka has, without a request where there are none; None if Kafka does not answer."""
         if not self._retired:
             return msgspec.structs.replace(self.view, topics={}, ends={})
         try:
@@ -113,9 +121,9 @@ class ClusterMonitor:
             return None  # the read before the batch reports it, and waits
 
     def check_leader_epochs(self, known: Mapping[Key, Position]) -> frozenset[Key]:
-        """Compare logs whose leader changed since they were read; gives those not known to hold the same records.
+        """Check for truncation the logs whose leader has changed since they were read; gives those that may differ.
 
-        A partition without an answer counts as not readable now: the next read asks about it again.
+        A partition without an answer is left out of the view: the next read asks about it again.
         """
         asked = need_epoch_check(known, self.view, self._held)
         if not asked:
@@ -132,7 +140,7 @@ class ClusterMonitor:
     def confirmed(self, known: Mapping[Key, Position], *, permanent: bool) -> tuple[Finding, ...]:
         """Findings of the audit that every further read confirms, as of the last read.
 
-        Of differing log starts the lowest counts: no offset is skipped that one read showed.
+        Where reads differ in a log start, the lowest counts: no offset is skipped that one read showed.
 
         Args:
             known: Partitions of the subscribed topics.
@@ -153,7 +161,7 @@ class ClusterMonitor:
         return findings
 
     def _view_first(self) -> ClusterView:
-        """Topics and positions at the start: two reads must agree, and a topic is left out only if no read shows it."""
+        """The first view: two reads must agree, and a topic is left out only if no read shows it."""
         self._names |= self._patiently(self._list_names) - self._retired
         view = self._read()
         for _ in range(self._tuning.confirm_looks - 1):
@@ -177,7 +185,7 @@ class ClusterMonitor:
         return self._patiently(lambda: self._context.admin.view(self._names))
 
     def _patiently(self, question: Callable[[], T]) -> T:
-        """The answer; a Kafka that does not answer is asked again for a while."""
+        """The answer; asks again for a while if Kafka does not answer."""
         deadline = time.monotonic() + self._tuning.patience_seconds
         while True:
             self._described_at = time.monotonic()

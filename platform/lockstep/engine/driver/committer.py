@@ -25,7 +25,7 @@ from lockstep.model.position import Position
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import BatchCommit, Committed, commit_batch
-from lockstep.table.delta_log import Head, SideFile
+from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 
 LOG = logging.getLogger("lockstep")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lockstep.declare.options import Trigger
+from lockstep.declare.options import AvailableNow, Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import Runner
@@ -43,3 +43,8 @@ class RunContext:
     stop: threading.Event
     report: Callable[[BatchReport], None]
     launch: Launch
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the run ends by itself: at the offsets that were available at its start."""
+        return isinstance(self.trigger, AvailableNow)

@@ -26,7 +26,7 @@ import msgspec
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, Writer, set_desired_state
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 
 COUNT_SECONDS = 0.4
 POLL_SECONDS = 1.0

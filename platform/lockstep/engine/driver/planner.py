@@ -1,35 +1,31 @@
-"""Plans batches: shares, bin packing, commit hour, file-size trigger, idle partitions.
+"""Plans batches: shares, bin packing, file-size trigger, idle partitions; chooses commit hours.
 
-`plan_batch` is pure: what it plans by is in its input.
+`plan_batch` is pure: everything that a plan depends on is in its input.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 import msgspec
 
-from lockstep.declare.options import EventTime
-from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange, RangeResult
-from lockstep.integrity.base import to_microseconds
+from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.table.commit import Writer
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 
 T = TypeVar("T")
 
 MOVE_FOR_SECONDS_RATIO = 0.25
-"""A partition leaves its bin only when that bin would take this much longer than the average:
-its local store is on the executor that processed it last."""
+"""A partition leaves its bin, whose executor has its local store, only if the bin would otherwise take longer than the
+average by more than this ratio."""
 UNEVEN_FILE_RATIO = 0.15
-"""Several files at once are planned only when each comes this close to the target: a margin for what
-the sizes of earlier batches do not predict."""
+"""Several files in one batch are planned only if each comes this close to the target size. The margin covers messages
+whose size differs from that of earlier batches."""
 
 
 def pack_bins(
@@ -58,17 +54,17 @@ def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_by
 
 
 TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
-"""A range costs about a CPU millisecond whatever its length (its state is opened and saved, and the client
-fetches far beyond its end): some 2,000 messages per range keep that at half a microsecond a message."""
+"""A range has a fixed cost of about 1 ms of CPU time (its state is opened and saved, and the client fetches far beyond
+its end): with some 2,000 messages a range that is half a microsecond a message."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
 
 BEYOND_PARTITIONS_MAX = 64
-"""A range that may go on beyond its end stays assigned until all ranges are read: the client would fetch thousands of
-partitions again and again meanwhile."""
+"""With more ranges than this, none is read beyond its end: such a range stays assigned until all ranges are read, and
+meanwhile the client would fetch thousands of partitions repeatedly."""
 
 
 class FileGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """File-size trigger: a batch begins when its rows fill files, or when a message has waited long enough.
+    """File-size trigger: a batch begins when its rows fill files, or when the oldest message has waited long enough.
 
     Attributes:
         target_bytes: Target file size.
@@ -92,9 +88,9 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         learned: Measurements of earlier batches.
         goal: Size and time targets, under the file-size trigger.
         silent: Watermarks to which idle partitions advance.
-        tuning: The size of a batch that one bin does.
-        patient: Partitions that were silent in the last batches: they are waited for longer.
-        resting: Those of them that are left out for now.
+        tuning: Bounds the size of a batch that has a single bin.
+        patient: Partitions that were silent in the last batches: a task waits longer for them.
+        resting: Partitions that were silent in the last batches, and are left out of this one.
         is_live: The batch may include messages that come after the plan.
     """
 
@@ -142,9 +138,9 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     """Plan a batch.
 
     1. Count the backlog of each partition up to its last stable offset.
-    2. Share the batch among them, with a floor, so that a small topic never starves. Without a backlog behind it, a
-       live batch includes what comes until its tasks read: a task starts some 20 ms after the plan.
-    3. Pack ranges into bins of about equal cost; a partition keeps its bin unless balance demands otherwise.
+    2. Share the batch among them, with a minimum share, so that a small topic never starves. If the batch takes the
+       whole backlog, a live one includes messages that arrive before its tasks read, some 20 ms after the plan.
+    3. Pack ranges into bins of about equal cost; a partition keeps its bin unless the bins would be unbalanced.
     """
     # 1
     waiting = {position.key: _waiting(position, given) for position in given.positions}
@@ -162,7 +158,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
 
 
 def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bins:
-    """The bins, extended by idle partitions whose watermark advances: each costs next to nothing."""
+    """The bins, extended by idle partitions whose watermark advances: ranges without offsets, of negligible cost."""
     silent = [
         PlannedRange(position, position.next_offset, given.silent[position.key])
         for position in given.positions
@@ -195,14 +191,14 @@ def _plan_by_messages(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
 
 
 def _count_beyond(ranges: int, messages: int, waiting: int, most: int) -> int:
-    """Offsets beyond its end that each range may be read to: none with a backlog, which decides what is next."""
+    """Offsets beyond its end to which each range may be read; none where the batch does not take the whole backlog."""
     return (most - messages) // ranges if ranges and messages == waiting else 0
 
 
 def _rotate_lagging(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
     """The partitions of a batch: all, unless so many are far behind that each would get only a few messages.
 
-    Then those take turns, by batch number; a partition that needs no more than its floor always takes part.
+    Then those take turns, by batch number; a partition whose lag is within the minimum share is in every batch.
     """
     far = sorted(key for key, lag in lagging.items() if lag > _floor(lagging, given.messages_max))
     turn = max(TURN_PARTITIONS_MIN, given.messages_max // TURN_MESSAGES)
@@ -219,11 +215,11 @@ def _floor(waiting: Mapping[Key, int], most: int) -> int:
 
 
 def _plan_full_files(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
-    """As many full files as there are rows and cores for; less than one when a message has waited long enough.
+    """As many full files as rows and cores suffice for; less than one when the oldest message has waited long enough.
 
-    While sizes are unknown, a batch of the usual size measures them. Partitions are not split, so several
-    files are even only while no partition is much larger than the others: otherwise one file takes
-    its share of all of them.
+    While sizes are unknown, a batch of at most `messages_max` messages measures them. Partitions are not split, so
+    several files have about equal sizes only while no partition is much larger than the others; otherwise one file is
+    planned, with a share of all of them.
     """
     goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
     usual = sum(each.values()) / len(each) if each else 0.0
@@ -247,7 +243,7 @@ def _key(item: PlannedRange) -> Key:
 
 
 def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:
-    """Ranges in the order of their rows."""
+    """Ranges in the order of their partitions."""
     taken, ends = sorted((p for p in given.positions if p.key in admitted), key=lambda p: p.key), given.ends
     return [
         PlannedRange(
@@ -261,7 +257,7 @@ def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]
 
 
 def _waiting(position: Position, given: PlanInput) -> int:
-    """Messages that a batch may read; none where the log begins after the position: the next audit tells the class."""
+    """Messages that a batch may read; none where the log begins after the position, which the next audit reports."""
     ends = given.ends.get(position.key)
     if ends is None or position.key in given.resting or position.next_offset < ends.start:
         return 0
@@ -270,7 +266,7 @@ def _waiting(position: Position, given: PlanInput) -> int:
 
 
 def _seconds(item: PlannedRange, given: PlanInput) -> float:
-    """Expected CPU seconds of a range. A clock may tick too slowly to measure a few messages: nothing is free."""
+    """Expected CPU seconds of a range, never zero: the clock may be too coarse to measure a few messages."""
     rate = given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
     return item.messages * max(rate, 1e-9)
 
@@ -292,7 +288,7 @@ def find_next_hour(head: Head) -> str:
 
 
 def choose_commit_hour(clock_hour: str, head_hour: str, closed_hour: str) -> str:
-    """The hour of the next batch: the log closes hours, not the clock.
+    """The hour of the next batch: that of the clock, but not before the last batch's, and not a closed one.
 
     Args:
         clock_hour: Hour of the clock, "YYYY-MM-DDTHH" UTC.
@@ -312,144 +308,3 @@ def compute_next_hour(hour: str) -> str:
     """The hour after one, "YYYY-MM-DDTHH" UTC."""
     moment = datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) + timedelta(hours=1)
     return moment.strftime("%Y-%m-%dT%H")
-
-
-class BacklogClock(msgspec.Struct, frozen=True):
-    """Start of the current wait.
-
-    Attributes:
-        since: Seconds of the process's monotonic clock; infinity when nothing waits. A run does not know the time
-            before its start, so it begins with minus infinity.
-    """
-
-    since: float = -math.inf
-
-    def note_poll(self, lag_messages: int, now: float) -> BacklogClock:
-        """Update after a look at Kafka."""
-        if lag_messages == 0:
-            return BacklogClock(math.inf)
-        return BacklogClock(min(self.since, now))
-
-    def note_batch(self, share: float, now: float) -> BacklogClock:
-        """Update after a batch that took a share, 0 to 1, of the backlog: the oldest of each partition goes first."""
-        if math.isinf(self.since) or share >= 1:
-            return BacklogClock(now)
-        return BacklogClock(self.since + share * (now - self.since))
-
-    def left_seconds(self, at_most: float, now: float) -> float:
-        """Time until the oldest message has waited long enough."""
-        return self.since + at_most - now
-
-
-REST_RATIO = 10
-"""A partition that gives nothing holds the others of its batch up for a tenth of the time at most."""
-
-
-class Silence(msgspec.Struct, frozen=True):
-    """A partition of which the last batches read nothing.
-
-    Attributes:
-        count: Number of these batches.
-        since: Start of the first one, in seconds of a monotonic clock.
-        at: End of the last one.
-        waited: Duration of the last one in seconds.
-        place: Topic and partition.
-        trouble: Why it read nothing.
-    """
-
-    count: int
-    since: float
-    at: float
-    waited: float
-    place: str
-    trouble: str
-
-
-class SilentPartitions:
-    """Partitions of which the last batches read nothing, though there was something to read."""
-
-    def __init__(self, tuning: Tuning) -> None:
-        self._tuning = tuning
-        self._silences: dict[Key, Silence] = {}
-
-    def note(self, results: Iterable[RangeResult], began: float, clock: float) -> list[str]:
-        """Note the results of a batch; gives what is new in them, by topic and partition.
-
-        Args:
-            results: Results of its ranges.
-            began: Start of the batch, in seconds of a monotonic clock.
-            clock: Its end.
-        """
-        news: list[str] = []
-        for result in results:
-            position, trouble = result.range.position, result.trouble
-            known, place = self._silences.pop(position.key, None), f"{position.topic}/{position.partition}"
-            if trouble is None:
-                continue
-            if result.reached.next_offset == position.next_offset:
-                count, since = (0, began) if known is None else (known.count, known.since)
-                self._silences[position.key] = Silence(count + 1, since, clock, clock - began, place, trouble)
-            if known is None or known.trouble != trouble:
-                news.append(f"{place}: {trouble}")
-        return news
-
-    def find_patient(self) -> frozenset[Key]:
-        """Those that were silent too often for a short wait."""
-        most = self._tuning.straggler_batches
-        return frozenset(key for key, silence in self._silences.items() if silence.count >= most)
-
-    def find_resting(self, clock: float) -> frozenset[Key]:
-        """Those that were waited for not long ago: after a long wait they rest long, after an error only briefly."""
-        most = self._tuning.straggler_batches
-        return frozenset(
-            key
-            for key, silence in self._silences.items()
-            if silence.count > most and clock - silence.at < self._rest_seconds(silence)
-        )
-
-    def find_lasting(self, clock: float) -> dict[Key, Silence]:
-        """Those that have been silent for longer than Kafka is waited for."""
-        since = clock - self._tuning.patience_seconds
-        return {key: silence for key, silence in self._silences.items() if silence.since < since}
-
-    def _rest_seconds(self, silence: Silence) -> float:
-        rest = max(self._tuning.retry_seconds, REST_RATIO * silence.waited)
-        return min(rest, self._tuning.straggler_rest_seconds)
-
-
-class IdlePartitions:
-    """How long each partition has been idle, by this machine's monotonic clock."""
-
-    def __init__(self, event_time: EventTime) -> None:
-        advance = event_time.idle_advance
-        self._advance_us = None if advance is None else to_microseconds(advance)
-        self._since: dict[Key, tuple[int, float]] = {}
-
-    def advance_watermarks(
-        self,
-        positions: Mapping[Key, Position],
-        ends: Mapping[Key, PartitionOffsets],
-        now_us: int,
-        clock: float | None = None,
-    ) -> dict[Key, int]:
-        """The watermarks to which idle partitions advance; each advances once per idle timeout.
-
-        Args:
-            positions: Positions of the partitions.
-            ends: End offsets in Kafka.
-            now_us: Current time, microseconds since 1970 (UTC).
-            clock: Seconds of a monotonic clock; by default this machine's.
-        """
-        if self._advance_us is None:
-            return {}
-        clock, moved = time.monotonic() if clock is None else clock, {}
-        for key, position in positions.items():
-            offset, since = self._since.get(key, (-1, clock))
-            drained = key in ends and ends[key].high_watermark <= position.next_offset
-            if not drained or offset != position.next_offset:
-                self._since[key] = (position.next_offset, clock)
-            elif (clock - since) * 1_000_000 >= self._advance_us:
-                self._since[key] = (position.next_offset, clock)
-                if position.watermark_us is not None and now_us - self._advance_us > position.watermark_us:
-                    moved[key] = now_us - self._advance_us
-        return moved

@@ -321,10 +321,6 @@ class Subscription:
         """Measurements of each partition by the batches of this run."""
         return LearnedRates(seconds_a_message=self._seconds, bytes_a_message=self._bytes, bins_before=self._bins)
 
-    def has_reached(self, ends: Mapping[Key, int]) -> bool:
-        """Whether all partitions have reached these offsets."""
-        return all(p.next_offset >= ends.get(key, p.next_offset) for key, p in self.positions.items())
-
     def lag_messages(self, ends: Mapping[Key, PartitionOffsets]) -> int:
         """Offsets between the positions and the high watermarks."""
         return sum(compute_lag_messages(p.next_offset, ends[key]) for key, p in self.positions.items() if key in ends)

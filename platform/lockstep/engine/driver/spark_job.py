@@ -1,16 +1,9 @@
-"""Runs bins as a Spark job: deadline, retry, poison-message search.
+"""Runs bins as a Spark job, with a deadline and without waiting for stragglers.
 
-Spark gives up a silent executor after half a minute. It waits forever for one that lives while its Python process is
-stopped or hangs in a file system, and goes on giving it tasks. Neither holds up the tasks of others for longer than
-some seconds, and an executor that does so twice is replaced. Files that a cancelled task still writes are referenced
-by no commit.
-
-A dead worker does not report its offset. Its batch is planned again unchanged, once: most deaths have external causes.
-From the second failure on each partition of the batch is processed by itself, so that the others commit, and the
-failing part is halved until it is one message. Then jobs without it and with it alternate: if a job fails without it
-too, no message is to blame and the error is raised; if it works with it, the cause was temporary. Only a message with
-which a job fails each time, while it works without it each time in between, is left out. Nothing of this outlives
-the run.
+Spark removes an executor without heartbeats after half a minute. It waits forever for one whose Python process is
+stopped or hangs in a file system, and keeps assigning tasks to it. Here, neither delays the tasks of other executors
+by more than some seconds, and an executor with late tasks twice in a row is replaced. No commit references the files
+that a cancelled task still writes.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -33,9 +26,8 @@ import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.executor.task import run_tasks
-from lockstep.engine.protocol import JobSpec, PlannedRange, TaskFailure, TaskResult, TaskSpec
+from lockstep.engine.protocol import JobSpec, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem, LockstepError
-from lockstep.model.position import Key
 from lockstep.model.tuning import Tuning
 from lockstep.spark.session import is_local
 from lockstep.spark.surplus_worker import end_after_task
@@ -54,20 +46,15 @@ PATIENCE_FACTOR = 3
 """10 s, then 30 s as Spark itself for a silent executor, then 90 s: the deadline of a batch is 300 s."""
 
 POLL_SECONDS = 0.1
-"""Interval at which a running job is judged: microseconds each."""
+"""Interval at which the deadline and the stragglers of a running job are checked; a check costs microseconds."""
 EMPTY = b""
-"""An empty task, which holds a place, and its result."""
+"""An empty task, which occupies a worker's place in the order of tasks, and its result."""
 SURPLUS = b"surplus"
 """An empty task that ends its worker."""
 PLACES_MAX = 4
-"""An empty task costs some milliseconds of CPU time: of more of them than this minus one, a batch would cost more."""
+"""With more places than this, empty tasks, at some milliseconds of CPU time each, would cost more than they save."""
 SURPLUS_BATCHES = 20
-"""Workers that no batch of so many in a row needed are ended; a new one is forked in some 10 ms."""
-WHOLE_FAILURES_MAX = 2
-"""Failures of a whole batch that count as bad luck."""
-CONTROLS = 3
-"""Jobs that must work without a message, each after one that failed with it, before the message is blamed.
-Once is not enough: an outage may end in between. Each costs two jobs of one message."""
+"""Workers that so many batches in a row did not need are ended; a new one is forked in some 10 ms."""
 
 
 class BatchTimeout(LockstepError):
@@ -124,7 +111,7 @@ class CancelReason(Enum):
 
 
 def has_stragglers(finished: Sequence[float], tasks: int, elapsed_seconds: float, patience_seconds: float) -> bool:
-    """Whether the unfinished tasks of a batch are to be given up, so that the finished ones can be committed.
+    """Whether to cancel the unfinished tasks of a batch, so that the finished ones can be committed.
 
     Args:
         finished: Seconds from the start of the job to the end of each finished task.
@@ -140,12 +127,12 @@ def has_stragglers(finished: Sequence[float], tasks: int, elapsed_seconds: float
 
 
 class StragglerHistory(msgspec.Struct, frozen=True):
-    """What was given up lately.
+    """Recent cancellations of late tasks.
 
     Attributes:
-        count: How often in a row, each time within the rest after the one before.
-        at: When, by the monotonic clock.
-        executors: The executors that had the late tasks of the last time.
+        count: Cancellations in a row, each within `straggler_rest_seconds` after the previous one.
+        at: Time of the last one, by the monotonic clock.
+        executors: The executors that ran the late tasks of the last one.
     """
 
     count: int = 0
@@ -153,17 +140,17 @@ class StragglerHistory(msgspec.Struct, frozen=True):
     executors: frozenset[str] = frozenset()
 
     def compute_patience_seconds(self, tuning: Tuning, now: float) -> float:
-        """How long the next late tasks are waited for: longer each time, so that a task that is only slow ends."""
+        """Time to wait for the next late tasks: longer after each cancellation, so that merely slow tasks can end."""
         return tuning.straggler_task_seconds * math.pow(
             PATIENCE_FACTOR, self.count if self._is_recent(tuning, now) else 0
         )
 
     def add(self, executors: frozenset[str], tuning: Tuning, now: float) -> StragglerHistory:
-        """After one more, with the executors that have the late tasks."""
+        """The history after one more cancellation, of late tasks on these executors."""
         return StragglerHistory(self.count + 1 if self._is_recent(tuning, now) else 1, now, executors)
 
     def find_repeated(self, executors: frozenset[str], tuning: Tuning, now: float) -> frozenset[str]:
-        """Executors that were late the last time, and are again: those to replace."""
+        """Executors that had late tasks the last time and have them again: those to replace."""
         return executors & self.executors if self._is_recent(tuning, now) else frozenset()
 
     def _is_recent(self, tuning: Tuning, now: float) -> bool:
@@ -171,7 +158,7 @@ class StragglerHistory(msgspec.Struct, frozen=True):
 
 
 def list_busy_executors(context: SparkContext) -> frozenset[str]:
-    """Ids of the executors that have tasks now; none where this Spark does not tell: then none is replaced."""
+    """Ids of the executors that run tasks now; none where this Spark has no such call: then none is replaced."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
 
     try:
@@ -183,7 +170,7 @@ def list_busy_executors(context: SparkContext) -> frozenset[str]:
 
 
 def renew_executor(context: SparkContext, executor: str) -> bool:
-    """Let the cluster manager kill an executor and start another one in its place; gives whether it accepted that."""
+    """Ask the cluster manager to kill an executor and to start another one; gives whether it accepted the request."""
     from py4j.protocol import Py4JError  # only runs need it
 
     try:
@@ -199,10 +186,11 @@ Arrived = tuple[int, int, bytes]
 class WorkerPlaces:
     """The order in which the tasks of a batch are started.
 
-    A bin is started in the place in which it ended the last time: Spark gives its tasks, in their order, to the Python
-    workers in the order in which these became free. So a bin meets the worker that has its sessions decoded. Where a
-    batch has fewer bins than one before, empty tasks take the places of the others: else workers would take turns. A
-    worker that no batch needs for a while is ended: which of two is free first is a race now and then.
+    A bin is started in the place in which it ended the last time: Spark assigns tasks, in their order, to the Python
+    workers in the order in which these became free. So a bin runs in the worker that has its sessions decoded. Where a
+    batch has fewer bins than an earlier one, empty tasks take the places of the missing bins; otherwise bins would
+    change their workers. A worker that no batch needs for a while is ended: two workers that become free at the same
+    time may change places.
     """
 
     def __init__(self, cores: int) -> None:
@@ -231,7 +219,7 @@ class WorkerPlaces:
 
 
 class _Concatenation:
-    """An `AccumulatorParam`; Spark asks for no more than its methods, and the commands start without Spark."""
+    """An `AccumulatorParam` by its methods only: the commands do not import Spark."""
 
     def zero(self, _: list[Arrived]) -> list[Arrived]:
         return []
@@ -246,11 +234,11 @@ Runner = Callable[[BatchPlan], Sequence[TaskResult]]
 
 
 class SparkRunner:
-    """Bins as tasks of a Spark job, which retries them and spreads them over executors.
+    """Runs bins as tasks of a Spark job, which retries them and distributes them over executors.
 
-    Tasks send their results through an accumulator, so that those that have ended are known before the job ends: a
-    task on a silent executor does not hold up the others. Its partitions are planned again. Spark adds the result of
-    a task once, however often the task was tried, and before the job ends.
+    Tasks send their results through an accumulator, so that the results of finished tasks are known before the job
+    ends: a task on a silent executor does not delay the others. Its partitions are planned again. Spark adds the
+    result of a task once, however many attempts it took, and before the job ends.
     """
 
     def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
@@ -258,7 +246,7 @@ class SparkRunner:
 
         Args:
             context: Runs the jobs; each on the thread that calls the runner.
-            job: What the tasks share.
+            job: Settings that the tasks share.
             seconds_max: Hard deadline of a batch; None for none.
         """
         self._context, self._seconds_max, self._tuning = context, seconds_max, job.tuning
@@ -270,11 +258,11 @@ class SparkRunner:
         self._places = WorkerPlaces(context.defaultParallelism)
 
     def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
-        """The results of the bins that ended, all of them in nearly every case.
+        """The results of the bins whose tasks ended: of all bins, unless stragglers were cancelled.
 
         Raises:
-            BatchTimeout: The deadline passed; no result counts.
-            EnvironmentProblem: The job ended, but not every task's result arrived; none counts.
+            BatchTimeout: The deadline passed; all results are discarded.
+            EnvironmentProblem: The job ended, but not every task's result arrived; all results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
@@ -299,7 +287,7 @@ class SparkRunner:
         return [_decode_result(encoded) for _, encoded in sorted(ended.items())]
 
     def _give_up(self) -> None:
-        """Note which executors were late; replace those that were late the time before as well."""
+        """Note which executors had late tasks; replace those that had late tasks the time before as well."""
         now = time.monotonic()
         for executor in sorted(self._given_up.find_repeated(self._late, self._tuning, now)):
             done = "it is replaced" if renew_executor(self._context, executor) else "it could not be replaced"
@@ -311,7 +299,7 @@ class SparkRunner:
         return {number: result for job, number, result in self._arrived.value if job == self._job and result != EMPTY}
 
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
-        """Judges the job that begins now."""
+        """A function that gives the reason to cancel the job that begins now."""
         began, finished = time.monotonic(), list[float]()
         patience_seconds = self._given_up.compute_patience_seconds(self._tuning, began)
 
@@ -322,7 +310,7 @@ class SparkRunner:
             finished.extend([elapsed] * (len(self._ended()) - len(finished)))
             if not has_stragglers(finished, tasks, elapsed, patience_seconds):
                 return None
-            # Before they are cancelled. A local master has its driver only, which nothing can replace.
+            # Ask before the tasks are cancelled. A local master has its driver only, which nothing can replace.
             self._late = frozenset() if self._is_local else list_busy_executors(self._context)
             return CancelReason.STRAGGLERS
 
@@ -349,13 +337,13 @@ def _report(
 def warm_up(context: SparkContext, stream: bytes) -> None:
     """Start one Python worker and load the stream's module in it, while the previous writer still writes.
 
-    One is enough for the first batch of most streams; on many cores, one each would cost more than it saves.
+    One is enough for the first batch of most streams; one for each of many cores would cost more than it saves.
     """
     context.parallelize([stream], 1).mapPartitions(_loaded).collect()
 
 
 def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
-    """Runs on a worker; most of its effect is that this module was imported there."""
+    """Runs on a worker; its purpose is that the worker imports the modules."""
     for stream in streams:
         yield str(pickle.loads(stream).name)  # noqa: S301  # our own driver's
 
@@ -379,100 +367,3 @@ _OUTCOMES: msgspec.msgpack.Decoder[TaskResult | TaskFailure] = msgspec.msgpack.D
 def make_tasks(plan: BatchPlan) -> list[TaskSpec]:
     """The tasks of a plan."""
     return [TaskSpec(plan.batch, ranges) for ranges in plan.bins]
-
-
-class Suspect(msgspec.Struct, frozen=True):
-    """A partition whose range was part of a failed job.
-
-    Attributes:
-        until: End of the failed range; past it the partition is cleared.
-        messages: Number of messages to try next.
-        killing: Offset that the next job leaves out: the last one, with it alone, failed.
-        controls: Jobs that worked without it, each after one that failed with it.
-    """
-
-    until: int
-    messages: int
-    killing: int | None = None
-    controls: int = 0
-
-
-class PoisonMessageSearch(msgspec.Struct, frozen=True):
-    """State of the search after the failures so far.
-
-    Attributes:
-        failures: Whole batches that failed in a row.
-        suspects: Partitions that run alone, by key.
-    """
-
-    failures: int = 0
-    suspects: Mapping[Key, Suspect] = {}
-
-    def parts(self, plan: BatchPlan) -> tuple[BatchPlan, ...]:
-        """The jobs of a plan: all bins in one, but each suspect alone, cut to the part to be tried."""
-        alone = [self._tried(item) for group in plan.bins for item in group if item.position.key in self.suspects]
-        rest = [tuple(item for item in group if item.position.key not in self.suspects) for group in plan.bins]
-        whole = msgspec.structs.replace(plan, bins=tuple(group for group in rest if group))
-        parts = [msgspec.structs.replace(plan, bins=((item,),)) for item in alone]
-        return ((whole, *parts) if whole.bins else tuple(parts)) or (plan,)
-
-    def is_in(self, plan: BatchPlan) -> bool:
-        """Whether a plan reads a suspect: one without a leader is searched when it has one again."""
-        return any(item.position.key in self.suspects for item in _ranges(plan))
-
-    def is_control(self, part: BatchPlan) -> bool:
-        """Whether a job is only a control without the blamed message: its results do not count yet."""
-        return any(item.killing and not self._is_proven(item) for item in _ranges(part))
-
-    def worked(self, part: BatchPlan) -> PoisonMessageSearch:
-        """After a successful job: a suspect's next one takes all that is left of the failed range.
-
-        After a control it is the message again.
-        """
-        suspects = dict(self.suspects)
-        for item in _ranges(part):
-            suspect = suspects.pop(item.position.key, None)
-            if suspect is not None and item.killing and not self._is_proven(item):
-                suspects[item.position.key] = Suspect(suspect.until, 1, controls=suspect.controls + 1)
-            elif suspect is not None and item.until < suspect.until:
-                suspects[item.position.key] = Suspect(suspect.until, suspect.until - item.until)
-        return PoisonMessageSearch(0, suspects)
-
-    def failed(self, part: BatchPlan) -> PoisonMessageSearch | None:
-        """After a failed job; None when it failed without the blamed message: no message is to blame."""
-        ranges = _ranges(part)
-        known = [item for item in ranges if item.position.key in self.suspects]
-        if known:
-            (item,) = known
-            without_message = item.killing or not item.messages
-            blamed = _narrow_suspect(item, self.suspects[item.position.key].controls)
-            return None if without_message else PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
-        if self.failures + 1 < WHOLE_FAILURES_MAX:
-            return msgspec.structs.replace(self, failures=self.failures + 1)
-        halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}
-        return PoisonMessageSearch(0, {**self.suspects, **halved})
-
-    def _is_proven(self, item: PlannedRange) -> bool:
-        suspect = self.suspects.get(item.position.key)
-        return suspect is not None and suspect.controls + 1 >= CONTROLS
-
-    def _tried(self, item: PlannedRange) -> PlannedRange:
-        suspect = self.suspects[item.position.key]
-        until = min(item.until, item.position.next_offset + suspect.messages)
-        killing = () if suspect.killing is None else (suspect.killing,)
-        return msgspec.structs.replace(item, until=until, beyond=0, killing=killing, single_batches=True)
-
-
-def _narrow_suspect(item: PlannedRange, controls: int) -> dict[Key, Suspect]:
-    """A suspect after its own job failed: try without its one message next, or try half of it."""
-    if item.messages == 1:
-        return {item.position.key: Suspect(item.until, 1, item.position.next_offset, controls)}
-    return {item.position.key: Suspect(item.until, _half(item))}
-
-
-def _half(item: PlannedRange) -> int:
-    return max(1, item.messages // 2)
-
-
-def _ranges(part: BatchPlan) -> list[PlannedRange]:
-    return [item for group in part.bins for item in group]

@@ -33,7 +33,7 @@ from lockstep.state.values import read_versions
 from lockstep.table import side_tables
 from lockstep.table.commit import Committed, Deployed, OutputLog, Writer, commit_claim
 from lockstep.table.create import evolve_tables, open_tables
-from lockstep.table.delta_log import Desired, Head, ViolationPolicy
+from lockstep.table.head import Desired, Head, ViolationPolicy
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import find_wrong_files, format_some, list_named_files

@@ -57,7 +57,7 @@ from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionCache
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
-from lockstep.table.delta_log import SideFile
+from lockstep.table.head import SideFile
 from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy

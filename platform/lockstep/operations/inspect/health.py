@@ -30,7 +30,7 @@ from lockstep.operations.inspect.figures import PartitionFigures, read_figures, 
 from lockstep.operations.tables import StreamHandle
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
-from lockstep.table.delta_log import Desired, Head
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 

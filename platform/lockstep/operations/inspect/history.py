@@ -19,7 +19,8 @@ from lockstep.operations.inspect.suspensions import PartitionSuspension, read_fi
 from lockstep.operations.tables import NoTable, try_read_head
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
-from lockstep.table.delta_log import Erasure, Head, LogEntry, Retention
+from lockstep.table.delta_log import LogEntry
+from lockstep.table.head import Erasure, Head, Retention
 from lockstep.table.layout import StreamFolders
 
 EVENTS = {

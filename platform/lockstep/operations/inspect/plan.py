@@ -26,7 +26,8 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.tables import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
 from lockstep.table.commit import Writer
-from lockstep.table.delta_log import Desired, Head, open_delta_table
+from lockstep.table.delta_log import open_delta_table
+from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.schema_evolution import Growth, find_defaulted_columns, find_schema_changes

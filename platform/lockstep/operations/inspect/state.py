@@ -19,7 +19,7 @@ from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, make_
 from lockstep.state.codec import StateMigrator, StateSchema
 from lockstep.state.values import MapStateStore, is_session, make_session_prefix, read_versions
 from lockstep.table import ledger
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 

@@ -26,7 +26,7 @@ from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undecla
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log
-from lockstep.table.delta_log import Desired, Head, Resumption
+from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from lockstep.engine.driver.positions import BEGUN_ELSEWHERE
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 

@@ -46,7 +46,7 @@ from lockstep.operations.tables import StreamHandle
 from lockstep.settings import Settings
 from lockstep.storage import find_storage
 from lockstep.table.commit import Writer
-from lockstep.table.delta_log import Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
 SAMPLE_ROWS = 5

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from lockstep.model.record import Envelope, Kind, Link, Record
-from lockstep.table.delta_log import PolicyChange, ViolationPolicy
+from lockstep.table.head import PolicyChange, ViolationPolicy
 from lockstep.verify.gates import window
 from lockstep.verify.gates.base import (
     LARGEST,

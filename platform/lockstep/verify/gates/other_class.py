@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lockstep.table.delta_log import PolicyChange
+from lockstep.table.head import PolicyChange
 from lockstep.verify.gates.base import Memory, SessionMemory, is_wrapped, read_stored_form
 from lockstep.verify.ledger import LedgerRange
 from lockstep.verify.lookups import NotReproducible, may_fold

@@ -1,0 +1,169 @@
+"""Topics that come and go during a run.
+
+New topics are added, drained ones retired, retired ones read again when a message arrives, deleted ones forgotten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+
+from lockstep.declare.options import NewTopics
+from lockstep.engine.driver.cluster_view import ClusterMonitor
+from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.handover import take_retire_request
+from lockstep.engine.driver.join_offsets import read_join_offsets
+from lockstep.engine.driver.positions import RETIRED, Subscription
+from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
+from lockstep.engine.protocol import to_event_time
+from lockstep.errors import KafkaError
+from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
+from lockstep.model.finding import Finding
+from lockstep.model.position import Key
+
+FORGOTTEN_MAX = 1_000
+"""Partitions that are forgotten at once; the next poll takes the next ones."""
+
+
+def open_subscription(
+    context: RunContext, claimed: WriterClaim, view: ClusterView, selected: frozenset[str]
+) -> Subscription:
+    """Partitions of a run at its start, at the positions of the ledger, new ones where the stream joins their logs.
+
+    Args:
+        context: Dependencies of the run.
+        claimed: Result of the claim.
+        view: Kafka's topics of the stream.
+        selected: Names of topics in the ledger that the stream's pattern still selects.
+
+    Raises:
+        LockstepError: The stream cannot run on these topics.
+    """
+    check_topics_fit(context.stream, view)
+    begun = {topic_id for topic_id, _ in claimed.known}
+    new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
+    joined = _read_join_offsets(context, new, view, is_first_run=not claimed.head.batch)
+    return Subscription(claimed.known, view, selected, joined)
+
+
+def _read_join_offsets(
+    context: RunContext, new: Iterable[Topic], view: ClusterView, *, is_first_run: bool
+) -> dict[Key, int]:
+    declared, committed = context.stream.topics, context.group.committed_by
+    return read_join_offsets(declared, new, view, context.admin, committed, is_first_run=is_first_run)
+
+
+class TopicChanges:
+    """Changes the subscription of a run, and the topics in its view of Kafka."""
+
+    def __init__(self, context: RunContext, epoch: int, monitor: ClusterMonitor, partitions: Subscription) -> None:
+        """Read retired topics again that have new messages; those that were re-created are added as new ones.
+
+        Args:
+            context: Dependencies of the run.
+            epoch: Epoch of the writer.
+            monitor: The view of Kafka.
+            partitions: The subscription.
+        """
+        self._context, self._epoch, self._monitor, self._partitions = context, epoch, monitor, partitions
+        self._looked_at = time.monotonic()
+        adopts = context.launch.adopts_topics or context.stream.topics.new_topics is NewTopics.ADOPT
+        self._adopts = adopts and not context.is_bounded
+        self._read_revived()
+        self._add_new()
+
+    def poll(self) -> None:
+        """Follow the changes since the last poll.
+
+        1. Retire the topics that an operator has asked for.
+        2. At an interval: read revived topics again, and retire drained ones.
+        3. Add new topics.
+        """
+        request = take_retire_request(self._context.folders.control, self._epoch)  # 1
+        if request is not None:
+            idle = self._partitions.find_idle_topics(self._monitor.view.ends)
+            self._retire(idle & frozenset(request.topics), request.who, request.why)
+        if time.monotonic() - self._looked_at >= self._context.launch.tuning.lifecycle_seconds:  # 2
+            self._looked_at = time.monotonic()
+            self._read_revived()
+            if self._context.stream.topics.retire_drained:
+                self._retire(self._find_drained(), "the declaration", "drained: Topics(retire_drained=True)")
+        if self._adopts:  # 3
+            self._monitor.poll_new_topics()
+        self._add_new()
+
+    def tolerates_deletion(self, finding: Finding) -> bool:
+        """Whether a deleted topic was drained when an earlier run saw it last, and drained topics are retired."""
+        topics, silence = self._context.stream.topics, self._partitions.find_silence(finding.topic_id)
+        return topics.retire_drained and silence is not None and silence >= topics.inactive_after
+
+    def _add_new(self) -> None:
+        """Subscribe to the topics that are new in the view, as a new run would."""
+        view = self._monitor.view
+        if new := self._partitions.find_new_topics(view):
+            check_topics_fit(self._context.stream, view)
+            self._partitions.take_up(view, _read_join_offsets(self._context, new, view, is_first_run=False))
+
+    def _read_revived(self) -> None:
+        """Read retired topics again that have new messages; re-created ones become new topics of the view."""
+        view = self._monitor.view_retired()
+        if view is None:
+            return
+        if names := self._partitions.find_revived(view):
+            self._monitor.follow(names)
+            self._partitions.read_again(self._monitor.view)
+        self._forget({**view.topics, **self._monitor.view.topics}, time.time_ns() // 1_000)
+
+    def _forget(self, topics: Mapping[str, Topic], now_us: int) -> None:
+        """Forget retired partitions of topics that Kafka has not had for long, after asking for each topic by name.
+
+        A list of all topics lacks those that this user may not describe, and a forgotten topic that came back under the
+        same id would be read from its first offset. Under a class that buffers messages nothing is forgotten: buffered
+        messages are not accounted for yet.
+        """
+        there = {topic.topic_id for topic in topics.values()}
+        self._partitions.note_gone(there, now_us)
+        if self._context.stream.integrity.buffer:
+            return
+        before_us = now_us - int(self._context.launch.tuning.forget_seconds * 1e6)
+        gone = dict(islice(sorted(self._partitions.find_long_gone(before_us).items()), FORGOTTEN_MAX))
+        deleted = self._context.admin.find_deleted(set(gone.values()) - topics.keys())
+        sure = {key for key, name in gone.items() if name in deleted or name in topics}
+        self._partitions.forget(sure)
+        self._partitions.note_gone(there | {topic_id for topic_id, _ in gone.keys() - sure}, now_us)
+
+    def _retire(self, names: frozenset[str], who: str, why: str) -> None:
+        if names:
+            self._partitions.retire(names, RETIRED, who=who, why=why)
+            self._monitor.leave(names)
+
+    def _find_drained(self) -> frozenset[str]:
+        """Topics whose newest message is old enough; Kafka is asked only where this run has read none."""
+        view, now = self._monitor.view, datetime.now(UTC)
+        before_ms = int((now - self._context.stream.topics.inactive_after).timestamp() * 1000)
+        idle = self._partitions.find_idle_topics(view.ends, before_ms)
+        topics = [topic for name, topic in view.topics.items() if name in idle]
+        try:
+            newest_ms = self._context.admin.newest_timestamps(
+                (topic.name, partition) for topic in topics for partition in range(topic.partitions)
+            )
+        except KafkaError:
+            return frozenset()  # the read before the batch reports it, and waits
+        ids = {topic.name: topic.topic_id for topic in topics}
+        self._partitions.note_newest({(ids[name], partition): at for (name, partition), at in newest_ms.items()})
+        return frozenset(topic.name for topic in topics if self._is_drained(topic, newest_ms, now))
+
+    def _is_drained(self, topic: Topic, newest_ms: Mapping[tuple[str, int], int], now: datetime) -> bool:
+        newest = max((at for (name, _), at in newest_ms.items() if name == topic.name), default=None)
+        facts = TopicFacts(
+            read_ids=frozenset({topic.topic_id}),
+            topic=topic,
+            is_selected=True,
+            lag_messages=0,
+            newest_message=None if newest is None else to_event_time(newest * 1000),
+            inactive_after=self._context.stream.topics.inactive_after,
+        )
+        return judge_lifecycle(facts, now) is TopicLifecycle.DRAINED

@@ -1,0 +1,407 @@
+"""The head: the state of a stream that each commit of its output table records in its metadata.
+
+It contains all that a start needs. `delta_log` reads and appends the entries that carry it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from lockstep.errors import TableError
+from lockstep.model.decoding import decode_json
+from lockstep.model.finding import Finding
+
+FIRST_GENERATION = FIRST_BATCH = 1
+
+HEAD_VERSION = 2
+"""Version 1 recorded `running` after a run of any kind; see `Head.decode`."""
+
+
+class Desired(Enum):
+    """The desired state of a stream. Permitted changes: docs/decisions/0010.
+
+    | state   | a never-ending run                        | a bounded run                         |
+    |---------|-------------------------------------------|---------------------------------------|
+    | running | always running: the supervisor's job      | allowed while no never-ending one is  |
+    | bounded | started by an operator only               | the topics sensor asks for new topics |
+    | stopped | started by an operator only               | started by an operator only           |
+    | held    | refused until `lockstep start` or `stop`  | refused                               |
+    | halted  | refused until `lockstep resume`           | refused                               |
+    """
+
+    RUNNING = "running"
+    BOUNDED = "bounded"
+    STOPPED = "stopped"
+    HELD = "held"
+    HALTED = "halted"
+
+
+class SideFile(msgspec.Struct, frozen=True):
+    """A file of a side table, named by the output commit and committed to its own table afterwards.
+
+    Attributes:
+        path: Relative to the side table.
+        size: Bytes.
+        rows: Number of rows.
+        statistics: Delta statistics of the file, as JSON.
+    """
+
+    path: str
+    size: int
+    rows: int
+    statistics: str
+
+
+class SideBatch(msgspec.Struct, frozen=True):
+    """The newest addition to a side table that does not grow with every batch.
+
+    Attributes:
+        batch: The batch that added it.
+        after: The batch that added to the table before; 0 for none.
+        files: Its files.
+    """
+
+    batch: int
+    after: int
+    files: tuple[SideFile, ...]
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """How an operator resumed a halted stream.
+
+    Attributes:
+        batch: The batch that is the resumption.
+        at: Time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    batch: int
+    at: float
+    cause: str
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """The newest retention: rows that were dropped because of their age.
+
+    Attributes:
+        hour: Rows of commit hours before it are dropped, "YYYY-MM-DDTHH" UTC.
+        batch: Last batch whose rows are dropped, with those of all batches before it.
+        at: Time, in seconds since 1970 (UTC).
+        cause: Why, and who.
+    """
+
+    hour: str
+    batch: int
+    at: float
+    cause: str
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """A generation that ended: its batches are valid up to `last_batch`."""
+
+    generation: int
+    last_batch: int
+
+
+class Savepoint(msgspec.Struct, frozen=True):
+    """A batch that stays restorable until the savepoint is deleted, whatever the rewind floor is.
+
+    Attributes:
+        name: Its name.
+        batch: The batch.
+        version: The version of the output table at which that batch was committed.
+        at: When the savepoint was made, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    name: str
+    batch: int
+    version: int
+    at: float
+    cause: str
+
+
+class Rewind(msgspec.Struct, frozen=True):
+    """A rewind since the rewind floor. Its version stays loadable: it may name files that the floor's version does not.
+
+    Attributes:
+        batch: The batch that is the rewind.
+        version: The version of the output table that it made.
+        to_batch: The batch to which it went back.
+        undone: The last batch before it; the batches from `to_batch` to this one were undone.
+        cause: The reason and the operator.
+    """
+
+    batch: int
+    version: int
+    to_batch: int
+    undone: int
+    cause: str
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest erasure of a session (docs/decisions/0027). The session is named by a digest only.
+
+    Attributes:
+        digest: Digest of the session, as `compute_session_digest` makes it.
+        topic: The topic to which it was restricted; empty for all.
+        batch: The batch that is the erasure.
+        version: The version of the output table that it made.
+        at: Time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+        is_finished: Whether quarantine and late table have been rewritten, too.
+    """
+
+    digest: str
+    topic: str
+    batch: int
+    version: int
+    at: float
+    cause: str
+    is_finished: bool = False
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Origin of a shadow: a batch of another stream, whose state and positions its first batch took over.
+
+    Attributes:
+        stream: Name of that stream.
+        table_id: Delta's id of its output table.
+        batch: The batch.
+        digest: SHA-256 of the state and the positions that were taken over; `lockstep verify` computes it again.
+        code: Folder, file or module of the declaration; empty where `assets/` declares the shadow.
+        code_digest: Digest of the fold's source.
+        at: When it began, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    stream: str
+    table_id: str
+    batch: int
+    digest: str
+    code: str
+    code_digest: str
+    at: float
+    cause: str
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """The savepoint with which a stream began in another table root: its first batch took over state and positions.
+
+    Attributes:
+        stream: Name of the stream.
+        savepoint: Name of the savepoint.
+        cluster_id: Id of the Kafka cluster from which it was read.
+        table_id: Delta's id of the output table to which the savepoint belongs.
+        batch: The batch of the savepoint.
+        mirror: In a mirrored cluster: MirrorMaker's alias of the cluster above, whose topic ids and offsets differ.
+        digest: SHA-256 of the state and the positions that were taken over; `lockstep verify` computes it again.
+        at: When it was imported, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+    """
+
+    stream: str
+    savepoint: str
+    cluster_id: str
+    table_id: str
+    batch: int
+    mirror: str = ""
+    digest: str
+    at: float
+    cause: str
+
+
+class Promotion(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest promotion: batches of a shadow that became those of the stream, in one commit.
+
+    Attributes:
+        shadow: Name of the shadow.
+        to_batch: The batch from which the shadow had begun: rows up to it stayed.
+        first: The first batch of the promotion, with the positions of `to_batch`.
+        batch: The last one, with the positions of the shadow. The batches in between have neither a log entry nor a
+            state of their own.
+    """
+
+    shadow: str
+    to_batch: int
+    first: int
+    batch: int
+
+
+class FoldCode(msgspec.Struct, frozen=True):
+    """The fold's code that the writer runs, as of its claim.
+
+    Attributes:
+        digest: `digest_code` of the stream.
+        first_batch: First batch that this code may have written: earlier ones are of other or of unknown code.
+    """
+
+    digest: str
+    first_batch: int
+
+
+class ViolationPolicy(msgspec.Struct, frozen=True):
+    """What happens on a violation, as declared.
+
+    Attributes:
+        suspends: The session of the violation is suspended; otherwise the stream halts.
+        restarts_on_growth: The sessions of a topic that gets partitions are suspended, whatever `suspends` is.
+    """
+
+    suspends: bool = False
+    restarts_on_growth: bool = False
+
+
+class PolicyChange(msgspec.Struct, frozen=True):
+    """A policy and an integrity class, as of the first claim with them.
+
+    Attributes:
+        first_batch: First batch that may have been written under them.
+        policy: The policy.
+        integrity: The class without its policy, as source text; empty where it was not recorded.
+    """
+
+    first_batch: int
+    policy: ViolationPolicy
+    integrity: str = ""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """State of a stream as of one commit.
+
+    Attributes:
+        stream: Name of the stream that owns the table.
+        cluster_id: Id of the Kafka cluster it reads.
+        table_id: Delta's id of the output table; empty until the first claim.
+        generation: The current lineage of batches.
+        lineage: Generations that ended.
+        epoch: Epoch of the writer that may commit.
+        batch: Number of the last batch.
+        batch_version: Version of the output table at which that batch was committed.
+        hour: Commit hour of the last batch, "YYYY-MM-DDTHH" UTC.
+        closed_hour: Newest hour into which nothing can be committed any more.
+        desired: The desired state.
+        reason: Why it was set, and by whom, in a few words.
+        wished_version: Version of the output table at which the desired state was last set by an operator; 0 for never.
+        resumes_as: While halted: the desired state after the resumption.
+        findings: The evidence, while halted.
+        ledger: The ledger file of the last batch.
+        quarantine: The newest addition to the quarantine.
+        late: The newest addition to the late table.
+        full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
+        full_ledger_at: Its time, in seconds since 1970 (UTC).
+        accepts_burst: An operator accepted a quarantine burst that is not over yet.
+        rewind_floor: Oldest batch that a rewind may go back to, apart from savepoints.
+        rewinds: Rewinds since that batch, oldest first.
+        savepoints: Batches that stay restorable, by name.
+        last_resumption: The newest resumption; None before the first.
+        retention: The newest retention; None before the first.
+        erasure: The newest erasure of a session; None before the first.
+        origin: Of a shadow: where it began.
+        imported: Of a stream that began with a savepoint from another table root: which one.
+        promotion: The newest promotion of a shadow; None before the first.
+        code: The code that writes; None before the first claim of a run, or where it is in no files.
+        policies: The policies on violations and the classes, oldest first: `lockstep verify` judges each batch by the
+            policy and the class under which it was written.
+        version: Version of this layout.
+    """
+
+    stream: str
+    cluster_id: str
+    table_id: str = ""
+    generation: int = FIRST_GENERATION
+    lineage: tuple[Lineage, ...] = ()
+    epoch: int = 0
+    batch: int = 0
+    batch_version: int = 0
+    hour: str = ""
+    closed_hour: str = ""
+    desired: Desired = Desired.STOPPED
+    reason: str = "created"
+    wished_version: int = 0
+    resumes_as: Desired = Desired.BOUNDED
+    findings: tuple[Finding, ...] = ()
+    ledger: SideFile | None = None
+    quarantine: SideBatch | None = None
+    late: SideBatch | None = None
+    full_ledger_batch: int = 0
+    full_ledger_at: float = 0.0
+    accepts_burst: bool = False
+    rewind_floor: int = 0
+    rewinds: tuple[Rewind, ...] = ()
+    savepoints: tuple[Savepoint, ...] = ()
+    last_resumption: Resumption | None = None
+    retention: Retention | None = None
+    erasure: Erasure | None = None
+    origin: Origin | None = None
+    imported: Imported | None = None
+    promotion: Promotion | None = None
+    code: FoldCode | None = None
+    policies: tuple[PolicyChange, ...] = ()
+    version: int = 1
+
+    @property
+    def valid_batches(self) -> dict[int, int]:
+        """The last valid batch of each generation; rewinds undid later batches, and generations not listed."""
+        return {ended.generation: ended.last_batch for ended in self.lineage} | {self.generation: self.batch}
+
+    @property
+    def kept_versions(self) -> dict[int, int]:
+        """The versions that stay loadable besides those from the rewind floor on, by batch: of rewinds, savepoints."""
+        made = {each.batch: each.version for each in self.rewinds}
+        return made | {each.batch: each.version for each in self.savepoints}
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether the last batch is a rewind."""
+        return bool(self.rewinds) and self.rewinds[-1].batch == self.batch
+
+    @property
+    def taken_over(self) -> Origin | Imported | None:
+        """What the first batch took over from another table: a shadow's origin, or an imported savepoint."""
+        return self.origin or self.imported
+
+    @property
+    def inherited_up_to(self) -> int:
+        """Last batch that another fold wrote or another table contains: a proof starts with the state after it."""
+        if self.promotion is not None:
+            return self.promotion.first
+        return FIRST_BATCH if self.taken_over is not None else 0
+
+    @property
+    def batch_before(self) -> int:
+        """The newest batch of the side tables before the last batch is added to them."""
+        promoted = self.promotion is not None and self.promotion.batch == self.batch
+        return (self.promotion.first if self.promotion is not None and promoted else self.batch) - 1
+
+    def may_rewind_to(self, batch: int) -> bool:
+        """Whether everything that a rewind to a batch needs is kept."""
+        return self.rewind_floor <= batch <= self.batch or any(each.batch == batch for each in self.savepoints)
+
+    def encode(self) -> str:
+        """JSON for the metadata of a commit."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> Head:
+        """Decode the metadata of a commit.
+
+        A head of version 1 is `running` whatever kind of run wrote it. It is read as `bounded`, so that no supervisor
+        starts a stream unasked; the next never-ending run makes it `running`.
+
+        Raises:
+            TableError: A newer release wrote fields that this one would silently drop.
+        """
+        try:
+            head = decode_json(text, Head)
+        except msgspec.ValidationError as error:
+            raise TableError(
+                f"this release of lockstep cannot read the table's head: {error}",
+                next_step="run the release that wrote it, or a newer one",
+            ) from error
+        if head.version >= HEAD_VERSION:
+            return head
+        desired = Desired.BOUNDED if head.desired is Desired.RUNNING else head.desired
+        return msgspec.structs.replace(head, desired=desired, version=HEAD_VERSION)

@@ -1,0 +1,129 @@
+"""What follows a failed job: which errors end a run and when, and which message is blamed for a death."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lockstep.engine.driver.lookup_pins import LookupPins
+from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.driver.retries import FAILURES_MAX, RetryingRunner
+from lockstep.engine.protocol import BatchIdentity, Counts, PlannedRange, RangeResult, TaskResult
+from lockstep.errors import EnvironmentProblem, LockstepError, TableError
+from lockstep.model.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+BATCH = BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T00")
+JOBS_MAX = 200
+
+
+class Died(Exception):
+    """A worker is gone, without a word about the cause."""
+
+
+def plan_of(*ranges: PlannedRange) -> BatchPlan:
+    return BatchPlan(batch=BATCH, bins=(ranges,) if ranges else (), unavailable=(), backlog=0)
+
+
+def unread(partition: int = 0, start: int = 0, until: int = 4) -> PlannedRange:
+    return PlannedRange(Position(topic="t", topic_id="t", partition=partition, next_offset=start), until)
+
+
+def read(item: PlannedRange) -> RangeResult:
+    return RangeResult(
+        range=item,
+        reached=msgspec.structs.replace(item.position, next_offset=item.until),
+        counts=Counts(),
+        rows=0,
+        holes=(),
+        first_event_time_us=None,
+        last_event_time_us=None,
+        newest_timestamp_ms=None,
+        state_bytes=0,
+        cpu_seconds=0.0,
+    )
+
+
+def run_whole(plan: BatchPlan) -> Sequence[TaskResult]:
+    """Every task reads its ranges to their ends."""
+    return [TaskResult(ranges=tuple(map(read, group)), files=(), cpu_seconds=0.0) for group in plan.bins]
+
+
+def retrying(
+    runner: Callable[[BatchPlan], Sequence[TaskResult]], root: Path, stop: threading.Event | None = None
+) -> RetryingRunner:
+    return RetryingRunner(runner, LookupPins((), root), stop or threading.Event())
+
+
+def failing(errors: list[Exception | None]) -> Callable[[BatchPlan], Sequence[TaskResult]]:
+    """Raises these errors, one a job; None is a job that works."""
+    left = iter(errors)
+
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        error = next(left)
+        if error is not None:
+            raise error
+        return run_whole(plan)
+
+    return run
+
+
+def test_problems_of_the_environment_end_a_run_when_they_come_too_often_in_a_row(tmp_path: Path) -> None:
+    problem = EnvironmentProblem("no connection", next_step="wait")
+    runner = retrying(failing([problem, problem, None, *[problem] * FAILURES_MAX]), tmp_path)
+    assert [runner.run(plan_of(unread())) is None for _ in range(5)] == [True, True, False, True, True]
+    with pytest.raises(EnvironmentProblem):
+        runner.run(plan_of(unread()))
+
+
+def test_an_error_that_no_retry_can_fix_is_raised_at_once(tmp_path: Path) -> None:
+    with pytest.raises(LockstepError, match="damaged"):
+        retrying(failing([TableError("damaged", next_step="repair")]), tmp_path).run(plan_of(unread()))
+
+
+def test_a_run_that_is_to_end_raises_any_failure(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Died):
+        retrying(failing([Died()]), tmp_path, stop).run(plan_of(unread()))
+
+
+def test_a_plan_without_tasks_runs_no_job_and_has_results(tmp_path: Path) -> None:
+    runner = retrying(failing([]), tmp_path)
+    assert runner.pin_lookups(plan_of()) == plan_of()
+    assert runner.run(plan_of()) == ()
+
+
+@given(some.integers(1, 40), some.integers(1, 40), some.sets(some.integers(0, 39), max_size=3))
+def test_exactly_the_messages_that_kill_their_worker_are_left_out(
+    tmp_path_factory: pytest.TempPathFactory, messages: int, others: int, deadly: set[int]
+) -> None:
+    """Each partition is read to its end, whatever else its job contains."""
+    left_out: set[int] = set()
+
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        for item in (each for group in plan.bins for each in group if each.position.partition == 0):
+            if deadly & set(range(item.position.next_offset, item.until)) - set(item.killing):
+                raise Died
+        return run_whole(plan)
+
+    runner, starts, ends = retrying(run, tmp_path_factory.getbasetemp()), [0, 0], [messages, others]
+    for _ in range(JOBS_MAX):
+        if starts == ends:
+            break
+        plan = plan_of(*(unread(n, starts[n], ends[n]) for n in range(2) if starts[n] < ends[n]))
+        for item in (each for group in runner.run(plan) or () for each in group.ranges):
+            assert starts[item.range.position.partition] == item.range.position.next_offset
+            starts[item.range.position.partition] = item.reached.next_offset
+            left_out |= set(item.range.killing)
+    assert starts == ends
+    assert left_out == {offset for offset in deadly if offset < messages}
+    assert not runner.is_searching(plan_of(unread(0, messages, messages + 1)))
