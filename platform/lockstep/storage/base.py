@@ -23,10 +23,12 @@ class FileStatus(msgspec.Struct, frozen=True):
     Attributes:
         size: Bytes.
         modified_at: Time of the last change, in seconds since 1970 (UTC), by the storage's clock.
+        tag: Another for other content, where the storage tells times by whole seconds only.
     """
 
     size: int
     modified_at: float
+    tag: str = ""
 
 
 class NotWritten(OSError):

@@ -267,7 +267,7 @@ def _prefix(folder: Path) -> str:
 
 
 def _to_status(meta: Any) -> FileStatus:
-    return FileStatus(meta["size"], meta["last_modified"].timestamp())
+    return FileStatus(meta["size"], meta["last_modified"].timestamp(), meta["e_tag"] or "")
 
 
 _ANY_DEPTH: Final = "(?:[^/]+/)*"
