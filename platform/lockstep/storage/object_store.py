@@ -47,10 +47,8 @@ class ObjectStorage(Storage):
             bucket: Name of the bucket.
         """
         retries: Any = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
-        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {
-            "1",
-            "true",
-        }  # options replace those of the environment
+        # Options given here replace those of the environment.
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}
         client: Any = {"timeout": f"{REQUEST_SECONDS}s", "allow_http": plain}
         self._store = S3Store(bucket, retry_config=retries, client_options=client)
 
@@ -115,14 +113,10 @@ class ObjectStorage(Storage):
 
     @override
     def find_files(self, folder: Path, pattern: str) -> list[Path]:
-        if "/" not in pattern:
-            matches = _compile(pattern).fullmatch
-            with _as_os_error(folder):
-                objects = obstore.list_with_delimiter(self._store, _prefix(folder))["objects"]
-            names = (each["path"].rpartition("/")[2] for each in objects)
-            return sorted(folder / name for name in names if matches(name))
         matches = _compile(pattern).fullmatch
-        return sorted(folder / name for name, _ in self.walk_files(folder) if matches(name))
+        if "/" in pattern:
+            return sorted(folder / name for name, _ in self.walk_files(folder) if matches(name))
+        return sorted(folder / name for name in self.list_names(folder) if matches(name))
 
     @override
     def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
