@@ -135,10 +135,11 @@ def run_housekeeping(
     )  # 1
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
     pinned = frozenset(each.version for each in head.savepoints)
+    needed_from = partial(_needed_from, folders.table, head, frozenset() if plan_only else pinned)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
         "replaced data files": partial(find_replaced_data_files, folders, head),  # 2
-        "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head), pinned),  # 3
+        "log of table": partial(_due_entries, folders.table, needed_from, pinned),  # 3
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
@@ -258,10 +259,14 @@ def _pin_versions(table: Path, versions: Iterable[int]) -> list[Path]:
     return []
 
 
-def _needed_from(table: Path, head: Head) -> int:
-    """The oldest version that a rewind may load, or whose entry names a ledger file needed for positions."""
+def _needed_from(table: Path, head: Head, pinned: frozenset[int]) -> int:
+    """The oldest version that a rewind may load, or whose entry names a ledger file needed for positions.
+
+    Of the pinned ones only those that could not be given a log checkpoint, as on a full disk: entries load them.
+    """
     needed = [find_head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
-    return min(-1 if at is None else at.batch_version for at in needed)
+    unpinned = pinned - delta_log.list_checkpoints(table).keys()
+    return min(*(-1 if at is None else at.batch_version for at in needed), *unpinned)
 
 
 def _recent(side: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from datetime import timedelta
@@ -16,6 +17,7 @@ from lockstep.errors import TableError
 from lockstep.operations import housekeeping
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
 from lockstep.operations.repair import repair_stream
+from lockstep.operations.savepoint import make_savepoint
 from lockstep.storage import LocalStorage
 from lockstep.table import checkpoint, delta_log, ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog
@@ -210,6 +212,29 @@ def test_what_a_commit_names_must_be_there(run: ProtocolRun) -> None:
     with pytest.raises(TableError, match="has 5 bytes, fewer than 10"):
         run.commit(msgspec.structs.replace(batch, needs={gone: 10}))
     run.commit(batch)
+
+
+def test_a_savepoint_that_gets_no_checkpoint_on_a_full_disk_can_still_be_loaded(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_savepoint(run.folders, "before", who="a test", why="kept", at="7")
+    (kept,) = run.output.base().head.savepoints
+    rows = DeltaTable(run.folders.table, version=kept.version).file_uris()
+
+    def fill_disk(table: Path, version: int | None = None) -> None:
+        if version is not None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(table))
+        checkpoint.write_checkpoint(table)
+
+    with monkeypatch.context() as full:
+        full.setattr(housekeeping, "write_checkpoint", fill_disk)
+        with pytest.raises(HousekeepingFailed, match="log checkpoints of savepoints: .*No space left"):
+            keep(run)
+    assert DeltaTable(run.folders.table, version=kept.version).file_uris() == rows
+    before = len(delta_log.list_versions(run.folders.table))
+    keep(run)  # there is space again
+    assert len(delta_log.list_versions(run.folders.table)) < before
+    assert DeltaTable(run.folders.table, version=kept.version).file_uris() == rows
 
 
 def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
