@@ -19,6 +19,7 @@ from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 AGE_SECONDS = 3 * 3600.0
@@ -73,6 +74,46 @@ def test_a_log_that_does_not_go_back_to_the_moment_any_more_is_no_backup(
     meanwhile(monkeypatch, go_on)
     with pytest.raises(BackupOvertaken, match=r"a log was cleaned up|is not whole"):
         make_backup(idle.folders, tmp_path / "copy")
+
+
+def test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_earlier_deletes(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+    lock = backup.lock_copy
+
+    def lock_late(folder: Path) -> AbstractContextManager[None]:
+        """Another backup ends, after a clean-up, just before this one gets the folder."""
+        monkeypatch.setattr(backup, "lock_copy", lock)
+        run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
+        assert make_backup(idle.folders, folder).deleted_files
+        return lock(folder)
+
+    monkeypatch.setattr(backup, "lock_copy", lock_late)
+    make_backup(idle.folders, tmp_path / "copy")
+    restored = folders_in(tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    assert stored_offsets(restored) == stored_offsets(idle.folders)
+
+
+def test_a_restore_that_a_backup_overtakes_says_so(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+    copy = backup.copy_file
+
+    def copy_late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(backup, "copy_file", copy)
+        run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
+        assert make_backup(idle.folders, tmp_path / "copy").deleted_files
+        return copy(*arguments, **named)
+
+    monkeypatch.setattr(backup, "copy_file", copy_late)
+    restored = folders_in(tmp_path / "restored")
+    with pytest.raises(CopyDamaged, match="a backup was made to it meanwhile"):
+        restore_backup(restored, tmp_path / "copy")
+    restore_backup(restored, tmp_path / "copy")
+    assert stored_offsets(restored) == stored_offsets(idle.folders)
 
 
 def test_a_backup_whose_log_cannot_be_read_is_not_restored(idle: ProtocolRun, tmp_path: Path) -> None:
