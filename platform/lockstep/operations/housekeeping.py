@@ -179,11 +179,11 @@ def _drop_rows(folders: StreamFolders, stream: AnyStream, *, plan_only: bool) ->
     """Drop rows past the retention, and exported where that is declared; a later housekeeping deletes their files."""
     step, keep, cause = "rows past retention", stream.retention or timedelta.max, "declared by the stream"
     try:
-        exported = None if stream.export is None else list_proven_hours(stream.export, folders)
+        find_exported = None if stream.export is None else partial(list_proven_hours, stream.export, folders)
         if plan_only:
-            plan = plan_retention(folders, keep, exported=exported)
+            plan = plan_retention(folders, keep, exported=None if find_exported is None else find_exported())
         else:
-            plan = drop_old_rows(folders, keep, cause=cause, exported=exported).plan
+            plan = drop_old_rows(folders, keep, cause=cause, find_exported=find_exported).plan
     except NoTable:
         raise
     except (LockstepError, DeltaError, OSError) as error:

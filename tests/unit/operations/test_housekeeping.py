@@ -228,7 +228,7 @@ def test_a_savepoint_that_gets_no_checkpoint_on_a_full_disk_can_still_be_loaded(
 
     with monkeypatch.context() as full:
         full.setattr(housekeeping, "write_checkpoint", fill_disk)
-        with pytest.raises(HousekeepingFailed, match="log checkpoints of savepoints: .*No space left"):
+        with pytest.raises(HousekeepingFailed, match=r"log checkpoints of savepoints: .*No space left"):
             keep(run)
     assert DeltaTable(run.folders.table, version=kept.version).file_uris() == rows
     before = len(delta_log.list_versions(run.folders.table))
