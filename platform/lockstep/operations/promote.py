@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.handover import is_writer_alive
@@ -172,7 +173,8 @@ def promote_shadow(
     """Make a shadow the stream; the stream is stopped afterwards, the shadow stays until it is dropped.
 
     1. Plan on both heads as they are; refuse what does not agree.
-    2. Copy the shadow's data files, state, ledger, quarantine and late table; nothing refers to the copies.
+    2. Copy the shadow's data files, state, ledger, quarantine and late table, all as of its last batch by then; nothing
+       refers to the copies.
     3. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour where the
        hour was closed meanwhile.
     4. Bring the side tables up to it, as the next start would.
@@ -217,11 +219,11 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     needs, damaged = find_state_files(folders, begun.values())
     back = {path: size for path, size in then.items() if path not in now}
     prepared = _Prepared(head, target, shadow, own, begun, reached, {**needs, **back})
-    files = [*back.items(), *list_named_files(own.table)]
+    files = [*back.items(), *list_named_files(own.table, shadow.batch_version)]
     obstacles = [
         *_find_writers(handle, head, own, shadow),
         *_find_disagreement(head, origin, shadow, taken, held),
-        *_find_unfit_columns(folders, own, target),
+        *_find_unfit_columns(folders, own, target, shadow),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
     return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, obstacles))
@@ -248,7 +250,8 @@ def _make_plan(
     handle: StreamHandle, prepared: _Prepared, origin: Origin, obstacles: Sequence[RewindObstacle]
 ) -> PromotionPlan:
     folders, head, own, shadow = handle.folders, prepared.head, prepared.folders, prepared.shadow
-    files, partitions = list_named_files(own.table), tuple(_compare(handle, prepared.reached))
+    files = list_named_files(own.table, shadow.batch_version)
+    partitions = tuple(_compare(handle, prepared.reached))
     migrated, unfit = _check_code(handle, own, origin, prepared.reached)
     return PromotionPlan(
         stream=head.stream,
@@ -258,7 +261,7 @@ def _make_plan(
         batch=head.batch + shadow.batch + 1,
         generation=head.generation + 1,
         rows_gone=count_rows(folders, None) - count_rows(folders, prepared.target.batch_version),
-        rows_added=count_rows(own, None),
+        rows_added=count_rows(own, shadow.batch_version),
         quarantined=sum(_count_side(folder, shadow) for folder in (own.quarantine, own.late)),
         files=len(files),
         bytes=sum(size for _, size in files),
@@ -326,11 +329,13 @@ def _find_disagreement(
         yield RewindObstacle(Obstacle.DATA, f"{shadow.stream} has dropped rows by retention", again)
 
 
-def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head) -> Iterable[RewindObstacle]:
+def _find_unfit_columns(
+    folders: StreamFolders, own: StreamFolders, target: Head, shadow: Head
+) -> Iterable[RewindObstacle]:
     """Rows up to the target stay, with the columns of then."""
     staying = delta_log.open_delta_table(folders.table, version=target.batch_version)
     try:
-        find_promoted_columns(staying, delta_log.open_delta_table(own.table).schema().fields)
+        find_promoted_columns(staying, _open_shadow(own, shadow).schema().fields)
     except TableError as error:
         problem = f"rows of {own.stream} do not fit those that stay: {error.problem}"
         step = f"keep {own.stream} as a stream of its own, or begin another one whose columns fit"
@@ -420,8 +425,8 @@ def _copy_all(
         generation=plan.generation,
         batch=plan.batch,
         commit_hour=hour,
-        files=tuple(_copy_data(own.table, folders.table, hour, label)),
-        fields=tuple(delta_log.open_delta_table(own.table).schema().fields),
+        files=tuple(_copy_data(own.table, prepared.shadow.batch_version, folders.table, hour, label)),
+        fields=tuple(_open_shadow(own, prepared.shadow).schema().fields),
         ledger=file,
         quarantine=kept,
         late=late,
@@ -471,10 +476,15 @@ def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
         ]
 
 
-def _copy_data(source: Path, target: Path, hour: str, label: str) -> Iterator[DataFile]:
-    """The live files of a table, copied under names of the promotion, synced."""
-    handle, storage = delta_log.open_delta_table(source), find_storage(source)
-    statistics = delta_log.read_statistics(source, handle.version())
+def _open_shadow(own: StreamFolders, shadow: Head) -> DeltaTable:
+    """The table of a shadow right after its last batch, whatever a run of it has committed since."""
+    return delta_log.open_delta_table(own.table, version=shadow.batch_version)
+
+
+def _copy_data(source: Path, version: int, target: Path, hour: str, label: str) -> Iterator[DataFile]:
+    """The live files of a version of a table, copied under names of the promotion, synced."""
+    handle, storage = delta_log.open_delta_table(source, version=version), find_storage(source)
+    statistics = delta_log.read_statistics(source, version)
     actions = pa.table(handle.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"]).to_pylist()
     for action in actions:
         path = f"commit_hour={hour}/promoted-{label}-{uuid.uuid4().hex}.parquet"
