@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from lockstep import Envelope, Limits, OnGrowth, Ordered, Record, Sequence, Strict, Suspend, Transform
+from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.loop import RunOutcome
@@ -21,6 +23,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
 from lockstep.operations.diff import compare_streams, find_next_step
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
@@ -532,6 +535,69 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
     assert runs.rows(topic) == [*kept, *expected(values, since=2)]
     prove(runs)
     assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
+
+
+def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be there twice: those of the copy, and those of the next run, which reads these messages again."""
+    topic, values = feed.create("values"), session(9)
+    read_in_batches(feed, runs, topic, values[:4])
+    begin(runs, "1")
+    shadow = shadow_of(runs)
+    shadow.run()
+    feed.send(topic, values[4:])
+    copy = promotion._copy_positions  # noqa: SLF001  # between plan and copy
+
+    def run_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(promotion, "_copy_positions", copy)
+        shadow.run()
+        assert shadow.rows(topic) == expected(values, since=2)
+        return copy(*arguments)
+
+    monkeypatch.setattr(promotion, "_copy_positions", run_first)
+    promote(runs)
+    assert runs.rows(topic) == expected(values[:4])
+    runs.run()
+    assert runs.rows(topic) == expected(values)
+    prove(runs)
+
+
+def test_what_a_promotion_left_that_failed_before_its_commit_is_deleted(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, values = feed.create("values"), session(9)
+    read_in_batches(feed, runs, topic, values[:4])
+    begin(runs, "1")
+    shadow_of(runs).run()
+    before = every_file(runs)
+    with monkeypatch.context() as full:
+        full.setattr(promotion, "commit_promotion", fail_on_a_full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            promote(runs)
+    left = every_file(runs) - before
+    assert {path.parts[-2].partition("=")[0] for path in left} == {"commit_hour", "ledger", "state"}
+
+    def clean_up() -> set[Path]:
+        compact_ledger(runs.folders, head_of(runs))
+        run_housekeeping(runs.folders, retention_seconds=0)
+        return left & every_file(runs)
+
+    assert clean_up() == left  # it may be about to commit
+    for path in left:
+        os.utime(path, (0, 0))
+    assert {path.parts[-2] for path in left - clean_up()} == {"ledger"}  # the only ones that go by their age
+    read_in_batches(feed, runs, topic, values[4:])
+    assert clean_up() == set()
+    prove(runs)
+
+
+def fail_on_a_full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def every_file(runs: LocalRuns) -> set[Path]:
+    return {path for path in runs.folders.table.parent.rglob("*.*") if path.is_file()}
 
 
 def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_the_shadow(
