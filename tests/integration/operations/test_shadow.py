@@ -21,6 +21,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
+from lockstep.operations import shadow as operation
 from lockstep.operations.diff import compare_streams, find_next_step
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
 from lockstep.operations.housekeeping import run_housekeeping
@@ -537,6 +538,43 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
     assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
 
 
+@pytest.mark.parametrize("moment", ["open_tables", "commit_first_batch"])
+def test_a_shadow_whose_beginning_failed_can_be_dropped_and_nothing_of_it_is_left(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Its copy of the state has all sessions: an erasure would not find it."""
+    read_in_batches(feed, runs, feed.create("values"), session(3))
+    with monkeypatch.context() as full:
+        full.setattr(operation, moment, fail_on_a_full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            begin(runs, "1")
+    folder = shadow_of(runs).folders.table.parent
+    assert [path.suffix for path in folder.glob("state/*")] == [".state"] * (moment == "commit_first_batch")
+    request = EraseRequest(session="s", drop_state=True, drop_savepoints=True)
+    with pytest.raises(EraseRefused, match=rf"shadows keep .*: {NAME}") as refused:
+        erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
+    assert f"--name {NAME} --drop" in refused.value.next_step
+    assert drop_shadow("adding", NAME, runs.settings, who="ann").batch == 0
+    assert (folder.exists(), head_of(runs).savepoints) == (False, ())
+    erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
+    with pytest.raises(NotAShadow):
+        drop_shadow("adding", NAME, runs.settings, who="ann")
+
+
+def test_a_deletion_that_ends_before_the_savepoint_is_deleted_is_finished_by_the_same_command(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_batches(feed, runs, feed.create("values"), session(3))
+    begin(runs, "1")
+    with monkeypatch.context() as full:
+        full.setattr(operation, "release_pin", fail_on_a_full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            drop_shadow("adding", NAME, runs.settings, who="ann")
+    assert [each.name for each in head_of(runs).savepoints] == [make_pin(NAME)]
+    drop_shadow("adding", NAME, runs.settings, who="ann")
+    assert head_of(runs).savepoints == ()
+
+
 def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,7 +630,7 @@ def test_what_a_promotion_left_that_failed_before_its_commit_is_deleted(
     prove(runs)
 
 
-def fail_on_a_full_disk(*_: Any) -> None:
+def fail_on_a_full_disk(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
