@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,7 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.shadow import ShadowRefused, make_moved_rows, require_shadow
 from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.operations.written_files import delete_on_error, delete_unless_committed
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine, side_tables
@@ -393,25 +395,30 @@ def _count_side(folder: Path, shadow: Head) -> int:
 def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head, list[LedgerRow]]:
     output = open_table(handle.folders)
     for _ in range(2):
-        planned, rows = _copy_all(handle, prepared, find_next_hour(output.base().head), cause)
+        hour, made = find_next_hour(output.base().head), list[Path]()
+        with delete_on_error(made):
+            planned, rows = _copy_all(handle, prepared, hour, cause, made)
         try:
-            return output.commit(commit_promotion(planned)).head, rows
+            with delete_unless_committed(made):
+                return output.commit(commit_promotion(planned)).head, rows
         except HourClosed as error:
             closed = error
     raise closed
 
 
 def _copy_all(
-    handle: StreamHandle, prepared: _Prepared, hour: str, cause: str
+    handle: StreamHandle, prepared: _Prepared, hour: str, cause: str, made: list[Path]
 ) -> tuple[PromotionCommit, list[LedgerRow]]:
-    """Copy everything; gives the commit, and the positions after it."""
+    """Copy everything, and note each file as it is made; gives the commit, and the positions after it."""
     folders, own, plan, head = handle.folders, prepared.folders, prepared.plan, prepared.head
     label, now = WrittenBy(plan.generation, head.epoch + 1, plan.batch).label, ledger.read_clock()
     rows, needs = _copy_positions(folders, prepared, label, now, cause)
+    made += needs
     name = LedgerFileName(f"{now:%Y-%m-%dT%H}", plan.generation, head.batch + FIRST_BATCH, plan.batch)
     file = ledger.write_ledger_parts(folders.ledger, (*_renumber_ledger(prepared), rows), name)
-    kept = _copy_side(own.quarantine, folders.quarantine, prepared)
-    late = _copy_side(own.late, folders.late, prepared)
+    made.append(folders.ledger / file.path)
+    kept = _copy_side(own.quarantine, folders.quarantine, prepared, made)
+    late = _copy_side(own.late, folders.late, prepared, made)
     if late:
         create_late_table(folders)
     needs |= {folders.ledger / file.path: file.size, **prepared.needs}
@@ -425,7 +432,7 @@ def _copy_all(
         generation=plan.generation,
         batch=plan.batch,
         commit_hour=hour,
-        files=tuple(_copy_data(own.table, prepared.shadow.batch_version, folders.table, hour, label)),
+        files=tuple(_copy_data(own.table, prepared.shadow.batch_version, folders.table, hour, label, made)),
         fields=tuple(_open_shadow(own, prepared.shadow).schema().fields),
         ledger=file,
         quarantine=kept,
@@ -481,7 +488,7 @@ def _open_shadow(own: StreamFolders, shadow: Head) -> DeltaTable:
     return delta_log.open_delta_table(own.table, version=shadow.batch_version)
 
 
-def _copy_data(source: Path, version: int, target: Path, hour: str, label: str) -> Iterator[DataFile]:
+def _copy_data(source: Path, version: int, target: Path, hour: str, label: str, made: list[Path]) -> Iterator[DataFile]:
     """The live files of a version of a table, copied under names of the promotion, synced."""
     handle, storage = delta_log.open_delta_table(source, version=version), find_storage(source)
     statistics = delta_log.read_statistics(source, version)
@@ -495,20 +502,23 @@ def _copy_data(source: Path, version: int, target: Path, hour: str, label: str) 
             pending.finish()
         finally:
             pending.abandon()
+        made.append(target / path)
         yield DataFile(path, action["size_bytes"], action["num_records"], statistics[action["path"]], hour)
 
 
-def _copy_side(source: Path, target: Path, prepared: _Prepared) -> tuple[SideFile, ...]:
+def _copy_side(source: Path, target: Path, prepared: _Prepared, made: list[Path]) -> tuple[SideFile, ...]:
     """The rows of a side table that count, in one file, with batches and generation of the stream."""
     if not delta_log.has_log(source):
         return ()
-    plan, writer = prepared.plan, None
-    for rows in _read_side(source, prepared.shadow):
-        writer = writer or DataFileWriter(target, quarantine.SCHEMA, commit_hour=None, prefix="quarantine")
-        writer.write(_renumber_side(rows, plan))
-    if writer is None:
+    parts = _read_side(source, prepared.shadow)
+    first = next(parts, None)
+    if first is None:
         return ()
-    file = writer.finish()
+    with DataFileWriter(target, quarantine.SCHEMA, commit_hour=None, prefix="quarantine") as writer:
+        for rows in chain([first], parts):
+            writer.write(_renumber_side(rows, prepared.plan))
+        file = writer.finish()
+    made.append(target / file.path)
     return (SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics),)
 
 

@@ -18,7 +18,7 @@ from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.errors import Fenced, TableError
+from lockstep.errors import Fenced, NotCommitted, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
 from lockstep.operations import shadow as operation
@@ -601,18 +601,54 @@ def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
     prove(runs)
 
 
-def test_what_a_promotion_left_that_failed_before_its_commit_is_deleted(
-    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["_copy_side", "_open_shadow", "commit_promotion"])
+def test_a_promotion_on_a_full_disk_does_not_keep_it_full(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    """It fails after it has copied the state, after the rows as well, or with its commit."""
+    topic, values = feed.create("values"), session(5)
+    read_in_batches(feed, runs, topic, values)
+    begin(runs, "1")
+    shadow_of(runs).run()
+    before = every_file(runs)
+    with monkeypatch.context() as full:
+        if step == "_open_shadow":
+            full.setattr(promotion, step, fail_when_read_again(promotion._open_shadow))  # noqa: SLF001
+        else:
+            full.setattr(promotion, step, fail_on_a_full_disk if step == "_copy_side" else refuse_on_a_full_disk)
+        with pytest.raises((OSError, NotCommitted), match="No space left"):
+            promote(runs)
+    assert every_file(runs) == before
+    promote(runs)
+    assert runs.rows(topic) == expected(values)
+
+
+def refuse_on_a_full_disk(*_: Any) -> None:
+    raise NotCommitted("No space left on device", next_step="free some")
+
+
+def fail_when_read_again(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The plan calls it once, and the commit after all copies."""
+    calls = list[object]()
+
+    def called(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return call(*arguments) if len(calls) == 1 else fail_on_a_full_disk()
+
+    return called
+
+
+def test_what_a_promotion_left_that_was_killed_before_its_commit_is_deleted(feed: Feed, runs: LocalRuns) -> None:
     topic, values = feed.create("values"), session(9)
     read_in_batches(feed, runs, topic, values[:4])
     begin(runs, "1")
     shadow_of(runs).run()
     before = every_file(runs)
-    with monkeypatch.context() as full:
-        full.setattr(promotion, "commit_promotion", fail_on_a_full_disk)
-        with pytest.raises(OSError, match="No space left"):
-            promote(runs)
+    arguments = (feed.bootstrap_servers, str(runs.root), feed.pattern, NAME, "before the commit")
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.integration.operations.killed_promotion", *arguments], cwd=ROOT, check=False
+    )
+    assert died.returncode == -signal.SIGKILL
     left = every_file(runs) - before
     assert {path.parts[-2].partition("=")[0] for path in left} == {"commit_hour", "ledger", "state"}
 
