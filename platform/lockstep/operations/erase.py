@@ -40,7 +40,6 @@ from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
-from lockstep.operations.written_files import delete_on_error, delete_unless_committed
 from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion
 from lockstep.state.erase import ErasedState, StateKeys, count_entries, write_without
@@ -51,7 +50,6 @@ from lockstep.table.commit import Base, HourClosed
 from lockstep.table.delta_log import Erasure, Head
 from lockstep.table.erasure import (
     ErasureCommit,
-    ErasureOvertaken,
     commit_erasure,
     compute_session_digest,
     finish_erasure,
@@ -60,6 +58,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import ErasedRows, LedgerRow
 from lockstep.table.schema_evolution import evolve_side_table
 from lockstep.table.written_by import WrittenBy
+from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""

@@ -36,7 +36,6 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.shadow import ShadowRefused, make_moved_rows, require_shadow
 from lockstep.operations.tables import StreamHandle, open_table
-from lockstep.operations.written_files import delete_on_error, delete_unless_committed
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine, side_tables
@@ -49,6 +48,7 @@ from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, f
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
 from lockstep.table.shadow import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.table.written_by import WrittenBy
+from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
 PIECE_BYTES = 16 << 20
 """Data files are copied in pieces of this size."""
