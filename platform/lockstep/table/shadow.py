@@ -206,7 +206,7 @@ def _draft_entry(version: int, how: CommitProperties, planned: PromotionCommit) 
 
 
 def _copy_log(table: Path, scratch: Path, since: int, version: int) -> None:
-    """What is needed to load two versions: of a savepoint, entries and checkpoints in between may be deleted, or now."""
+    """What is needed to load two versions; of a savepoint, a clean-up may delete entries and checkpoints in between."""
     log, storage = scratch / "_delta_log", find_storage(table)
     log.mkdir()
     made = delta_log.list_checkpoints(table)

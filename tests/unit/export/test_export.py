@@ -29,6 +29,7 @@ from lockstep.export.dataset import (
     STAGING,
     STALE_SECONDS,
     ExportMismatch,
+    keep_options,
     list_exported_hours,
     publish_hour,
     read_manifest,
@@ -347,14 +348,14 @@ def test_the_source_of_a_newer_export_is_not_replaced_by_that_of_an_older_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With it, hours whose batches are rewound would pass as those of the table."""
-    made, keep = Rewound.begin(tmp_path), operation.keep_options
+    made = Rewound.begin(tmp_path)
     make_savepoint(made.run.folders, "T", who="m", why="t", at="21")
 
     def keep_late(folder: Path, options: ExportOptions) -> None:
         """A newer export, up to a later batch, ends before the older plan records its own."""
-        monkeypatch.setattr(operation, "keep_options", keep)
+        monkeypatch.setattr(operation, "keep_options", keep_options)
         made.export(26)
-        keep(folder, options)
+        keep_options(folder, options)
 
     monkeypatch.setattr(operation, "keep_options", keep_late)
     made.export(20)

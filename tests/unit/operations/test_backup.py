@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.operations import backup
 from lockstep.operations.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
-from lockstep.operations.copies import CopyDamaged, read_manifest, write_manifest
+from lockstep.operations.copies import CopyDamaged, copy_file, lock_copy, read_manifest, write_manifest
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
@@ -80,14 +80,13 @@ def test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_e
     idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_backup(idle.folders, tmp_path / "copy")
-    lock = backup.lock_copy
 
     def lock_late(folder: Path) -> AbstractContextManager[None]:
         """Another backup ends, after a clean-up, just before this one gets the folder."""
-        monkeypatch.setattr(backup, "lock_copy", lock)
+        monkeypatch.setattr(backup, "lock_copy", lock_copy)
         run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
         assert make_backup(idle.folders, folder).deleted_files
-        return lock(folder)
+        return lock_copy(folder)
 
     monkeypatch.setattr(backup, "lock_copy", lock_late)
     make_backup(idle.folders, tmp_path / "copy")
@@ -100,13 +99,12 @@ def test_a_restore_that_a_backup_overtakes_says_so(
     idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_backup(idle.folders, tmp_path / "copy")
-    copy = backup.copy_file
 
     def copy_late(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(backup, "copy_file", copy)
+        monkeypatch.setattr(backup, "copy_file", copy_file)
         run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
         assert make_backup(idle.folders, tmp_path / "copy").deleted_files
-        return copy(*arguments, **named)
+        return copy_file(*arguments, **named)
 
     monkeypatch.setattr(backup, "copy_file", copy_late)
     restored = folders_in(tmp_path / "restored")
