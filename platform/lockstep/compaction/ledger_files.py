@@ -27,6 +27,7 @@ from lockstep.compaction.proof import U64, hash_rows
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
+from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import NextEntry
 from lockstep.table.file_checksum import read_verified_rows, with_checksum
 from lockstep.table.foreign_commits import refresh, refuse_foreign
@@ -124,7 +125,8 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
     1. Bring the ledger forward to the head, so that no named file is missing.
     2. Rewrite each closed hour and read the new file again: it must equal its inputs, row by row.
     3. Commit: inputs out, output in, no data changed; a bin whose inputs another compaction took is dropped.
-    4. Delete the files whose batches a compacted file has contained for `REPLACED_SECONDS`.
+    4. Delete the files whose batches a compacted file has contained for `REPLACED_SECONDS`, and what rewinds and
+       promotions left that were killed before their commit.
 
     Raises:
         TableError: A file is damaged, or the ledger does not match its head.
@@ -141,22 +143,31 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
             LOG.info("compaction of the ledger came too late for hour %s", part.hour)
             continue
         done = done.with_bin(len(part.files), output.rows)
-    deleted = [size for path in list_replaced_files(folders.ledger) if (size := storage.delete(path)) is not None]  # 4
+    replaced = list_replaced_files(folders.ledger, head)  # 4
+    deleted = [size for path in replaced if (size := storage.delete(path)) is not None]
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
-def list_replaced_files(ledger: Path) -> list[Path]:
+def list_replaced_files(ledger: Path, head: Head) -> list[Path]:
     """Files that no recent version names: their batches are in a live compacted file.
 
     Decided by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
-    that no compacted file contains.
+    that no compacted file contains. Only those of a generation that has not begun go by their age: the rewind or the
+    promotion that wrote them commits soon after, or never.
     """
     live = list_live_files(delta_log.open_delta_table(ledger))
     named = {file.path for file in live}
     compacted = [(ledger / file.path, file.name) for file in live if file.path.startswith(COMPACTED_PREFIX)]
     paths = (path for path in find_storage(ledger).find_files(ledger, "*.parquet") if path.name not in named)
-    others = ((path, name) for path in paths if (name := LedgerFileName.parse(path.name)) is not None)
-    return find_replaced(compacted, others)
+    others = [(path, name) for path in paths if (name := LedgerFileName.parse(path.name)) is not None]
+    before = time.time() - OLDEST_FILE_SECONDS
+    left = [path for path, name in others if name.generation > head.generation and _is_older(path, before)]
+    return [*find_replaced(compacted, others), *left]
+
+
+def _is_older(path: Path, than: float) -> bool:
+    status = find_storage(path).get_status(path)
+    return status is not None and status.modified_at < than
 
 
 def find_replaced(compacted: Iterable[NamedFile], others: Iterable[NamedFile]) -> list[Path]:
@@ -169,8 +180,7 @@ def find_replaced(compacted: Iterable[NamedFile], others: Iterable[NamedFile]) -
 
     @cache
     def is_old(path: Path) -> bool:
-        status = find_storage(path).get_status(path)
-        return status is not None and status.modified_at < before
+        return _is_older(path, before)
 
     def is_replaced(name: LedgerFileName) -> bool:
         at = bisect_right(starts, _start(name)) - 1

@@ -15,10 +15,10 @@ from deltalake.transaction import RemoveAction
 from lockstep.compaction.plan import OPEN_FILES_MAX, TARGET_BYTES, Bin, CompactionPlan, LiveFile, LiveFiles, plan_table
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
-from lockstep.storage import find_storage
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
+from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -220,16 +220,19 @@ class _Compaction:
         self._lost(len(bins) - len(live))
         tasks = [RewriteTask(self._table, part, self._scratch) for part in live]
         outcomes = self.rewriter.rewrite(tasks) if tasks else ()
-        for part, outcome in zip(live, outcomes, strict=True):
-            if isinstance(outcome, Rewritten):
-                self._commit(part, outcome)
-            elif self._gone(part, self._log.base()):
-                self._lost(1)
-            else:
-                self.refused.append((part, outcome))
+        pending = [self._table / outcome.file.path for outcome in outcomes if isinstance(outcome, Rewritten)]
+        with delete_on_error(pending):
+            for part, outcome in zip(live, outcomes, strict=True):
+                if isinstance(outcome, Rewritten):
+                    del pending[0]
+                    self._commit(part, outcome)
+                elif self._gone(part, self._log.base()):
+                    self._lost(1)
+                else:
+                    self.refused.append((part, outcome))
 
     def _commit(self, part: Bin, output: Rewritten) -> None:
-        """Commit a bin, or drop its output where the inputs were gone before any commit could land."""
+        """Commit a bin, or delete its output where the inputs were gone before any commit could land."""
 
         def next_head(base: Base) -> Head:
             if gone := self._gone(part, base):
@@ -237,10 +240,10 @@ class _Compaction:
             return base.head
 
         try:
-            self._log.commit(_proposal(part, output, next_head))
+            with delete_unless_committed([self._table / output.file.path]):
+                self._log.commit(_proposal(part, output, next_head))
         except InputsGone as lost:
             LOG.info("compaction came too late: %s", lost.problem)
-            find_storage(self._table).delete(self._table / output.file.path)
             self._lost(1)
         else:
             self.result = _added(self.result, part, output)

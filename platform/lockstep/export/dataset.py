@@ -256,7 +256,7 @@ def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
 
 
 def take_back_hour(folder: Path, hour: str) -> None:
-    """Take an hour back that an erasure overtook: it leaves the readers' sight by one rename."""
+    """Take an hour back that an erasure or a rewind overtook: it leaves the readers' sight by one rename."""
     storage, staged = find_storage(folder), make_staging_folder(folder, hour)
     try:
         storage.move(folder / f"{HOUR_PREFIX}{hour}", staged)

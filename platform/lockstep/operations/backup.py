@@ -141,11 +141,13 @@ class _Cut(msgspec.Struct, frozen=True):
 def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False) -> CopyReport:
     """Copy a stream, while it runs, too; only what the folder does not have from an earlier backup.
 
-    1. Choose a consistent moment.
-    2. Copy the files that are there, without log entries after that moment.
-    3. Check that everything is copied that the moment needs.
-    4. Replace the manifest: the earlier backup holds until then.
-    5. Delete what only the earlier one had.
+    1. Keep other backups out of the folder: what the earlier one has is looked at only then.
+    2. Choose a consistent moment.
+    3. Copy the files that are there, without log entries after that moment.
+    4. Check that everything is copied that the moment needs; choose another one where a clean-up has begun to delete
+       what its rewind floor or its savepoints need.
+    5. Replace the manifest: the earlier backup holds until then.
+    6. Delete what only the earlier one had.
 
     Args:
         folders: Folders of the stream.
@@ -158,23 +160,56 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
         CopyDamaged: The folder has the backup of another stream, or something else.
         CopyInProgress: Another process writes to it.
     """
-    cut = _choose_moment(folders)  # 1
+    open_table(folders)
+    _read_held(folders, target)  # refuses before anything is written to a folder with something else
+    if plan_only:
+        plan = _plan(folders, target, _read_held(folders, target))
+        return _report(folders, plan.cut, target, _describe(plan.wanted), _describe(plan.missing), plan_only=True)
+    with lock_copy(target):  # 1
+        held = _read_held(folders, target)
+        cut, there = _copy_moment(folders, target, held)  # 2 to 4
+        files = tuple(there[name] for name in sorted(there))
+        write_manifest(target, _make_manifest(cut, files))  # 5
+        deleted = delete_others(target, FILES, there)  # 6
+    done = _report(folders, cut, target, files, [file for file in files if held.get(file.path) is not file])
+    return msgspec.structs.replace(done, deleted_files=deleted)
+
+
+def _copy_moment(
+    folders: StreamFolders, target: Path, held: Mapping[str, CopiedFile]
+) -> tuple[_Cut, dict[str, CopiedFile]]:
+    """Copy what the folder lacks of a moment; gives all of its files."""
+    known = dict(held)
+    for _ in range(LOOKS_MAX):
+        plan = _plan(folders, target, known)
+        tried = {name: _copy(path, target / FILES / name, name) for name, path in plan.missing.items()}
+        known |= {name: file for name, file in tried.items() if file is not None}
+        there = {name: path for name, path in plan.wanted.items() if tried.get(name, path) is not None}
+        _check_complete(folders, plan.cut, there)
+        if _is_kept(plan.cut.head, open_table(folders).base().head):
+            return plan.cut, {name: known[name] for name in there}
+    raise BackupOvertaken(folders.stream, f"clean-ups overtook {LOOKS_MAX} copies")
+
+
+def _is_kept(head: Head, now: Head) -> bool:
+    """Whether nothing may have been deleted yet to which a rewind of a head may go back."""
+    return now.rewind_floor == head.rewind_floor and set(head.savepoints) <= set(now.savepoints)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """A moment, its files, and those that the folder lacks."""
+
+    cut: _Cut
+    wanted: Mapping[str, Path]
+    missing: Mapping[str, Path]
+
+
+def _plan(folders: StreamFolders, target: Path, held: Mapping[str, CopiedFile]) -> _Plan:
+    cut = _choose_moment(folders)
     wanted = dict(_list_files(folders, cut))
     _check_complete(folders, cut, wanted)
-    held = _read_held(folders, target)
     missing = {name: path for name, path in wanted.items() if not _is_held(held.get(name), path, target / FILES / name)}
-    if plan_only:
-        return _report(folders, cut, target, _describe(wanted), _describe(missing), plan_only=True)
-    with lock_copy(target):
-        tried = {name: _copy(path, target / FILES / name, name) for name, path in missing.items()}  # 2
-        copied = {name: file for name, file in tried.items() if file is not None}
-        there = {name: path for name, path in wanted.items() if name not in tried or name in copied}
-        _check_complete(folders, cut, there)  # 3
-        files = tuple(copied.get(name) or held[name] for name in sorted(there))
-        write_manifest(target, _make_manifest(cut, files))  # 4
-        deleted = delete_others(target, FILES, there)  # 5
-    done = _report(folders, cut, target, files, copied.values())
-    return msgspec.structs.replace(done, deleted_files=deleted)
+    return _Plan(cut, wanted, missing)
 
 
 def _choose_moment(folders: StreamFolders) -> _Cut:
@@ -376,8 +411,18 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
         plan_only=plan_only,
     )
     if not plan_only:
-        _restore(folders, source, manifest)  # 1 to 4
+        try:
+            _restore(folders, source, manifest)  # 1 to 4
+        except CopyDamaged:
+            _refuse_newer(source, manifest)
+            raise
     return done
+
+
+def _refuse_newer(source: Path, manifest: BackupManifest) -> None:
+    """Say so where files are gone because a backup to the folder has ended since the manifest was read."""
+    if read_manifest(source, BackupManifest) != manifest:
+        raise CopyDamaged(source, "a backup was made to it meanwhile", "restore again; nothing was restored") from None
 
 
 def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> None:

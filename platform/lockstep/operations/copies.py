@@ -117,8 +117,11 @@ def write_manifest(folder: Path, manifest: msgspec.Struct) -> None:
     storage = find_storage(folder)
     draft = folder / f"{MANIFEST}.{uuid.uuid4().hex}{PARTIAL}"
     pending = storage.open_pending(draft)
-    pending.sink.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    pending.finish()
+    try:
+        pending.sink.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        pending.finish()
+    finally:
+        pending.abandon()
     storage.move(draft, folder / MANIFEST)
 
 

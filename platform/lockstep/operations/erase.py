@@ -49,7 +49,6 @@ from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import Base, HourClosed
 from lockstep.table.erasure import (
     ErasureCommit,
-    ErasureOvertaken,
     commit_erasure,
     compute_session_digest,
     finish_erasure,
@@ -59,6 +58,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import ErasedRows, LedgerRow
 from lockstep.table.schema_evolution import evolve_side_table
 from lockstep.table.written_by import WrittenBy
+from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
@@ -507,13 +507,10 @@ def _find_shadows(folders: StreamFolders, plan: ErasePlan) -> list[str]:
 def _commit(
     folders: StreamFolders, prepared: _Prepared, request: EraseRequest, context: EraseContext, cause: str
 ) -> Head:
-    """Write all files and commit them; drops what it wrote where the commit did not land."""
-    head, output, live = prepared.head, open_table(folders), LiveFiles(folders.table)
-    by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
-    wanted = WantedSession(request.session, request.topic)
-    written = [rewrite_without(folders.table, file, wanted, by) for file in prepared.files]
-    states = _write_states(folders, prepared, request, by)
-    planned = _make_commit(folders, prepared, written, states, request.session, cause)
+    """Write all files and commit them; deletes what it wrote where the commit did not land."""
+    output, live, made = open_table(folders), LiveFiles(folders.table), list[Path]()
+    with delete_on_error(made):
+        planned = _write_files(folders, prepared, request, cause, made)
 
     def check(base: Base) -> None:
         if live.missing([file.path for file in prepared.files], base.version):
@@ -521,16 +518,29 @@ def _commit(
         if context.find_exported(prepared.plan.hours):
             raise _FilesReplaced("an hour of the session was exported", next_step="nothing: it is planned again")
 
-    try:
+    with delete_unless_committed(made):
         try:
             return output.commit(commit_erasure(planned, check)).head
         except HourClosed:
             later = msgspec.structs.replace(planned, commit_hour=find_next_hour(output.base().head))
             return output.commit(commit_erasure(later, check)).head
-    except (_FilesReplaced, ErasureOvertaken, HourClosed):
-        for file in planned.adds:
-            find_storage(folders.table).delete(folders.table / file.path)
-        raise
+
+
+def _write_files(
+    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, cause: str, made: list[Path]
+) -> ErasureCommit:
+    """Write the data files without the session, the state and the ledger file; notes each as it is made."""
+    head, written = prepared.head, list[FileWithoutSession]()
+    by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
+    wanted = WantedSession(request.session, request.topic)
+    for file in prepared.files:
+        written.append(rewrite_without(folders.table, file, wanted, by))
+        made += [folders.table / each.path for each in (written[-1].output,) if each is not None]
+    states = _write_states(folders, prepared, request, by)
+    made += {folders.state / each.segment.file for each in states.values() if each.segment is not None}
+    planned = _make_commit(folders, prepared, written, states, request.session, cause)
+    made.append(folders.ledger / planned.ledger.path)
+    return planned
 
 
 def _write_states(

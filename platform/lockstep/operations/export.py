@@ -24,6 +24,7 @@ from lockstep.export.dataset import (
     delete_stale_folders,
     find_folder,
     keep_options,
+    list_batches,
     list_exported_hours,
     make_options,
     record_source,
@@ -86,7 +87,8 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
         stream: Name of the stream.
         folder: Folder of the dataset.
         hours: Hours that it wrote.
-        hours_lost: Hours that another export published first, or an erasure overtook; nothing is lost but work.
+        hours_lost: Hours that another export published first, or that an erasure or a rewind overtook; nothing is lost
+            but work.
         files: Files written.
         rows: Rows written.
         bytes: Bytes written.
@@ -173,8 +175,20 @@ class _Export:
         )
 
     def is_current(self) -> bool:
-        """Whether no session was erased since: the files of the plan would bring its rows back."""
-        return OutputLog(self.source.folder).base().head.erasure == self.base.head.erasure
+        """Whether no session was erased since, and no batch of the plan was undone: its files have their rows."""
+        planned, now, below = self.base.head, OutputLog(self.source.folder).base().head, self.source.below_batch
+        return now.erasure == planned.erasure and list_batches(now, below) == list_batches(planned, below)
+
+    def record(self, folders: StreamFolders) -> None:
+        """Store the table as it is now, not as of the plan: another export may have stored a newer one since.
+
+        Raises:
+            ExportMismatch: Batches of exported hours were rewound since the plan.
+        """
+        keep_options(self.folder, self.options)
+        base = open_table(folders).base()
+        _list_hours_of(self.folder, self.options, base, folders.table)
+        record_source(self.folder, base, folders.table)
 
 
 def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportPlan:
@@ -202,7 +216,8 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
     """Export the hours that can be exported, oldest first; safe while a writer, compactions and another export run.
 
     1. Plan. Delete what killed exports left.
-    2. Write each hour, prove it, publish it; one that another export published, or an erasure overtook, is dropped.
+    2. Write each hour, prove it, publish it; one that another export published, or that an erasure or a rewind
+       overtook, is dropped.
 
     Raises:
         NoTable: The stream has never run.
@@ -213,8 +228,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
     began, found = time.process_time(), _Export(stream, folders, target_bytes)  # 1
     result = ExportResult(stream=stream.name, folder=str(found.folder), waiting=found.waiting)
     if found.hours:
-        keep_options(found.folder, found.options)
-        record_source(found.folder, found.base, folders.table)
+        found.record(folders)
     result = msgspec.structs.replace(result, stale_deleted=delete_stale_folders(found.folder))
     for hour in found.hours:  # 2
         result = _with_hour(result, found, hour)

@@ -23,7 +23,9 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.handover import RUN_FILE
 from lockstep.errors import LockstepError
+from lockstep.operations.copies import PARTIAL
 from lockstep.operations.erase import finish_erasing
 from lockstep.operations.export import list_proven_hours
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
@@ -31,6 +33,7 @@ from lockstep.operations.retain import drop_old_rows, plan_retention
 from lockstep.operations.shadow import delete_dropped, list_dropped
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.tables import NoTable
+from lockstep.quality.increment import make_state_path
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import is_due, write_checkpoint
@@ -50,6 +53,8 @@ back to a checkpoint; without any in between the oldest one would always be need
 BEFORE_ALL = -1
 EPOCHS_KEPT = 20
 """Heartbeat files of this many epochs stay, as a record of who wrote when."""
+DEAD_SECONDS = 86_400.0
+"""A run whose heartbeat file is older is dead: it writes it several times a second, and no clock is a day off."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +121,7 @@ def run_housekeeping(
     2. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
     3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
-    5. Delete heartbeat and request files of old epochs.
+    5. Delete heartbeat and request files of old epochs and dead runs, and drafts that killed processes left.
     6. Delete what killed deletions of shadows left below the table root.
     7. Measure what is left, for `lockstep status` and the asset.
 
@@ -136,13 +141,15 @@ def run_housekeeping(
     )  # 1
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
     pinned = frozenset(each.version for each in head.savepoints)
+    needed_from = partial(_needed_from, folders.table, head, frozenset() if plan_only else pinned)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
     due: dict[str, Callable[[], Iterable[Path]]] = {
         "replaced data files": partial(find_replaced_data_files, folders, head),  # 2
-        "log of table": partial(_due_entries, folders.table, partial(_needed_from, folders.table, head), pinned),  # 3
+        "log of table": partial(_due_entries, folders.table, needed_from, pinned),  # 3
         **{f"log of {side.name}": partial(_due_entries, side, partial(_recent, side)) for side in sides},
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
+        "unfinished files": partial(_unfinished_files, folders),
         "dropped shadows": partial(_delete_dropped, folders.root, plan_only=plan_only),  # 6
     }
     if not plan_only:
@@ -179,11 +186,11 @@ def _drop_rows(folders: StreamFolders, stream: AnyStream, *, plan_only: bool) ->
     """Drop rows past the retention, and exported where that is declared; a later housekeeping deletes their files."""
     step, keep, cause = "rows past retention", stream.retention or timedelta.max, "declared by the stream"
     try:
-        exported = None if stream.export is None else list_proven_hours(stream.export, folders)
+        find_exported = None if stream.export is None else partial(list_proven_hours, stream.export, folders)
         if plan_only:
-            plan = plan_retention(folders, keep, exported=exported)
+            plan = plan_retention(folders, keep, exported=None if find_exported is None else find_exported())
         else:
-            plan = drop_old_rows(folders, keep, cause=cause, exported=exported).plan
+            plan = drop_old_rows(folders, keep, cause=cause, find_exported=find_exported).plan
     except NoTable:
         raise
     except (LockstepError, DeltaError, OSError) as error:
@@ -259,10 +266,14 @@ def _pin_versions(table: Path, versions: Iterable[int]) -> list[Path]:
     return []
 
 
-def _needed_from(table: Path, head: Head) -> int:
-    """The oldest version that a rewind may load, or whose entry names a ledger file needed for positions."""
+def _needed_from(table: Path, head: Head, pinned: frozenset[int]) -> int:
+    """The oldest version that a rewind may load, or whose entry names a ledger file needed for positions.
+
+    Of the pinned ones only those that could not be given a log checkpoint, as on a full disk: entries load them.
+    """
     needed = [find_head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
-    return min(-1 if at is None else at.batch_version for at in needed)
+    unpinned = pinned - delta_log.list_checkpoints(table).keys()
+    return min(*(-1 if at is None else at.batch_version for at in needed), *unpinned)
 
 
 def _recent(side: Path) -> int:
@@ -311,11 +322,22 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
 
 
 def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
-    """Heartbeat and request files of old epochs; named <what>-<epoch>.json."""
-    for path in find_storage(folders.control).find_files(folders.control, "*-*.json"):
+    """Heartbeat and request files of old epochs, named <what>-<epoch>.json, and of runs that were killed long ago."""
+    storage, before = find_storage(folders.control), time.time() - DEAD_SECONDS
+    for path in storage.find_files(folders.control, "*-*.json"):
         epoch = path.stem.rpartition("-")[2]
         if epoch.isdigit() and int(epoch) < head.epoch - EPOCHS_KEPT:
             yield path
+    yield from (path for path in storage.find_files(folders.control, f"*{RUN_FILE}") if _modified(path) < before)
+
+
+def _unfinished_files(folders: StreamFolders) -> Iterator[Path]:
+    """Drafts that killed processes left: of small files, and of state that was rebuilt."""
+    storage, recent = find_storage(folders.root), time.time() - RECENT_SECONDS
+    small = (folders.control, make_state_path(folders).parent)
+    found = [path for folder in small for path in storage.find_files(folder, "*.tmp")]
+    found += storage.find_files(folders.state, f"*{PARTIAL}")
+    yield from (path for path in found if _modified(path) < recent)
 
 
 def _delete_dropped(root: Path, *, plan_only: bool) -> Iterator[Path]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.handover import is_writer_alive
@@ -46,6 +48,7 @@ from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, f
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
 from lockstep.table.shadow import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.table.written_by import WrittenBy
+from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
 PIECE_BYTES = 16 << 20
 """Data files are copied in pieces of this size."""
@@ -172,7 +175,8 @@ def promote_shadow(
     """Make a shadow the stream; the stream is stopped afterwards, the shadow stays until it is dropped.
 
     1. Plan on both heads as they are; refuse what does not agree.
-    2. Copy the shadow's data files, state, ledger, quarantine and late table; nothing refers to the copies.
+    2. Copy the shadow's data files, state, ledger, quarantine and late table, all as of its last batch by then; nothing
+       refers to the copies.
     3. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour where the
        hour was closed meanwhile.
     4. Bring the side tables up to it, as the next start would.
@@ -217,11 +221,11 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     needs, damaged = find_state_files(folders, begun.values())
     back = {path: size for path, size in then.items() if path not in now}
     prepared = _Prepared(head, target, shadow, own, begun, reached, {**needs, **back})
-    files = [*back.items(), *list_named_files(own.table)]
+    files = [*back.items(), *list_named_files(own.table, shadow.batch_version)]
     obstacles = [
         *_find_writers(handle, head, own, shadow),
         *_find_disagreement(head, origin, shadow, taken, held),
-        *_find_unfit_columns(folders, own, target),
+        *_find_unfit_columns(folders, own, target, shadow),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
     return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, obstacles))
@@ -248,7 +252,8 @@ def _make_plan(
     handle: StreamHandle, prepared: _Prepared, origin: Origin, obstacles: Sequence[RewindObstacle]
 ) -> PromotionPlan:
     folders, head, own, shadow = handle.folders, prepared.head, prepared.folders, prepared.shadow
-    files, partitions = list_named_files(own.table), tuple(_compare(handle, prepared.reached))
+    files = list_named_files(own.table, shadow.batch_version)
+    partitions = tuple(_compare(handle, prepared.reached))
     migrated, unfit = _check_code(handle, own, origin, prepared.reached)
     return PromotionPlan(
         stream=head.stream,
@@ -258,7 +263,7 @@ def _make_plan(
         batch=head.batch + shadow.batch + 1,
         generation=head.generation + 1,
         rows_gone=count_rows(folders, None) - count_rows(folders, prepared.target.batch_version),
-        rows_added=count_rows(own, None),
+        rows_added=count_rows(own, shadow.batch_version),
         quarantined=sum(_count_side(folder, shadow) for folder in (own.quarantine, own.late)),
         files=len(files),
         bytes=sum(size for _, size in files),
@@ -326,11 +331,13 @@ def _find_disagreement(
         yield RewindObstacle(Obstacle.DATA, f"{shadow.stream} has dropped rows by retention", again)
 
 
-def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head) -> Iterable[RewindObstacle]:
+def _find_unfit_columns(
+    folders: StreamFolders, own: StreamFolders, target: Head, shadow: Head
+) -> Iterable[RewindObstacle]:
     """Rows up to the target stay, with the columns of then."""
     staying = delta_log.open_delta_table(folders.table, version=target.batch_version)
     try:
-        find_promoted_columns(staying, delta_log.open_delta_table(own.table).schema().fields)
+        find_promoted_columns(staying, _open_shadow(own, shadow).schema().fields)
     except TableError as error:
         problem = f"rows of {own.stream} do not fit those that stay: {error.problem}"
         step = f"keep {own.stream} as a stream of its own, or begin another one whose columns fit"
@@ -388,25 +395,30 @@ def _count_side(folder: Path, shadow: Head) -> int:
 def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head, list[LedgerRow]]:
     output = open_table(handle.folders)
     for _ in range(2):
-        planned, rows = _copy_all(handle, prepared, find_next_hour(output.base().head), cause)
+        hour, made = find_next_hour(output.base().head), list[Path]()
+        with delete_on_error(made):
+            planned, rows = _copy_all(handle, prepared, hour, cause, made)
         try:
-            return output.commit(commit_promotion(planned)).head, rows
+            with delete_unless_committed(made):
+                return output.commit(commit_promotion(planned)).head, rows
         except HourClosed as error:
             closed = error
     raise closed
 
 
 def _copy_all(
-    handle: StreamHandle, prepared: _Prepared, hour: str, cause: str
+    handle: StreamHandle, prepared: _Prepared, hour: str, cause: str, made: list[Path]
 ) -> tuple[PromotionCommit, list[LedgerRow]]:
-    """Copy everything; gives the commit, and the positions after it."""
+    """Copy everything, and note each file as it is made; gives the commit, and the positions after it."""
     folders, own, plan, head = handle.folders, prepared.folders, prepared.plan, prepared.head
     label, now = WrittenBy(plan.generation, head.epoch + 1, plan.batch).label, ledger.read_clock()
     rows, needs = _copy_positions(folders, prepared, label, now, cause)
+    made += needs
     name = LedgerFileName(f"{now:%Y-%m-%dT%H}", plan.generation, head.batch + FIRST_BATCH, plan.batch)
     file = ledger.write_ledger_parts(folders.ledger, (*_renumber_ledger(prepared), rows), name)
-    kept = _copy_side(own.quarantine, folders.quarantine, prepared)
-    late = _copy_side(own.late, folders.late, prepared)
+    made.append(folders.ledger / file.path)
+    kept = _copy_side(own.quarantine, folders.quarantine, prepared, made)
+    late = _copy_side(own.late, folders.late, prepared, made)
     if late:
         create_late_table(folders)
     needs |= {folders.ledger / file.path: file.size, **prepared.needs}
@@ -420,8 +432,8 @@ def _copy_all(
         generation=plan.generation,
         batch=plan.batch,
         commit_hour=hour,
-        files=tuple(_copy_data(own.table, folders.table, hour, label)),
-        fields=tuple(delta_log.open_delta_table(own.table).schema().fields),
+        files=tuple(_copy_data(own.table, prepared.shadow.batch_version, folders.table, hour, label, made)),
+        fields=tuple(_open_shadow(own, prepared.shadow).schema().fields),
         ledger=file,
         quarantine=kept,
         late=late,
@@ -471,10 +483,15 @@ def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
         ]
 
 
-def _copy_data(source: Path, target: Path, hour: str, label: str) -> Iterator[DataFile]:
-    """The live files of a table, copied under names of the promotion, synced."""
-    handle, storage = delta_log.open_delta_table(source), find_storage(source)
-    statistics = delta_log.read_statistics(source, handle.version())
+def _open_shadow(own: StreamFolders, shadow: Head) -> DeltaTable:
+    """The table of a shadow right after its last batch, whatever a run of it has committed since."""
+    return delta_log.open_delta_table(own.table, version=shadow.batch_version)
+
+
+def _copy_data(source: Path, version: int, target: Path, hour: str, label: str, made: list[Path]) -> Iterator[DataFile]:
+    """The live files of a version of a table, copied under names of the promotion, synced."""
+    handle, storage = delta_log.open_delta_table(source, version=version), find_storage(source)
+    statistics = delta_log.read_statistics(source, version)
     actions = pa.table(handle.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"]).to_pylist()
     for action in actions:
         path = f"commit_hour={hour}/promoted-{label}-{uuid.uuid4().hex}.parquet"
@@ -485,20 +502,23 @@ def _copy_data(source: Path, target: Path, hour: str, label: str) -> Iterator[Da
             pending.finish()
         finally:
             pending.abandon()
+        made.append(target / path)
         yield DataFile(path, action["size_bytes"], action["num_records"], statistics[action["path"]], hour)
 
 
-def _copy_side(source: Path, target: Path, prepared: _Prepared) -> tuple[SideFile, ...]:
+def _copy_side(source: Path, target: Path, prepared: _Prepared, made: list[Path]) -> tuple[SideFile, ...]:
     """The rows of a side table that count, in one file, with batches and generation of the stream."""
     if not delta_log.has_log(source):
         return ()
-    plan, writer = prepared.plan, None
-    for rows in _read_side(source, prepared.shadow):
-        writer = writer or DataFileWriter(target, quarantine.SCHEMA, commit_hour=None, prefix="quarantine")
-        writer.write(_renumber_side(rows, plan))
-    if writer is None:
+    parts = _read_side(source, prepared.shadow)
+    first = next(parts, None)
+    if first is None:
         return ()
-    file = writer.finish()
+    with DataFileWriter(target, quarantine.SCHEMA, commit_hour=None, prefix="quarantine") as writer:
+        for rows in chain([first], parts):
+            writer.write(_renumber_side(rows, prepared.plan))
+        file = writer.finish()
+    made.append(target / file.path)
     return (SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics),)
 
 

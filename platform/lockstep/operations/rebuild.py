@@ -385,8 +385,11 @@ class _BatchReplay:
                 continue
             draft = path.with_name(f"{name}.{uuid.uuid4().hex}{PARTIAL}")
             pending = storage.open_pending(draft)
-            pending.sink.write(content)
-            pending.finish()
+            try:
+                pending.sink.write(content)
+                pending.finish()
+            finally:
+                pending.abandon()
             storage.move(draft, path)
 
 

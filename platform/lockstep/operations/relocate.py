@@ -244,8 +244,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     if damaged:
         step = f"lockstep rebuild {head.stream} --plan; another savepoint: lockstep savepoint {head.stream}"
         raise LockstepError(f"state of savepoint {name} cannot be read: {format_some(damaged)}", next_step=step)
-    if find_storage(target).exists(target / MANIFEST):
-        raise CopyDamaged(target, "there is an export or a backup already", "name another folder: each export has one")
+    _refuse_taken(target)
     planned = SavepointExport(
         stream=head.stream,
         savepoint=name,
@@ -259,9 +258,15 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     if plan_only:
         return planned
     with lock_copy(target):
+        _refuse_taken(target)  # by an export that has ended since
         written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
     size = sum(file.size for file in written)
     return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
+
+
+def _refuse_taken(target: Path) -> None:
+    if find_storage(target).exists(target / MANIFEST):
+        raise CopyDamaged(target, "there is an export or a backup already", "name another folder: each export has one")
 
 
 def _write_export(

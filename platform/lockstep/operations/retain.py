@@ -8,7 +8,7 @@ go back to them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -99,19 +99,20 @@ def plan_retention(folders: StreamFolders, keep: timedelta, *, exported: frozens
 
 
 def drop_old_rows(
-    folders: StreamFolders, keep: timedelta, *, cause: str, exported: frozenset[str] | None = None
+    folders: StreamFolders, keep: timedelta, *, cause: str, find_exported: Callable[[], frozenset[str]] | None = None
 ) -> Retained:
     """Drop the rows of all hours that are older than the retention; safe while a writer, readers and compaction run.
 
     1. Plan: the live files of the hours before.
     2. Find the last batch that they hold: rows of it and of all before it are dropped.
-    3. Commit, if on the base these are still the live files of the hours; else again from 1.
+    3. Commit, if on the base these are still the live files of the hours, all exported; else again from 1. An erasure
+       takes hours back from an export, and so does whoever prepares one: their rows are then in the table alone.
 
     Args:
         folders: Folders of the stream.
         keep: How long rows stay, in whole hours, counted from the newest batch.
         cause: Why, and who.
-        exported: Hours that are exported, where the stream declares an export: nothing is dropped before it is.
+        find_exported: Hours that are exported now, where the stream declares an export: no other is dropped.
 
     Raises:
         NoTable: The stream has never run.
@@ -120,13 +121,13 @@ def drop_old_rows(
     output, live = open_table(folders), LiveFiles(folders.table)
     for _ in range(PLANS_MAX):
         base = output.base()
-        plan = _plan(folders, base, live, keep, exported)  # 1
+        plan = _plan(folders, base, live, keep, None if find_exported is None else find_exported())  # 1
         if not plan.files:
             return Retained(plan=plan, retention=base.head.retention)
         last = _find_last_batch(folders, base.head, plan.files)  # 2
         dropped = Retention(hour=plan.before_hour, batch=last, at=time.time(), cause=cause)
         try:
-            output.commit(_propose(plan, dropped, live, base.head.generation))  # 3
+            output.commit(_propose(plan, dropped, live, base.head.generation, find_exported))  # 3
         except _Overtaken:
             continue
         return Retained(plan=plan, retention=dropped)
@@ -151,13 +152,21 @@ def _plan(
     )
 
 
-def _propose(plan: RetentionPlan, dropped: Retention, live: LiveFiles, generation: int) -> Proposal:
-    planned = {file.path for file in plan.files}
+def _propose(
+    plan: RetentionPlan,
+    dropped: Retention,
+    live: LiveFiles,
+    generation: int,
+    find_exported: Callable[[], frozenset[str]] | None,
+) -> Proposal:
+    planned, hours = {file.path for file in plan.files}, {file.commit_hour for file in plan.files}
 
     def next_head(base: Base) -> Head:
         found = {file.path for file in live.at(base.version) if file.commit_hour < dropped.hour}
         if found != planned or base.head.generation != generation:
             raise _Overtaken("the files of the hours have changed", next_step="nothing: it is planned again")
+        if find_exported is not None and not hours <= find_exported():
+            raise _Overtaken("an hour is not exported any more", next_step="nothing: it is planned again")
         return msgspec.structs.replace(base.head, retention=dropped)
 
     return Proposal(kind=CommitKind.RETENTION, next_head=next_head, removes=tuple(map(make_removal, plan.files)))

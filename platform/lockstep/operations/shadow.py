@@ -486,7 +486,7 @@ class ShadowDropped(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         stream: The stream that it was a shadow of.
-        batch: Its last batch.
+        batch: Its last batch; 0 where it was only begun.
     """
 
     name: str
@@ -510,27 +510,37 @@ def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFo
 def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> ShadowDropped:
     """Delete a shadow: its tables, its state, its consumer group and the savepoint that kept its beginning.
 
-    The folder is renamed first, so that a kill leaves a whole shadow or none. Safe to repeat. What a killed deletion
-    leaves is deleted by housekeeping, and by an erasure.
+    Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
+    The folder is renamed first, so that a kill leaves a whole shadow or none, and the savepoint goes last. Safe to
+    repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure.
 
     Raises:
         NotAShadow: It is none: a stream is never deleted by this.
         ShadowRefused: It is being written.
         KafkaError: Kafka does not answer; nothing was deleted.
     """
-    folders, head, _ = require_shadow(stream, name, settings)
-    if is_writer_alive(folders.control, head.epoch):
+    folders, owner = StreamFolders(name, settings.table_root), StreamFolders(stream, settings.table_root)
+    head = try_read_head(folders)
+    if not _is_unfinished(head, owner, name):
+        folders, head, _ = require_shadow(stream, name, settings)
+    if head is not None and is_writer_alive(folders.control, head.epoch):
         step = f"lockstep stop {name}"
         obstacle = RewindObstacle(Obstacle.WRITER, f"epoch {head.epoch} is writing", step)
         raise ShadowRefused(stream, f"deletion of shadow {name}", [obstacle])
     ConsumerGroup(settings.kafka, name).forget()
-    release_pin(StreamFolders(stream, settings.table_root), name, who)
     storage, folder = find_storage(folders.table), folders.table.parent
     dropped = folder.with_name(f".{name}{DROPPED}")
     storage.delete_folder(dropped)
-    storage.move(folder, dropped)
+    if storage.exists(folder):
+        storage.move(folder, dropped)
     storage.delete_folder(dropped)
-    return ShadowDropped(name, stream, head.batch)
+    release_pin(owner, name, who)
+    return ShadowDropped(name, stream, 0 if head is None else head.batch)
+
+
+def _is_unfinished(head: Head | None, owner: StreamFolders, name: str) -> bool:
+    """Whether a shadow was only begun, or its deletion ended before the savepoint was deleted."""
+    return (head is None or not (head.epoch or head.batch)) and has_pin(owner, name)
 
 
 def list_dropped(root: Path) -> list[Path]:
@@ -547,8 +557,13 @@ def delete_dropped(root: Path) -> None:
             storage.delete_folder(folder)
 
 
+def has_pin(folders: StreamFolders, name: str) -> bool:
+    """Whether a stream has the savepoint that keeps the beginning of a shadow."""
+    head = try_read_head(folders)
+    return head is not None and any(each.name == make_pin(name) for each in head.savepoints)
+
+
 def release_pin(folders: StreamFolders, name: str, who: str) -> None:
     """Delete the savepoint that kept the beginning of a shadow, where there is one."""
-    head = try_read_head(folders)
-    if head is not None and any(each.name == make_pin(name) for each in head.savepoints):
+    if has_pin(folders, name):
         drop_named_savepoint(folders, make_pin(name), who=who, why=f"shadow {name} is gone")

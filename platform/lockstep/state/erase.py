@@ -25,6 +25,7 @@ from lockstep.state.changelog import (
 )
 from lockstep.state.timers import AGENDA, CLOCK, HELD
 from lockstep.state.values import make_session_prefix
+from lockstep.storage import find_storage
 
 _DIGEST_BYTES = 16
 _DEADLINE_END = 1 + 8
@@ -97,6 +98,7 @@ def write_without(folder: Path, label: str, states: list[tuple[StateVersion, Sta
         after = msgspec.structs.replace(version, segment=erased.segment)
         found = _digest(read_entries(folder, after)[1])
         if found != digest:
+            find_storage(folder).delete(folder / writer.name)
             raise StateDamaged(writer.name, f"the other entries of the {version}", "others; nothing was committed")
     return [erased for _, erased, _ in written]
 

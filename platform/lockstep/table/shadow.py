@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake.exceptions import DeltaError
 
+from lockstep.errors import NotCommitted
 from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -161,13 +164,24 @@ def _write_entry(table: DeltaTable, how: CommitProperties, planned: PromotionCom
     3. Put their actions into one entry, and create it in the log exclusively.
 
     Raises:
+        NotCommitted: The folder of this process took no copy.
         FileExistsError: Another process was faster.
     """
     version = table.version()
+    try:
+        entry = _draft_entry(version, how, planned)  # 1, 2
+    except (DeltaError, OSError) as error:
+        problem = f"the entry of the promotion cannot be drafted in {tempfile.gettempdir()}: {error}"
+        raise NotCommitted(problem, next_step="free space there, or set TMPDIR; then promote again") from error
+    find_storage(planned.table).create_whole(delta_log.make_entry_path(planned.table, version + 1), entry)  # 3
+
+
+def _draft_entry(version: int, how: CommitProperties, planned: PromotionCommit) -> bytes:
+    """The entry after a version."""
     with tempfile.TemporaryDirectory(prefix="lockstep-promote-") as made:
         scratch = Path(made)
-        _copy_log(planned.table, scratch, planned.target.batch_version, version)  # 1
-        drafted = DeltaTable(scratch)  # 2
+        _copy_log(planned.table, scratch, planned.target.batch_version, version)
+        drafted = DeltaTable(scratch)
         drafted.restore(
             planned.target.batch_version,
             ignore_missing_files=True,  # the copy has the log only; the files were checked
@@ -187,19 +201,19 @@ def _write_entry(table: DeltaTable, how: CommitProperties, planned: PromotionCom
             (scratch / "_delta_log" / f"{at:020d}.json").read_bytes().splitlines()
             for at in range(version + 1, DeltaTable(scratch).version() + 1)
         ]
-    entry = b"\n".join(merge_entries(drafts)) + b"\n"
-    find_storage(planned.table).create_whole(delta_log.make_entry_path(planned.table, version + 1), entry)  # 3
+    return b"\n".join(merge_entries(drafts)) + b"\n"
 
 
 def _copy_log(table: Path, scratch: Path, since: int, version: int) -> None:
-    """What is needed to load two versions: of a savepoint, entries and checkpoints in between may be deleted."""
+    """What is needed to load two versions; of a savepoint, a clean-up may delete entries and checkpoints in between."""
     log, storage = scratch / "_delta_log", find_storage(table)
     log.mkdir()
     made = delta_log.list_checkpoints(table)
     base, newest = (max((at for at in made if at <= end), default=0) for end in (since, version))
     entries = (delta_log.make_entry_path(table, at) for at in delta_log.list_versions(table) if base <= at <= version)
     for path in (*{*made.get(base, ()), *made.get(newest, ())}, *entries):
-        (log / path.name).write_bytes(storage.read(path))
+        with suppress(FileNotFoundError):
+            (log / path.name).write_bytes(storage.read(path))
 
 
 def _evolve(scratch: Path, planned: PromotionCommit) -> None:

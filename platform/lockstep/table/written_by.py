@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 _LABEL = re.compile(r"(?:^|-)g(\d+)-e(\d+)-b(\d+)-[0-9a-f]{32}\.")
 
 
-class WrittenBy(msgspec.Struct, frozen=True, order=True):
-    """The batch for which a task wrote a file. Sorted: a smaller one can only be committed before.
+class WrittenBy(msgspec.Struct, frozen=True):
+    """The batch for which a task, or an operation that is a batch, wrote a file.
 
     Attributes:
-        generation: The lineage of batches.
-        epoch: The writer.
+        generation: The lineage of batches; of a promotion the one that begins with it.
+        epoch: The writer; of an operation the epoch that it claims.
         batch: The batch, even if it was never committed.
     """
 
@@ -36,9 +36,12 @@ class WrittenBy(msgspec.Struct, frozen=True, order=True):
         """Whether no commit after a head can name a file of this batch any more.
 
         A batch is committed by the current epoch, as the one after the last. So files of an older epoch
-        are fenced, and so are files of this epoch for a committed batch: they belong to another attempt.
+        are fenced, and so are files of this epoch for a committed batch: they belong to another attempt. Epochs rise
+        through all generations: where this one began otherwise, it was not by the promotion that wrote the file.
         """
-        return self <= WrittenBy(head.generation, head.epoch, head.batch)
+        if self.epoch != head.epoch:
+            return self.epoch < head.epoch
+        return self.generation != head.generation or self.batch <= head.batch
 
 
 def read_written_by(name: str) -> WrittenBy | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from unittest.mock import patch
 
@@ -449,11 +450,12 @@ class Walk:
     def drop_old_rows(self) -> Note:
         """Retention of the table, mostly of exported hours only."""
         keep = timedelta(hours=self.choose.choice((0, 1, 5, 30)))
+        find_exported = partial(list_proven_hours, self.export, self.folders) if self.choose.random() < 0.6 else None
         try:
-            exported = list_proven_hours(self.export, self.folders) if self.choose.random() < 0.6 else None
+            done = retain.drop_old_rows(self.folders, keep, cause="test", find_exported=find_exported)
         except ExportMismatch:
             return None
-        return str(retain.drop_old_rows(self.folders, keep, cause="test", exported=exported).plan.rows)
+        return str(done.plan.rows)
 
     def write_export(self) -> Note:
         """Closed hours; a dataset of batches that were rewound is moved away at times."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from lockstep.operations.repair import repair_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadow import begin_shadow
+from lockstep.storage.local import LocalPendingFile
 from lockstep.table import ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
@@ -221,6 +223,25 @@ def test_messages_that_kafka_no_longer_has_refuse_it_by_name(feed: Feed, runs: L
     with pytest.raises(RebuildRefused, match="Kafka has deleted offsets 0 to 11") as refused:
         rebuild_state(runs.handle)
     assert "lockstep savepoint adding" in refused.value.next_step
+
+
+def test_a_rebuild_on_a_full_disk_leaves_nothing_of_what_it_could_not_write(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harm_all(made)
+    before = set(made.files)
+
+    def finish(self: LocalPendingFile) -> int:
+        del self
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(LocalPendingFile, "finish", finish)
+        with pytest.raises(OSError, match="No space left"):
+            rebuild_state(made.runs.handle)
+    assert set(made.files) == before
+    rebuild_state(made.runs.handle)
+    made.assert_goes_on()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from lockstep import Topics
 from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.operations import relocate
 from lockstep.operations.copies import CopyDamaged, CopyInProgress, lock_copy
 from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
 from lockstep.operations.rewind import Obstacle, rewind_stream
@@ -34,6 +36,7 @@ from tests.support.meter_stream import Read, Start, reordered
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from lockstep.localdev.broker import Broker
@@ -214,6 +217,18 @@ def test_an_export_needs_a_savepoint_its_state_and_a_folder_of_its_own(
     import_into(other, exported)
     other.run()
     prove(other)
+
+
+def test_an_export_does_not_replace_one_that_ended_just_before_it(
+    exported: Path, runs: LocalRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock_late(folder: Path) -> AbstractContextManager[None]:
+        shutil.copytree(exported, folder)
+        return lock_copy(folder)
+
+    monkeypatch.setattr(relocate, "lock_copy", lock_late)
+    with pytest.raises(CopyDamaged, match="there is an export or a backup already"):
+        export_savepoint(runs.handle, NAME, tmp_path / "other")
 
 
 def test_expired_messages_are_left_to_the_class_where_the_operator_says_so(

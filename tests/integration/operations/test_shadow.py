@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from lockstep import Envelope, Limits, OnGrowth, Ordered, Record, Sequence, Strict, Suspend, Transform
+from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.errors import Fenced, TableError
+from lockstep.errors import Fenced, NotCommitted, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.operations import promote as promotion
+from lockstep.operations import shadow as operation
 from lockstep.operations.diff import compare_streams, find_next_step
 from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.promote import plan_promotion, promote_shadow
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
@@ -533,6 +537,142 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
     assert runs.rows(topic) == [*kept, *expected(values, since=2)]
     prove(runs)
     assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
+
+
+@pytest.mark.parametrize("moment", ["open_tables", "commit_first_batch"])
+def test_a_shadow_whose_beginning_failed_can_be_dropped_and_nothing_of_it_is_left(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Its copy of the state has all sessions: an erasure would not find it."""
+    read_in_batches(feed, runs, feed.create("values"), session(3))
+    with monkeypatch.context() as full:
+        full.setattr(operation, moment, fail_on_a_full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            begin(runs, "1")
+    folder = shadow_of(runs).folders.table.parent
+    assert [path.suffix for path in folder.glob("state/*")] == [".state"] * (moment == "commit_first_batch")
+    request = EraseRequest(session="s", drop_state=True, drop_savepoints=True)
+    with pytest.raises(EraseRefused, match=rf"shadows keep .*: {NAME}") as refused:
+        erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
+    assert f"--name {NAME} --drop" in refused.value.next_step
+    assert drop_shadow("adding", NAME, runs.settings, who="ann").batch == 0
+    assert (folder.exists(), head_of(runs).savepoints) == (False, ())
+    erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
+    with pytest.raises(NotAShadow):
+        drop_shadow("adding", NAME, runs.settings, who="ann")
+
+
+def test_a_deletion_that_ends_before_the_savepoint_is_deleted_is_finished_by_the_same_command(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_batches(feed, runs, feed.create("values"), session(3))
+    begin(runs, "1")
+    with monkeypatch.context() as full:
+        full.setattr(operation, "release_pin", fail_on_a_full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            drop_shadow("adding", NAME, runs.settings, who="ann")
+    assert [each.name for each in head_of(runs).savepoints] == [make_pin(NAME)]
+    drop_shadow("adding", NAME, runs.settings, who="ann")
+    assert head_of(runs).savepoints == ()
+
+
+def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be there twice: those of the copy, and those of the next run, which reads these messages again."""
+    topic, values = feed.create("values"), session(9)
+    read_in_batches(feed, runs, topic, values[:4])
+    begin(runs, "1")
+    shadow = shadow_of(runs)
+    shadow.run()
+    feed.send(topic, values[4:])
+    copy = promotion._copy_positions  # noqa: SLF001  # between plan and copy
+
+    def run_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(promotion, "_copy_positions", copy)
+        shadow.run()
+        assert shadow.rows(topic) == expected(values, since=2)
+        return copy(*arguments)
+
+    monkeypatch.setattr(promotion, "_copy_positions", run_first)
+    promote(runs)
+    assert runs.rows(topic) == expected(values[:4])
+    runs.run()
+    assert runs.rows(topic) == expected(values)
+    prove(runs)
+
+
+@pytest.mark.parametrize("step", ["_copy_side", "_open_shadow", "commit_promotion"])
+def test_a_promotion_on_a_full_disk_does_not_keep_it_full(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It fails after it has copied the state, after the rows as well, or with its commit."""
+    topic, values = feed.create("values"), session(5)
+    read_in_batches(feed, runs, topic, values)
+    begin(runs, "1")
+    shadow_of(runs).run()
+    before = every_file(runs)
+    with monkeypatch.context() as full:
+        if step == "_open_shadow":
+            full.setattr(promotion, step, fail_when_read_again(promotion._open_shadow))  # noqa: SLF001
+        else:
+            full.setattr(promotion, step, fail_on_a_full_disk if step == "_copy_side" else refuse_on_a_full_disk)
+        with pytest.raises((OSError, NotCommitted), match="No space left"):
+            promote(runs)
+    assert every_file(runs) == before
+    promote(runs)
+    assert runs.rows(topic) == expected(values)
+
+
+def refuse_on_a_full_disk(*_: Any) -> None:
+    raise NotCommitted("No space left on device", next_step="free some")
+
+
+def fail_when_read_again(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The plan calls it once, and the commit after all copies."""
+    calls = list[object]()
+
+    def called(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return call(*arguments) if len(calls) == 1 else fail_on_a_full_disk()
+
+    return called
+
+
+def test_what_a_promotion_left_that_was_killed_before_its_commit_is_deleted(feed: Feed, runs: LocalRuns) -> None:
+    topic, values = feed.create("values"), session(9)
+    read_in_batches(feed, runs, topic, values[:4])
+    begin(runs, "1")
+    shadow_of(runs).run()
+    before = every_file(runs)
+    arguments = (feed.bootstrap_servers, str(runs.root), feed.pattern, NAME, "before the commit")
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.integration.operations.killed_promotion", *arguments], cwd=ROOT, check=False
+    )
+    assert died.returncode == -signal.SIGKILL
+    left = every_file(runs) - before
+    assert {path.parts[-2].partition("=")[0] for path in left} == {"commit_hour", "ledger", "state"}
+
+    def clean_up() -> set[Path]:
+        compact_ledger(runs.folders, head_of(runs))
+        run_housekeeping(runs.folders, retention_seconds=0)
+        return left & every_file(runs)
+
+    assert clean_up() == left  # it may be about to commit
+    for path in left:
+        os.utime(path, (0, 0))
+    assert {path.parts[-2] for path in left - clean_up()} == {"ledger"}  # the only ones that go by their age
+    read_in_batches(feed, runs, topic, values[4:])
+    assert clean_up() == set()
+    prove(runs)
+
+
+def fail_on_a_full_disk(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def every_file(runs: LocalRuns) -> set[Path]:
+    return {path for path in runs.folders.table.parent.rglob("*.*") if path.is_file()}
 
 
 def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_the_shadow(

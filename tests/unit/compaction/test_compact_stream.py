@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,9 @@ from lockstep.compaction import rewrite
 from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.compaction.rewrite import RewriteTask, prove_file, sort_in_order
 from lockstep.compaction.run import PROOF, CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
+from lockstep.errors import NotCommitted
 from lockstep.model.table_schema import IDENTITY
+from lockstep.storage import LocalStorage, NotWritten
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
 from tests.support.stream_table import (
@@ -225,6 +228,27 @@ def test_an_output_with_a_changed_value_is_dropped(filled: StreamTable, monkeypa
     with pytest.raises(CompactionRefused, match=r"digest [0-9a-f]{16} became"):
         compact(filled)
     assert files == files_on_disk(filled.folders)
+
+
+def test_a_compaction_on_a_full_disk_does_not_keep_it_full(
+    filled: StreamTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two bins were rewritten at once; there is no space for the log entry of the first."""
+    for _ in range(2):
+        filled.batch({A0: 3}, {B0: 2}, hour=NEXT_HOUR)
+    filled.close(NEXT_HOUR)
+    before, rows = files_on_disk(filled.folders), stored_rows(filled.folders)
+
+    def write_no_entry(*_: object) -> None:
+        raise NotWritten(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(LocalStorage, "create_whole", write_no_entry)
+        with pytest.raises(NotCommitted, match="No space left"):
+            compact(filled, rewriter=Rewriter(compact_in_process().rewrite, at_once=2))
+    assert files_on_disk(filled.folders) == before
+    assert compact(filled).bins == 2
+    assert stored_rows(filled.folders) == rows
 
 
 def test_overlapping_files_are_refused_by_name_and_other_hours_are_compacted(table: StreamTable) -> None:

@@ -22,8 +22,21 @@ from lockstep import Codec, Export
 from lockstep.compaction.run import compact_stream
 from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import DeclarationError, LockstepError, TableError
-from lockstep.export.dataset import HOUR_PREFIX, SOURCE_FILE, STAGING, STALE_SECONDS, ExportMismatch, read_manifest
+from lockstep.export import write
+from lockstep.export.dataset import (
+    HOUR_PREFIX,
+    SOURCE_FILE,
+    STAGING,
+    STALE_SECONDS,
+    ExportMismatch,
+    keep_options,
+    list_exported_hours,
+    publish_hour,
+    read_manifest,
+    take_back_hour,
+)
 from lockstep.model.table_schema import IDENTITY
+from lockstep.operations import export as operation
 from lockstep.operations import retain
 from lockstep.operations.backup import make_backup, restore_backup
 from lockstep.operations.export import ExportResult, WaitReason, export_stream, plan_export
@@ -41,6 +54,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep import Stream
+    from lockstep.compaction.plan import LiveFile
+    from lockstep.export.dataset import ExportOptions, HourManifest
+    from lockstep.table.head import Head
+    from lockstep.table.layout import StreamFolders
 
 A0, B0 = ("a", 0), ("b", 0)
 HOURS = tuple(f"2026-01-01T0{number}" for number in range(5))
@@ -307,6 +324,68 @@ def test_a_rewind_to_a_batch_that_no_exported_hour_holds_changes_nothing(tmp_pat
     made.rewind(21)
     made.hours(4)
     assert made.export(made.run.output.base().head.batch).hours[0] > first.hours[-1]
+
+
+def test_an_hour_that_a_rewind_overtakes_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second export publishes the hours as they are after it: without a look, the first would add undone rows."""
+    made, later = Rewound.begin(tmp_path), list[ExportResult]()
+
+    def publish_late(folder: Path, staged: Path, manifest: HourManifest) -> bool:
+        monkeypatch.setattr(write, "publish_hour", publish_hour)
+        made.rewind(8)
+        made.hours(4)
+        later.append(made.export(made.run.output.base().head.batch))
+        return publish_hour(folder, staged, manifest)
+
+    monkeypatch.setattr(write, "publish_hour", publish_late)
+    first = made.export(26)
+    assert (first.hours, first.hours_lost) == ((), 4)
+    assert list_exported_hours(made.run.folders.export) == frozenset(later[0].hours)
+    assert export_stream(made.stream, made.run.folders).hours == ()
+
+
+def test_the_source_of_a_newer_export_is_not_replaced_by_that_of_an_older_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it, hours whose batches are rewound would pass as those of the table."""
+    made = Rewound.begin(tmp_path)
+    make_savepoint(made.run.folders, "T", who="m", why="t", at="21")
+
+    def keep_late(folder: Path, options: ExportOptions) -> None:
+        """A newer export, up to a later batch, ends before the older plan records its own."""
+        monkeypatch.setattr(operation, "keep_options", keep_options)
+        made.export(26)
+        keep_options(folder, options)
+
+    monkeypatch.setattr(operation, "keep_options", keep_late)
+    made.export(20)
+    made.rewind(21)
+    made.hours(4)
+    with pytest.raises(ExportMismatch, match="were rewound"):
+        made.export(made.run.output.base().head.batch)
+
+
+def test_an_hour_that_leaves_the_export_is_not_dropped_from_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for an erasure, between the plan of a retention and its commit."""
+    made, find = Rewound(ProtocolRun(folders_in(tmp_path)), make_stream(Export(), retention=timedelta(hours=2))), []
+    made.run.claim()
+    made.hours(6)
+    first, second = made.export(18).hours[:2]
+    find_last = retain._find_last_batch  # noqa: SLF001  # between plan and commit
+
+    def take_back(folders: StreamFolders, head: Head, files: tuple[LiveFile, ...]) -> int:
+        monkeypatch.setattr(retain, "_find_last_batch", find_last)
+        take_back_hour(made.run.folders.export, second)
+        find.append(second)
+        return find_last(folders, head, files)
+
+    monkeypatch.setattr(retain, "_find_last_batch", take_back)
+    run_housekeeping(made.run.folders, retention_seconds=0, stream=made.stream)
+    assert find == [second]
+    hours = {row["commit_hour"] for row in stored_rows(made.run.folders)}
+    assert (first in hours, second in hours) == (False, True)
 
 
 def test_retention_takes_the_hours_of_another_table_for_no_export_of_this_one(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.operations import backup
 from lockstep.operations.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
-from lockstep.operations.copies import CopyDamaged, read_manifest, write_manifest
+from lockstep.operations.copies import CopyDamaged, copy_file, lock_copy, read_manifest, write_manifest
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
@@ -19,6 +19,7 @@ from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 AGE_SECONDS = 3 * 3600.0
@@ -73,6 +74,44 @@ def test_a_log_that_does_not_go_back_to_the_moment_any_more_is_no_backup(
     meanwhile(monkeypatch, go_on)
     with pytest.raises(BackupOvertaken, match=r"a log was cleaned up|is not whole"):
         make_backup(idle.folders, tmp_path / "copy")
+
+
+def test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_earlier_deletes(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+
+    def lock_late(folder: Path) -> AbstractContextManager[None]:
+        """Another backup ends, after a clean-up, just before this one gets the folder."""
+        monkeypatch.setattr(backup, "lock_copy", lock_copy)
+        run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
+        assert make_backup(idle.folders, folder).deleted_files
+        return lock_copy(folder)
+
+    monkeypatch.setattr(backup, "lock_copy", lock_late)
+    make_backup(idle.folders, tmp_path / "copy")
+    restored = folders_in(tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    assert stored_offsets(restored) == stored_offsets(idle.folders)
+
+
+def test_a_restore_that_a_backup_overtakes_says_so(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+
+    def copy_late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(backup, "copy_file", copy_file)
+        run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
+        assert make_backup(idle.folders, tmp_path / "copy").deleted_files
+        return copy_file(*arguments, **named)
+
+    monkeypatch.setattr(backup, "copy_file", copy_late)
+    restored = folders_in(tmp_path / "restored")
+    with pytest.raises(CopyDamaged, match="a backup was made to it meanwhile"):
+        restore_backup(restored, tmp_path / "copy")
+    restore_backup(restored, tmp_path / "copy")
+    assert stored_offsets(restored) == stored_offsets(idle.folders)
 
 
 def test_a_backup_whose_log_cannot_be_read_is_not_restored(idle: ProtocolRun, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from lockstep.compaction.plan import LiveFiles
 from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
 from lockstep.engine.driver.planner import compute_next_hour, find_current_hour
+from lockstep.errors import CommitUnknown, NotCommitted
 from lockstep.export import write as write_hours
 from lockstep.export.dataset import list_exported_hours, publish_hour
 from lockstep.operations import erase
@@ -43,6 +45,7 @@ from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.quality.increment import make_state_path
+from lockstep.storage import LocalStorage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import (
     BatchCommit,
@@ -384,6 +387,52 @@ def test_a_batch_that_comes_first_wins(tmp_path: Path, monkeypatch: pytest.Monke
         erased(folders)
     assert read_rows(folders) == before
     assert len(list(folders.table.glob("commit_hour=*/*.parquet"))) == 3
+
+
+def list_files(folders: StreamFolders) -> set[Path]:
+    return set(folders.table.parent.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("step", ["rewrite_without", "_make_commit", "commit_erasure"])
+def test_an_erasure_on_a_full_disk_does_not_keep_it_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    folders = write(tmp_path, clean_batches(2))
+    before, calls, call = list_files(folders), list[str](), getattr(erase, step)
+
+    def fail_at_last(*args: object) -> object:
+        calls.append(step)
+        if step == "rewrite_without" and len(calls) < 3:
+            return call(*args)
+        if step == "commit_erasure":
+            raise NotCommitted("no space left on device", next_step="free some")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(erase, step, fail_at_last)
+        with pytest.raises((OSError, NotCommitted), match=r"(?i)no space left"):
+            erased(folders)
+    assert list_files(folders) == before
+    assert erased(folders).plan.files == 6
+
+
+def test_an_erasure_whose_outcome_is_not_known_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry may be in the log."""
+    folders = write(tmp_path, clean_batches(1))
+    create = LocalStorage.create_whole
+
+    def create_and_fail(self: LocalStorage, path: Path, content: bytes) -> None:
+        create(self, path, content)
+        monkeypatch.setattr(delta_log, "read_entry", lambda *_: None)
+        raise OSError(errno.EIO, "no answer")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(LocalStorage, "create_whole", create_and_fail)
+        with pytest.raises(CommitUnknown):
+            erased(folders)
+    monkeypatch.undo()
+    monkeypatch.setattr(erase, "is_writer_alive", lambda *_: False)
+    assert {row["_session"] for row in read_rows(folders)} == {"s0", "s2"}
 
 
 def test_messages_leave_the_quarantine_and_their_places_stay(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from datetime import timedelta
@@ -12,10 +13,13 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.compaction.run import compact_stream
+from lockstep.engine.driver.handover import RUN_FILE
 from lockstep.errors import TableError
 from lockstep.operations import housekeeping
+from lockstep.operations.copies import PARTIAL
 from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
 from lockstep.operations.repair import repair_stream
+from lockstep.operations.savepoint import make_savepoint
 from lockstep.storage import LocalStorage
 from lockstep.table import checkpoint, delta_log, ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog
@@ -212,6 +216,29 @@ def test_what_a_commit_names_must_be_there(run: ProtocolRun) -> None:
     run.commit(batch)
 
 
+def test_a_savepoint_that_gets_no_checkpoint_on_a_full_disk_can_still_be_loaded(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_savepoint(run.folders, "before", who="a test", why="kept", at="7")
+    (kept,) = run.output.base().head.savepoints
+    rows = DeltaTable(run.folders.table, version=kept.version).file_uris()
+
+    def fill_disk(table: Path, version: int | None = None) -> None:
+        if version is not None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(table))
+        checkpoint.write_checkpoint(table)
+
+    with monkeypatch.context() as full:
+        full.setattr(housekeeping, "write_checkpoint", fill_disk)
+        with pytest.raises(HousekeepingFailed, match=r"log checkpoints of savepoints: .*No space left"):
+            keep(run)
+    assert DeltaTable(run.folders.table, version=kept.version).file_uris() == rows
+    before = len(delta_log.list_versions(run.folders.table))
+    keep(run)  # there is space again
+    assert len(delta_log.list_versions(run.folders.table)) < before
+    assert DeltaTable(run.folders.table, version=kept.version).file_uris() == rows
+
+
 def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +299,26 @@ def test_signs_of_life_of_old_epochs_go(run: ProtocolRun) -> None:
     keep(run)
     left = sorted(int(path.stem.partition("-")[2]) for path in run.folders.control.glob("liveness-*.json"))
     assert left == list(range(run.head.epoch - housekeeping.EPOCHS_KEPT, run.head.epoch + 1))
+
+
+def test_what_dead_runs_and_killed_processes_left_goes_and_what_may_be_in_use_stays(run: ProtocolRun) -> None:
+    folders, day = run.folders, 2 * housekeeping.DEAD_SECONDS
+    ages = {
+        folders.control / f"{'ab' * 16}{RUN_FILE}": day,
+        folders.control / "liveness-1.4711.1.tmp": day,
+        folders.root / folders.stream / "quality" / "last_check.4711.1.tmp": day,
+        folders.state / f"g1-e1-b1.state.{'cd' * 16}{PARTIAL}": day,
+        folders.control / f"{'ef' * 16}{RUN_FILE}": housekeeping.RECENT_SECONDS,
+        folders.control / "liveness-2.4711.1.tmp": 1.0,
+        folders.state / f"g1-e1-b2.state.{'ef' * 16}{PARTIAL}": 1.0,
+    }
+    for path, seconds in ages.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"{}")
+        set_age({path}, seconds)
+    done = files_of(keep(run))
+    assert (done["control files"], done["unfinished files"]) == (1, 3)
+    assert [path.exists() for path in ages] == [seconds != day for seconds in ages.values()]
 
 
 def put_dropped(run: ProtocolRun) -> Path:

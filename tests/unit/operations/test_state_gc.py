@@ -13,12 +13,16 @@ from lockstep import Kind
 from lockstep.engine.driver.committer import Committer
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
+from lockstep.operations import backup
+from lockstep.operations.backup import make_backup, restore_backup
 from lockstep.operations.housekeeping import StepResult, run_housekeeping
 from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
 from lockstep.operations.repair import repair_stream
+from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.table.layout import StreamFolders
 from tests.support.kept_stream import keeping, message, plain_fold
 from tests.support.offline_stream import Offline
 
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
 
     from lockstep.table.commit import Committed
     from lockstep.table.head import Head
-    from lockstep.table.layout import StreamFolders
     from tests.support.kept_stream import Sent
 
 OLD = 40 * 3600
@@ -120,6 +123,37 @@ def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Off
 
 def floor_at(folders: StreamFolders, batch: int) -> Head:
     return OutputLog(folders.table).commit(raise_rewind_floor(1, batch)).head
+
+
+@pytest.mark.parametrize("kept_by", ["the rewind floor", "a savepoint"])
+def test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_deletes_it_meanwhile(
+    stream: Offline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_by: str
+) -> None:
+    age(stream)
+    if kept_by == "the rewind floor":
+        floor_at(stream.folders, 5)
+    else:
+        make_savepoint(stream.folders, "kept", who="ann", why="a release", at="5")
+        floor_at(stream.folders, BATCHES - 2)
+    for path in find_unreachable_state(stream.folders, OutputLog(stream.folders.table).base().head):
+        path.unlink()
+    copy, deleted = backup._copy, list[int]()  # noqa: SLF001  # the moment
+
+    def copy_late(*arguments: Any) -> object:
+        monkeypatch.setattr(backup, "_copy", copy)
+        if kept_by == "a savepoint":
+            drop_named_savepoint(stream.folders, "kept", who="ann", why="released")
+        deleted.append(cleaned(stream, keep_seconds=0)[1].files)
+        return copy(*arguments)
+
+    monkeypatch.setattr(backup, "_copy", copy_late)
+    make_backup(stream.folders, tmp_path / "copy")
+    assert deleted[0] > 0
+    restored = StreamFolders(stream.folders.stream, tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    run_housekeeping(restored, retention_seconds=72 * 3600.0)
+    head = OutputLog(restored.table).base().head
+    assert (head.rewind_floor, head.savepoints) == (BATCHES - 1, ())
 
 
 UNDER_WAY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -12,12 +13,13 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, NotCommitted
 from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.operations.backup import make_backup, restore_backup
 from lockstep.operations.repair import repair_stream
 from lockstep.quality.increment import find_matching_versions
 from lockstep.table import delta_log
+from lockstep.table import shadow as table_shadow
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Lineage, Promotion
@@ -99,6 +101,40 @@ def test_a_savepoint_is_promoted_to_though_the_entries_after_it_are_deleted(
     assert newest - plan.target.batch_version > 1
     run.output.commit(commit_promotion(plan))
     assert len(stored_offsets(run.folders)) == 2 * 2 + 3 * 2
+
+
+def test_a_clean_up_in_the_middle_of_a_promotion_to_a_savepoint_is_no_obstacle(
+    run: ProtocolRun, shadow: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, newest, listed = planned(run, shadow), run.output.base().version, delta_log.list_versions
+    for version in (plan.target.batch_version, newest):
+        write_checkpoint(run.folders.table, version)
+    between = range(plan.target.batch_version + 1, newest)
+    assert between
+
+    def list_before(table: Path) -> list[int]:
+        found = listed(table)
+        for version in between:
+            delta_log.make_entry_path(run.folders.table, version).unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(delta_log, "list_versions", list_before)
+    run.output.commit(commit_promotion(plan))
+    assert len(stored_offsets(run.folders)) == 2 * 2 + 3 * 2
+
+
+def test_a_full_temporary_folder_is_no_commit_of_which_nobody_knows(
+    run: ProtocolRun, shadow: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    plan, before = planned(run, shadow), run.output.base().version
+    monkeypatch.setattr(table_shadow, "_copy_log", fill_disk)
+    with pytest.raises(NotCommitted, match="No space left on device") as refused:
+        run.output.commit(commit_promotion(plan))
+    assert "TMPDIR" in refused.value.next_step
+    assert run.output.base().version == before
 
 
 def test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow(run: ProtocolRun, shadow: ProtocolRun) -> None:

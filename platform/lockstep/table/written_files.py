@@ -1,0 +1,49 @@
+"""Files that an operation writes for one commit: deleted where it fails, so that a full disk does not stay full.
+
+What a kill leaves is deleted by housekeeping, once no commit can name it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lockstep.errors import CommitUnknown, LockstepError
+from lockstep.storage import find_storage
+
+
+@contextmanager
+def delete_on_error(made: Iterable[Path]) -> Iterator[None]:
+    """Delete files where the block that writes them fails; nothing refers to them yet.
+
+    Args:
+        made: Their paths; may grow in the block.
+    """
+    try:
+        yield
+    except BaseException:
+        _delete(made)
+        raise
+
+
+@contextmanager
+def delete_unless_committed(made: Iterable[Path]) -> Iterator[None]:
+    """Delete files where the block that commits them refuses to; not where the outcome may be that it did.
+
+    Args:
+        made: Their paths.
+    """
+    try:
+        yield
+    except CommitUnknown:
+        raise
+    except LockstepError:  # of the commit protocol: nothing is in the log
+        _delete(made)
+        raise
+
+
+def _delete(made: Iterable[Path]) -> None:
+    for path in made:
+        with suppress(OSError):  # must not hide why
+            find_storage(path).delete(path)
