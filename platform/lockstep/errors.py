@@ -14,6 +14,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
 |  |- NotCommitted            the storage did not take a commit: it is full, or not writable
 |  |- ForeignCommit           another program committed to a table of a stream (table/foreign_commits.py)
+|  |- TableRootMissing        the table root of the settings does not exist (table/layout.py)
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
 |  |- HourClosed              the hour of a planned batch was closed: it is planned again (table/commit.py)
 |  |- NotRewindable           a batch to which a rewind cannot go back, or not any more (table/rewind.py)

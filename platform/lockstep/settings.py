@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+DEFAULT_TABLE_ROOT: Final = Path("var/tables")
+"""From the working folder; the first start of a stream makes it."""
 _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
 
 
@@ -300,7 +302,7 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     health: HealthSettings = HealthSettings()
     schedules: ScheduleSettings = ScheduleSettings()
-    table_root: Annotated[Path, BeforeValidator(_folder)] = Path("var/tables")
+    table_root: Annotated[Path, BeforeValidator(_folder)] = DEFAULT_TABLE_ROOT
     local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(ge=1)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256

@@ -33,7 +33,7 @@ from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog, commit_claim, commit_closed_hour
 from lockstep.table.delta_log import Desired, Head
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import StreamFolders, require_root
 
 POLL_SECONDS = 0.2
 TAKEOVERS_MAX = 5
@@ -259,6 +259,7 @@ def reset_new(stream: str, settings: Settings) -> None:
 
     Raises:
         LockstepError: There is a table.
+        TableRootMissing: The table root does not exist: its tables may only be out of reach.
         KafkaError: Kafka does not answer.
     """
     folders = StreamFolders(stream, settings.table_root)
@@ -267,4 +268,5 @@ def reset_new(stream: str, settings: Settings) -> None:
             f"{folders.table} exists: only a stream without a table can be reset",
             next_step=f"lockstep status {stream}; to begin with an empty table, move {folders.table.parent} away first",
         )
+    require_root(folders.root)
     ConsumerGroup(settings.kafka, stream).forget()

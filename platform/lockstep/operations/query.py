@@ -17,10 +17,10 @@ from deltalake.exceptions import DeltaError
 from lockstep.errors import LockstepError, TableError
 from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.shadow import list_shadows
-from lockstep.operations.tables import NoTable
+from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
 from lockstep.table.delta_log import FIRST_GENERATION
-from lockstep.table.layout import DerivedFolders, StreamFolders
+from lockstep.table.layout import DerivedFolders, StreamFolders, require_root
 
 READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
 """Allowed first words of a query; COPY and the like would write files."""
@@ -160,6 +160,7 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
 
     Raises:
         NoTable: The stream has never run.
+        TableRootMissing: The table root does not exist.
         LockstepError: There is no such version.
     """
     tables = _tables(StreamFolders(stream, root), as_of)
@@ -178,6 +179,7 @@ def query_derived(name: str, root: Path, as_of: AsOf, *, limit: int | None) -> Q
     """
     folder = DerivedFolders(name, root).table
     if not delta_log.has_log(folder):
+        require_root(root)
         raise LockstepError(f"{name} has no table in {root} yet", next_step=f"lockstep derive {name}")
     at_most = "" if limit is None else f" LIMIT {limit + 1}"
     return _result(_Tables({name: _opened(folder, as_of)}, {}), f'SELECT * FROM "{name}"{at_most}', limit)  # noqa: S608  # a name is checked
@@ -227,7 +229,7 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
 
     Their own old versions are deleted soon: the files of a batch are compacted, the rows stay.
     """
-    if not delta_log.has_log(folders.table):
+    if not has_table(folders):
         return _Tables({}, {})
     output = _opened(folders.table, as_of)
     folder_of = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}

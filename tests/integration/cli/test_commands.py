@@ -483,6 +483,9 @@ def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platf
     assert (refused.exit_code, "move" in refused.stderr) == (1, True)
     shutil.rmtree(fresh.folder / "tables")
     assert fresh.call("reset", "adding").exit_code == 2
+    unmounted = fresh.call("reset", "adding", "--new")
+    assert (unmounted.exit_code, "mount its disk" in unmounted.stderr) == (1, True)
+    (fresh.folder / "tables").mkdir()
     said = fresh.call("reset", "adding", "--new", "--json")
     assert msgspec.json.decode(said.stdout, type=recover.Reset) == recover.Reset("adding", begins_anew=True)
     fresh.runs.run()
