@@ -10,6 +10,7 @@ import errno
 import sys
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -167,6 +168,15 @@ def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
     made = typer.Typer(no_args_is_help=True)
     app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
     return made
+
+
+def parse_time(text: str) -> datetime:
+    """A moment in an argument: ISO 8601, or as commands print it; UTC where it names no other zone."""
+    try:
+        moment = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T09:30:00Z (UTC without a zone)") from None
 
 
 def require_reason(why: str | None) -> str | None:

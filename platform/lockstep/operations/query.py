@@ -275,7 +275,7 @@ def find_version_at(table: Path, moment: datetime) -> int:
     if after == 0 and versions[:1] == [0]:
         return 0
     if after == 0 or (after < len(versions) and versions[after] != versions[after - 1] + 1):
-        known = _find_time(table, versions[after]) + timedelta(seconds=1)  # as `--at` has no fractions
+        known = _find_time(table, versions[after]) + timedelta(seconds=1)  # it is printed without fractions
         raise LockstepError(
             f"the rows of {table} at {moment:%Y-%m-%d %H:%M:%S} UTC are not known: housekeeping has deleted that part "
             "of its log",
