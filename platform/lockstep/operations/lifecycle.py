@@ -150,6 +150,24 @@ def check_startable(folders: StreamFolders) -> StartCheck:
     )
 
 
+def refuse_bounded_run(folders: StreamFolders) -> None:
+    """Refuse a run that ends by itself beside a live one that does not: it would take over from it, and end.
+
+    Raises:
+        LockstepError: A never-ending run writes; it commits what a bounded one would.
+        StreamHalted: The stream waits for an operator.
+        TableError: The table does not match its head.
+    """
+    found = check_startable(folders)
+    if found.never_ending:
+        name = folders.stream
+        raise LockstepError(
+            f"a never-ending run writes {name} (epoch {found.epoch}): it reads what is available, and a bounded run "
+            "would take over from it and end",
+            next_step=f"lockstep status {name} shows its lag; or end it first: lockstep stop {name}",
+        )
+
+
 def set_running(folders: StreamFolders, found: StartCheck, why: str) -> int:
     """Set the desired state of a stream without a writer to running; gives the epoch that then holds the table.
 
