@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from lockstep.errors import LockstepError, TableError
+from lockstep.errors import LockstepError, TableError, name_stream
 from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.shadow import list_shadows
 from lockstep.operations.tables import NoTable, has_table
@@ -168,7 +168,8 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
         raise NoTable(stream, root)
     at_most = "" if limit is None else f" LIMIT {limit + 1}"
     sql = f'SELECT * FROM "{stream}" ORDER BY "_topic", "_topic_id", "_partition", "_emit_offset", "_row"{at_most}'  # noqa: S608  # a stream's name is checked
-    return _result(tables, sql, limit)
+    with name_stream(stream):
+        return _result(tables, sql, limit)
 
 
 def query_derived(name: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:

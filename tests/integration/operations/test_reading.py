@@ -33,11 +33,13 @@ from lockstep.operations.inspect.topics import TopicStatus, read_topics
 from lockstep.operations.query import AsOf, WrongQuery, query_derived, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable, StreamHandle
+from lockstep.state.codec import StateTypeChanged
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.layout import DerivedFolders, TableRootMissing
 from tests.support import bad_inputs
 from tests.support.adding_stream import adding
+from tests.support.evolving_streams import Unmigrated, release
 from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
@@ -228,6 +230,13 @@ def test_a_start_that_is_refused_for_its_table_makes_no_root_that_would_look_new
     assert not elsewhere.table_root.exists()
     with pytest.raises(TableRootMissing):
         read_status(StreamHandle(runs.stream, elsewhere))
+
+
+def test_a_run_that_cannot_read_the_state_names_its_stream_in_the_next_step(read: Read) -> None:
+    _, runs = read
+    other = release(runs.stream.topics.pattern, Unmigrated())
+    with pytest.raises(StateTypeChanged, match="lockstep reset adding --new"):
+        run_stream(other, runs.settings, spark=lambda: pytest.fail("Spark starts"), stop=threading.Event())
 
 
 def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, runs: LocalRuns) -> None:

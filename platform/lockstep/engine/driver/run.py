@@ -21,7 +21,7 @@ from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import SparkRunner, warm_up
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.engine.protocol import JobSpec
-from lockstep.errors import Fenced
+from lockstep.errors import Fenced, name_stream
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client, make_reader_configuration
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -102,7 +102,7 @@ def run_stream(
     admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
     group = ConsumerGroup(settings.kafka, stream.name)
     check_table_present(stream, folders, admin, group)  # before a heartbeat file, which would make a missing root
-    with run_heartbeat(folders.control, launch.run_id):
+    with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id):
         job = make_job(stream, settings, folders, launch.tuning)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
