@@ -10,6 +10,7 @@ format and locks of their own (state/local_store.py).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -133,6 +134,9 @@ class Storage(Protocol):
 
     def delete_folder(self, folder: Path) -> None:
         """Delete a folder with all that is in it; a missing one is no error."""
+
+    def delete_empty_folder(self, folder: Path) -> None:
+        """Delete a folder in which nothing is, in one step; one with content stays, a missing one is no error."""
 
     def move(self, path: Path, target: Path) -> None:
         """Give a file or a folder another name in the same storage, at once; that survives a power loss.
@@ -265,6 +269,14 @@ class LocalStorage(Storage):
     def delete_folder(self, folder: Path) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
+
+    @override
+    def delete_empty_folder(self, folder: Path) -> None:
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
+                raise
 
     @override
     def move(self, path: Path, target: Path) -> None:

@@ -397,11 +397,13 @@ def delete_leftovers(handle: StreamHandle) -> tuple[str, ...]:
 
 
 def delete_folders(handle: StreamHandle) -> None:
-    """Delete the scratch folders of load tests of a stream."""
+    """Delete the scratch folders of load tests of a stream; the folder that all streams share only while it is empty.
+
+    A test of another stream may begin in it at any moment.
+    """
     for root in (handle.settings.table_root, handle.settings.local_root):
         find_storage(root).delete_folder(root / FOLDER / handle.stream.name)
-        if not find_storage(root).list_names(root / FOLDER):
-            find_storage(root).delete_folder(root / FOLDER)
+        find_storage(root).delete_empty_folder(root / FOLDER)
 
 
 @contextmanager
