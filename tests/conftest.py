@@ -249,6 +249,7 @@ def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
     from tests.support.adding_stream import adding
     from tests.support.local_runs import LocalRuns
 
+    (tmp_path / "tables").mkdir()  # the root of a new installation
     return LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
 
 

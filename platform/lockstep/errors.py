@@ -15,6 +15,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
 |  |- NotCommitted            the storage did not take a commit: it is full, or not writable
 |  |- ForeignCommit           another program committed to a table of a stream (table/foreign_commits.py)
+|  |- TableRootMissing        the table root of the settings does not exist (table/layout.py)
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
 |  |- HourClosed              the hour of a planned batch was closed: it is planned again (table/commit.py)
 |  |- NotRewindable           a batch to which a rewind cannot go back, or not any more (table/rewind.py)
@@ -81,6 +82,10 @@ command to run, so that readers never search for it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+
 
 class LockstepError(Exception):
     """Base of all errors of lockstep.
@@ -101,6 +106,22 @@ class LockstepError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Spark sends errors from workers to the driver: rebuild from parts, not from arguments.
         return (_rebuilt, (type(self), dict(self.__dict__)))
+
+
+_STREAM = re.compile(r"\bSTREAM\b")
+
+
+@contextmanager
+def name_stream(stream: str) -> Generator[None]:
+    """Put a stream's name in place of STREAM into the next step of an error.
+
+    What reads state or files does not know whose they are; a run and a command of a stream do.
+    """
+    try:
+        yield
+    except LockstepError as error:
+        error.next_step = _STREAM.sub(stream, error.next_step)
+        raise
 
 
 class DeclarationError(LockstepError):

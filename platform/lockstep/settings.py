@@ -13,7 +13,16 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings import SettingsError as SourceError
 
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+DEFAULT_TABLE_ROOT: Final = Path("var/tables")
+"""From the working folder; the first start of a stream makes it."""
 _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
 
 
@@ -69,7 +80,18 @@ def _reference(value: str) -> str:
     return value
 
 
-class RegistrySettings(BaseModel):
+class _Refusing(BaseModel):
+    """Base of all settings: pydantic would take true for 1, and no setting is true or false."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("is true or false, which no setting is")  # noqa: TRY004  # pydantic reports this one
+        return value
+
+
+class RegistrySettings(_Refusing):
     """Connection to the schema registry.
 
     Attributes:
@@ -158,7 +180,7 @@ def _servers(value: str) -> str:
     return value
 
 
-class KafkaSettings(BaseModel):
+class KafkaSettings(_Refusing):
     """Connection to Kafka.
 
     Attributes:
@@ -211,7 +233,7 @@ def _weak_login(protocol: str, options: dict[str, str], secrets: dict[str, str])
     return ""
 
 
-class SparkSettings(BaseModel):
+class SparkSettings(_Refusing):
     """Spark master and properties of the tasks.
 
     Attributes:
@@ -228,7 +250,7 @@ class SparkSettings(BaseModel):
     options: dict[str, str] = {}
 
 
-class DagsterSettings(BaseModel):
+class DagsterSettings(_Refusing):
     """Retention of the streams' data in Dagster's own database.
 
     Attributes:
@@ -246,7 +268,7 @@ Cron = Annotated[str, AfterValidator(_cron)]
 """A cron expression of five fields, in UTC."""
 
 
-class ScheduleSettings(BaseModel):
+class ScheduleSettings(_Refusing):
     """When Dagster runs the maintenance of each stream: cron expressions, in UTC.
 
     Attributes:
@@ -266,7 +288,7 @@ class ScheduleSettings(BaseModel):
     export: Cron = "40 * * * *"
 
 
-class HealthSettings(BaseModel):
+class HealthSettings(_Refusing):
     """Notification of alarms.
 
     Attributes:
@@ -279,7 +301,7 @@ class HealthSettings(BaseModel):
     secrets: dict[Literal["webhook"], Annotated[str, AfterValidator(_reference)]] = {}
 
 
-class Settings(BaseSettings):
+class Settings(_Refusing, BaseSettings):
     """All settings of this installation.
 
     Attributes:
@@ -312,7 +334,7 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     health: HealthSettings = HealthSettings()
     schedules: ScheduleSettings = ScheduleSettings()
-    table_root: Annotated[Path, BeforeValidator(_folder_or_prefix)] = Path("var/tables")
+    table_root: Annotated[Path, BeforeValidator(_folder_or_prefix)] = DEFAULT_TABLE_ROOT
     local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
     retention_hours: Annotated[float, Field(ge=1)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256

@@ -10,14 +10,17 @@ import errno
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from enum import Enum
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
-from lockstep.errors import EnvironmentProblem, LockstepError, TableError
+from lockstep.errors import EnvironmentProblem, LockstepError, TableError, name_stream
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
@@ -159,7 +162,26 @@ def register_command(
         within: The group of commands that it belongs to, if any.
     """
     to = within if within is not None else app
-    return to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
+    register = to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
+
+    def add(command: F) -> F:
+        register(_name_its_stream(command))
+        return command
+
+    return add
+
+
+def _name_its_stream(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, whose errors name its stream in their next step."""
+    if "stream" not in command.__annotations__:
+        return command
+
+    @wraps(command)
+    def call(*args: Any, **kwargs: Any) -> None:  # the arguments of any command
+        with name_stream(kwargs["stream"]) if kwargs["stream"] else nullcontext():
+            command(*args, **kwargs)
+
+    return call
 
 
 def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
@@ -167,6 +189,15 @@ def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
     made = typer.Typer(no_args_is_help=True)
     app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
     return made
+
+
+def parse_time(text: str) -> datetime:
+    """A moment in an argument: ISO 8601, or as commands print it; UTC where it names no other zone."""
+    try:
+        moment = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T09:30:00Z (UTC without a zone)") from None
 
 
 def require_reason(why: str | None) -> str | None:

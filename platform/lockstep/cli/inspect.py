@@ -10,7 +10,7 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,7 @@ from lockstep.cli.app import (
     load_settings_or_exit,
     make_group,
     open_handle,
+    parse_time,
     register_command,
 )
 from lockstep.cli.output import (
@@ -530,7 +531,7 @@ def query(
     version: Annotated[int | None, typer.Option(min=0, help="A version of the table; with TABLE.")] = None,
     at: Annotated[
         datetime | None,
-        typer.Option(help="The rows as of a time (UTC).", formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
+        typer.Option(parser=parse_time, metavar="TIME", help="The rows as of a time, UTC where it has no zone."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help=f"Most rows; {TABLE_ROWS} for the table, else all.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,  # noqa: FBT002  # a flag
@@ -642,7 +643,7 @@ def _asked(what: str, version: int | None, at: datetime | None, limit: int | Non
     from lockstep.declare.stream import NAME
     from lockstep.operations.query import AsOf, query_derived, query_sql, query_stream
 
-    as_of = AsOf(version=version, time=None if at is None else at.replace(tzinfo=UTC))
+    as_of = AsOf(version=version, time=at)
     streams, derived, root = list_all_streams(), list_all_derived(), load_settings_or_exit().table_root
     if what in derived:
         return query_derived(what, root, as_of, limit=limit)

@@ -62,11 +62,16 @@ def loadtest(  # noqa: PLR0913  # an option a decision
     The stream's table, topics and consumer group are not touched; what is created is deleted at the end, also after
     Ctrl-C. Exit code 1 where a rate was not sustained.
     """
-    from lockstep.rehearsal.load_report import has_folder, write_load_report
+    from lockstep.html_page import check_page_path
+    from lockstep.rehearsal.load_report import write_load_report
     from lockstep.rehearsal.load_test import delete_leftovers, hold_test_lock, prepare_load_test
 
-    if report is not None and not has_folder(report):
-        raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
+    if report is not None:
+        try:
+            check_page_path(report)
+        except OSError as error:
+            problem = f"{report.absolute()} cannot be written: {error.strerror}"
+            raise typer.BadParameter(problem, param_hint="--report") from None
     declared = list_all_streams()
     handle = open_handle(stream)
     if clean:

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, cast
 from lockstep.cron import find_cron_problem
 from lockstep.declare.stream import NAME, AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError
+from lockstep.model.field_types import check_field_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+else:
+    DataFrame = object  # pyspark takes a second to import, and checks of fields need no more than a name
 
 EXAMPLE = "put the function at the top level of a module, for example assets/activity.py"
 
@@ -96,6 +99,7 @@ class Derived:
         _check_function(self.derive, len(self.sources))
         _check_options(self)
         _check_watermark(self)
+        check_field_types(self)
 
     def compute_digest(self) -> str:
         """SHA-256 of what decides the rows: the module of the function, without comments and docstrings, and options.

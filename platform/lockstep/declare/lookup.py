@@ -15,6 +15,7 @@ import msgspec
 
 from lockstep.declare.transform import R
 from lockstep.errors import DeclarationError, EnvironmentProblem
+from lockstep.model.field_types import check_field_types
 
 ROWS_MAX = 1_000_000
 """A million rows of four columns take 0.45 GB in each Python worker, and 1.3 CPU seconds to load."""
@@ -80,7 +81,8 @@ class Lookup(Generic[R]):
         if self.key not in self.row.__struct_fields__:
             fields = ", ".join(self.row.__struct_fields__)
             raise DeclarationError("Lookup.key", self.key, f"is no field of {self.row.__name__}", f"one of {fields}")
-        if not isinstance(cast("object", self.rows_max), int) or self.rows_max < 1:
+        check_field_types(self)
+        if self.rows_max < 1:
             raise DeclarationError("Lookup.rows_max", self.rows_max, "is no number of rows", "for example 1_000_000")
 
     def get(self, key: object) -> R | None:

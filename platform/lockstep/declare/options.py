@@ -11,6 +11,7 @@ from enum import Enum
 from typing import cast
 
 from lockstep.errors import DeclarationError
+from lockstep.model.field_types import check_field_types
 
 
 class StartingOffsets:
@@ -406,6 +407,7 @@ class Export:
         rows = cast("object", self.row_group_rows)  # as above
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
             raise DeclarationError("Export.row_group_rows", rows, "is not a positive whole number", "1_000_000")
+        check_field_types(self)
         if self.folder and not self.folder.startswith("/"):
             raise DeclarationError("Export.folder", self.folder, "is no absolute path", "for example '/archive/orders'")
         if len(set(self.partition_by)) < len(self.partition_by) or "commit_hour" in self.partition_by:

@@ -31,9 +31,9 @@ from lockstep.declare.options import (
 from lockstep.declare.rules import OnViolation, Rule, check_rules
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
-from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, Policy, SessionStart
-from lockstep.integrity.strict import Repeats
+from lockstep.integrity.base import Fault, IntegrityClass
 from lockstep.integrity.verdict import Judgement
+from lockstep.model.field_types import check_field_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,6 +181,7 @@ class Stream(Generic[M, S, R]):
         _check_export(self.export, self.types)
         check_rules(self.rules, self.types.row)
         _check_quarantine(self.rules, self.integrity)
+        check_field_types(self)  # last: the checks before it know better what would be right
 
     @cached_property
     def types(self) -> TransformTypes:
@@ -218,18 +219,6 @@ def _check_parts(stream: Stream[M, S, R]) -> None:
         value = getattr(stream, name)
         if not isinstance(value, kind):
             raise DeclarationError(f"Stream.{name}", value, f"is not of type {kind.__name__}", instead)
-    policy: object = getattr(stream.integrity, "on_violation", None)
-    if not isinstance(policy, Policy):
-        raise DeclarationError("Stream.integrity.on_violation", policy, "is not a policy", "for example Halt()")
-    start: object = getattr(stream.integrity, "session_start", None)
-    if not isinstance(start, SessionStart):
-        right = "SessionStart.SNAPSHOT or SessionStart.FIRST_MESSAGE"
-        raise DeclarationError("Stream.integrity.session_start", start, "is not a start of sessions", right)
-    for name, default in (("on_growth", OnGrowth.VIOLATION), ("repeats", Repeats.VIOLATION)):
-        kind, chosen = type(default), cast("object", getattr(stream.integrity, name, default))
-        if not isinstance(chosen, kind):
-            right = " or ".join(f"{kind.__name__}.{each.name}" for each in kind)
-            raise DeclarationError(f"Stream.integrity.{name}", chosen, f"is not one of {kind.__name__}", right)
 
 
 def _check_start(stream: AnyStream) -> None:

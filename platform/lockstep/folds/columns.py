@@ -21,6 +21,7 @@ from lockstep.declare.decoders.base import list_members
 from lockstep.declare.stream import read_transform_types
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
+from lockstep.model.field_types import check_field_types
 from lockstep.model.record import Envelope, Kind, Record
 
 _Getter = Callable[[Any], Any]
@@ -54,6 +55,10 @@ class TableFields:
     event_time_us: str | None = None
     end: type[msgspec.Struct] | None = None
     emits_unchanged: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values of other types."""
+        check_field_types(self)
 
 
 class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):

@@ -8,8 +8,9 @@ At intervals a new topic appears. It is fed with one session and then stays idle
 
 python -m lockstep.localdev.feed REPOSITORY --speed 30
 
-The settings give Kafka's address. It ends at SIGTERM. When Kafka refuses or does not answer, it is unknown which of
-the last messages were written: the sessions end there, and new ones begin.
+The settings give Kafka's address. It ends at SIGTERM. While Kafka does not answer, messages wait for it, in order.
+When it refuses one, or is away until the queue is full, it is unknown which of the last messages were written: the
+sessions end there, and new ones begin.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rotates the logs of the live platform: a log past its limit is set aside, and the previous one is deleted.
 
-    python -m lockstep.localdev.log_rotation FOLDER
+    python -m lockstep.localdev.log_rotation FOLDER...
 
 The processes keep their logs open and append to them, so a log is copied and then truncated: lines written between
 the two, some milliseconds of a log, are lost.
@@ -32,9 +32,10 @@ def rotate(folder: Path, limit_bytes: int = LIMIT_BYTES) -> list[Path]:
 
 def main() -> None:
     """Check the logs until this process is ended."""
-    folder = Path(sys.argv[1])
+    folders = list(map(Path, sys.argv[1:]))
     while True:
-        rotate(folder)
+        for folder in folders:
+            rotate(folder)
         time.sleep(POLL_SECONDS)
 
 

@@ -324,7 +324,8 @@ def start_live(platform: LocalPlatform, speed: float) -> Iterator[str]:
     """Start all processes of a live platform one after another, and report each; see `start_platform`."""
     yield "starting Kafka"
     platform.start_kafka()
-    platform.start("logs", ["python", log_rotation.__file__, str(platform.folder / "logs")])
+    folders = [str(platform.folder / "logs"), str(platform.folder / "kafka")]
+    platform.start("logs", ["python", log_rotation.__file__, *folders])
     yield f"feeding {speed:g} recorded messages a second"
     feed = ["python", "-m", "lockstep.localdev.feed", str(platform.repository), "--speed", str(speed)]
     platform.start("feed", feed)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 # The broker may have just started; a local one answers in well under a second after that.
 ANSWER_TIMEOUT_S = 30.0
-# librdkafka gives a message up after this time; the wait for all of them is a little longer.
-DELIVERY_TIMEOUT_MS = 60_000
-FLUSH_TIMEOUT_S = DELIVERY_TIMEOUT_MS / 1_000 + 5
+# How long the last acknowledgements are waited for, and room in a full queue.
+FLUSH_TIMEOUT_S = 65.0
+QUEUE_KBYTES = 65_536
 # Critical only: errors are raised here, and a broker that is not up yet makes the client
 # log a warning 20 times a second.
 LOG_LEVEL = 2
@@ -128,7 +128,7 @@ class Delivery:
         self._producer = Producer(_configuration(self._settings))
 
     def send(self, topic: str, message: Outgoing) -> None:
-        """Pass one message to the client; waits while its queue is full.
+        """Pass one message to the client; waits while its queue is full, as it is when Kafka is away for long.
 
         Raises:
             KafkaError: This message or one before it was refused; none after that one was or will be written.
@@ -179,6 +179,7 @@ class Delivery:
     def _check(self, *, late: bool) -> None:
         if self._refusal is None and not late:
             return
+        self._producer.purge()  # else it would go on sending what is queued behind the refused message
         written = f"topic {self._topic}: only {self._taken} messages written"
         raise _failed(self._settings, written, self._refusal)
 
@@ -195,7 +196,9 @@ def _configuration(settings: KafkaSettings) -> dict[str, Plain]:
         "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
         "compression.type": "zstd",
         "linger.ms": 20,
-        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+        # Without end: messages that time out are exempt from the gapless guarantee, and those after them are written.
+        "message.timeout.ms": 0,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES,
         "log_level": LOG_LEVEL,
     }
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from lockstep.model.field_types import check_field_types
+
 MAX_PRECISION: Final = 38
 """Digits of the widest decimal that Delta and Spark can hold."""
 
@@ -27,6 +29,10 @@ class DecimalType:
     precision: int
     scale: int
 
+    def __post_init__(self) -> None:
+        """Refuse what is no number of digits."""
+        check_field_types(self)
+
 
 @dataclass(frozen=True, slots=True)
 class IntegerType:
@@ -37,6 +43,10 @@ class IntegerType:
     """
 
     bits: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of bits."""
+        check_field_types(self)
 
 
 Int32 = Annotated[int, IntegerType(32)]

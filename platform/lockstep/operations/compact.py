@@ -27,7 +27,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.planner import find_current_hour
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.operations.tables import StreamHandle, has_table, open_table
 from lockstep.settings import Settings
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -155,7 +155,7 @@ def find_lag_hindrance(stream: AnyStream, settings: Settings) -> str:
 
 def has_large_open_hour(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> bool:
     """Whether the open hour has so many small files that a minor compaction is due; false without a table."""
-    if not delta_log.has_log(folders.table):
+    if not has_table(folders):
         return False
     base = open_table(folders).base()
     return bool(plan_open_hour(LiveFiles(folders.table).at(base.version), base.head, target_bytes=target_bytes))

@@ -25,7 +25,7 @@ from lockstep.declare.derived import Derived
 from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError, TableError
 from lockstep.model.decoding import decode_json
-from lockstep.operations.tables import open_table
+from lockstep.operations.tables import has_table, open_table
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
 from lockstep.storage import find_storage, require_file_system
@@ -559,7 +559,7 @@ def _look(derived: Derived, root: Path) -> _Found | None:
     histories, heads = list[SourceHistory](), list[Head]()
     for source in derived.sources:
         folders = StreamFolders(source.name, root)
-        if not delta_log.has_log(folders.table):
+        if not has_table(folders):
             return None
         base = open_table(folders).base()
         heads.append(base.head)

@@ -17,8 +17,10 @@ from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
 from lockstep.errors import LockstepError
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
+from lockstep.operations.lifecycle import refuse_bounded_run
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
+from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -42,8 +44,10 @@ def run_in_foreground(
         tuning: Intervals, attempts and sizes.
 
     Raises:
-        LockstepError: The error that ended the run.
+        LockstepError: The error that ended the run, or a bounded run was asked for beside a never-ending one.
     """
+    if available_now:
+        refuse_bounded_run(StreamFolders(stream.name, settings.table_root))
     contexts, stopping = list["SparkContext"](), StopSignal()
 
     def spark() -> SparkContext:

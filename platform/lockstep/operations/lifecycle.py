@@ -33,7 +33,7 @@ from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog, commit_claim, commit_closed_hour
 from lockstep.table.head import Desired, Head
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import StreamFolders, require_root
 
 POLL_SECONDS = 0.2
 TAKEOVERS_MAX = 5
@@ -150,6 +150,24 @@ def check_startable(folders: StreamFolders) -> StartCheck:
     )
 
 
+def refuse_bounded_run(folders: StreamFolders) -> None:
+    """Refuse a run that ends by itself beside a live one that does not: it would take over from it, and end.
+
+    Raises:
+        LockstepError: A never-ending run writes; it commits what a bounded one would.
+        StreamHalted: The stream waits for an operator.
+        TableError: The table does not match its head.
+    """
+    found = check_startable(folders)
+    if found.never_ending:
+        name = folders.stream
+        raise LockstepError(
+            f"a never-ending run writes {name} (epoch {found.epoch}): it reads what is available, and a bounded run "
+            "would take over from it and end",
+            next_step=f"lockstep status {name} shows its lag; or end it first: lockstep stop {name}",
+        )
+
+
 def set_running(folders: StreamFolders, found: StartCheck, why: str) -> int:
     """Set the desired state of a stream without a writer to running; gives the epoch that then holds the table.
 
@@ -259,6 +277,7 @@ def reset_new(stream: str, settings: Settings) -> None:
 
     Raises:
         LockstepError: There is a table.
+        TableRootMissing: The table root does not exist: its tables may only be out of reach.
         KafkaError: Kafka does not answer.
     """
     folders = StreamFolders(stream, settings.table_root)
@@ -267,4 +286,5 @@ def reset_new(stream: str, settings: Settings) -> None:
             f"{folders.table} exists: only a stream without a table can be reset",
             next_step=f"lockstep status {stream}; to begin with an empty table, move {folders.table.parent} away first",
         )
+    require_root(folders.root)
     ConsumerGroup(settings.kafka, stream).forget()

@@ -14,13 +14,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from lockstep.errors import LockstepError, TableError
+from lockstep.errors import LockstepError, TableError, name_stream
 from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.shadow import list_shadows
-from lockstep.operations.tables import NoTable
+from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION
-from lockstep.table.layout import DerivedFolders, StreamFolders
+from lockstep.table.layout import DerivedFolders, StreamFolders, require_root
 
 READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
 """Allowed first words of a query; COPY and the like would write files."""
@@ -160,6 +160,7 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
 
     Raises:
         NoTable: The stream has never run.
+        TableRootMissing: The table root does not exist.
         LockstepError: There is no such version.
     """
     tables = _tables(StreamFolders(stream, root), as_of)
@@ -167,7 +168,8 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
         raise NoTable(stream, root)
     at_most = "" if limit is None else f" LIMIT {limit + 1}"
     sql = f'SELECT * FROM "{stream}" ORDER BY "_topic", "_topic_id", "_partition", "_emit_offset", "_row"{at_most}'  # noqa: S608  # a stream's name is checked
-    return _result(tables, sql, limit)
+    with name_stream(stream):
+        return _result(tables, sql, limit)
 
 
 def query_derived(name: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
@@ -178,6 +180,7 @@ def query_derived(name: str, root: Path, as_of: AsOf, *, limit: int | None) -> Q
     """
     folder = DerivedFolders(name, root).table
     if not delta_log.has_log(folder):
+        require_root(root)
         raise LockstepError(f"{name} has no table in {root} yet", next_step=f"lockstep derive {name}")
     at_most = "" if limit is None else f" LIMIT {limit + 1}"
     return _result(_Tables({name: _opened(folder, as_of)}, {}), f'SELECT * FROM "{name}"{at_most}', limit)  # noqa: S608  # a name is checked
@@ -227,7 +230,7 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
 
     Their own old versions are deleted soon: the files of a batch are compacted, the rows stay.
     """
-    if not delta_log.has_log(folders.table):
+    if not has_table(folders):
         return _Tables({}, {})
     output = _opened(folders.table, as_of)
     folder_of = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
@@ -273,7 +276,7 @@ def find_version_at(table: Path, moment: datetime) -> int:
     if after == 0 and versions[:1] == [0]:
         return 0
     if after == 0 or (after < len(versions) and versions[after] != versions[after - 1] + 1):
-        known = _find_time(table, versions[after]) + timedelta(seconds=1)  # as `--at` has no fractions
+        known = _find_time(table, versions[after]) + timedelta(seconds=1)  # it is printed without fractions
         raise LockstepError(
             f"the rows of {table} at {moment:%Y-%m-%d %H:%M:%S} UTC are not known: housekeeping has deleted that part "
             "of its log",

@@ -18,7 +18,7 @@ from lockstep.engine.driver.handover import is_writer_alive, list_epochs, read_h
 from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.operations.inspect.state import find_state_version, read_segments
-from lockstep.operations.tables import NoTable
+from lockstep.operations.tables import NoTable, has_table
 from lockstep.state.changelog import StateDamaged
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables, torn_entry
@@ -103,7 +103,7 @@ def repair_stream(folders: StreamFolders, *, apply: bool) -> Repair:
         NoTable: The stream has never run.
         WriterLives: There is a live writer, and something needs repair.
     """
-    if not delta_log.has_log(folders.table):
+    if not has_table(folders):
         raise NoTable(folders.stream, folders.root)
     if apply:
         _refuse_beside_a_writer(folders)

@@ -21,7 +21,7 @@ from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow, read_positions
 
 
@@ -42,13 +42,26 @@ class NoTable(LockstepError):
         self.root = root
 
 
+def has_table(folders: StreamFolders) -> bool:
+    """Whether the stream has a table; false while it has never run.
+
+    Raises:
+        TableRootMissing: The table root was named in the settings, and does not exist.
+    """
+    if delta_log.has_log(folders.table):
+        return True
+    require_root(folders.root)
+    return False
+
+
 def open_table(folders: StreamFolders) -> OutputLog:
     """The log of a stream's table.
 
     Raises:
         NoTable: The stream has none yet.
+        TableRootMissing: The table root does not exist.
     """
-    if not delta_log.has_log(folders.table):
+    if not has_table(folders):
         raise NoTable(folders.stream, folders.root)
     return OutputLog(folders.table)
 
@@ -186,9 +199,11 @@ class StreamHandle:
 
         Raises:
             NoTable: The stream has none yet.
+            TableRootMissing: The table root does not exist.
             TableError: The table does not match its head.
         """
         if self.head is None:
+            require_root(self.folders.root)
             raise NoTable(self.folders.stream, self.folders.root)
         return self.head
 

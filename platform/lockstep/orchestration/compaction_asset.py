@@ -20,11 +20,11 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
 from lockstep.operations.compact import Compacted, compact, has_large_open_hour, make_run_budget
+from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import make_compaction_key, make_table_key
 from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
-from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
         owners=owners,
     )
     def compaction(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
-        if not delta_log.has_log(folders.table):
-            return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
-        context.log.info("compacting %s", folders.table)
         try:
+            if not has_table(folders):
+                return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
+            context.log.info("compacting %s", folders.table)
             done = _compact(stream, settings, spark)
         except StopTimeout as abandoned:
             raise interrupt_run(context, f"stopped ({abandoned}); committed bins stay") from None

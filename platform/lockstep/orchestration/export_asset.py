@@ -7,10 +7,10 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.operations.export import ExportResult, export_stream
+from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import make_compaction_key, make_export_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings
-from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 KINDS = {"parquet"}
@@ -32,9 +32,9 @@ def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[st
         owners=owners,
     )
     def export(context: AssetExecutionContext) -> MaterializeResult[None]:
-        if not delta_log.has_log(folders.table):
-            return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
+            if not has_table(folders):
+                return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
             done = export_stream(stream, folders, target_bytes=settings.target_file_bytes)
         except LockstepError as error:
             raise report_failure(error) from error

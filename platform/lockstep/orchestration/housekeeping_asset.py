@@ -9,10 +9,10 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.operations.growth import DiskGrowth
 from lockstep.operations.housekeeping import HousekeepingResult, run_housekeeping
+from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import make_housekeeping_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings
-from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 KINDS = {"deltalake"}
@@ -35,9 +35,9 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
         owners=owners,
     )
     def housekeeping(context: AssetExecutionContext) -> MaterializeResult[None]:
-        if not delta_log.has_log(folders.table):
-            return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
         try:
+            if not has_table(folders):
+                return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
             kept_seconds = settings.retention_hours * 3600
             done = run_housekeeping(folders, retention_seconds=kept_seconds, stream=stream)
         except LockstepError as error:

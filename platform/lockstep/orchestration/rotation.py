@@ -14,8 +14,8 @@ from dagster import DagsterRunStatus, RunRequest, RunsFilter, SkipReason
 
 from lockstep.engine.driver.handover import Phase, read_heartbeat
 from lockstep.operations.durations import format_duration
+from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration, name_stream_job
-from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
@@ -41,7 +41,7 @@ def rotate_stream(
         TableError: The table does not match its head.
     """
     folders = StreamFolders(stream.name, settings.table_root)
-    if not delta_log.has_log(folders.table):
+    if not has_table(folders):
         return SkipReason(f"{stream.name} has no table yet")
     head = OutputLog(folders.table).base().head
     last = read_heartbeat(folders.control, head.epoch)

@@ -27,13 +27,13 @@ from lockstep.declare.rules import BUILT_IN, Severity
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
+from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import SWEEP_SECONDS
 from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.orchestration.table_asset import is_ledger_fresh
 from lockstep.settings import Settings
-from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
     @multi_asset_check(name=f"{stream.name}_table_checks", specs=_make_specs(stream), can_subset=True)
     def check(context: AssetCheckExecutionContext, spark: SparkResource) -> Iterator[AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
-        if not delta_log.has_log(folders.table):
-            context.log.info("nothing to check: %s has no table yet", stream.name)
-            return
-        context.log.info("checking %s", folders.table)
         try:
+            if not has_table(folders):
+                context.log.info("nothing to check: %s has no table yet", stream.name)
+                return
+            context.log.info("checking %s", folders.table)
             # Rows that only some rules have seen are read again, so that the others see them.
             checked = _check(context, stream, folders, spark, keep=selected == set(names))
         except LockstepError as error:

@@ -23,7 +23,7 @@ from rich.console import Console
 from lockstep.declare.discovery import find_streams
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.html_page import render_page
+from lockstep.html_page import check_page_path, render_page
 from lockstep.localdev.feed import list_recordings
 from lockstep.localdev.platform import INTERRUPTED, SMALL_STREAMS, LocalPlatform, hold_folder_lock, start_live
 from lockstep.localdev.processes import ignore_interrupts, interrupt_by_signals, stop_all
@@ -244,6 +244,11 @@ def main() -> None:
     repository = wanted.repository.absolute()
     seed = random.SystemRandom().randrange(10_000) if wanted.seed is None else wanted.seed
     path = wanted.report or repository / FOLDER / REPORT
+    if wanted.report is not None:
+        try:
+            check_page_path(path)
+        except OSError as error:
+            parser.error(f"argument --report: {path.absolute()} cannot be written: {error.strerror}")
     SAY.print(f"game day of {wanted.minutes:g} minutes, seed {seed}")
     try:
         result = run_game_day(repository, wanted.minutes, seed)

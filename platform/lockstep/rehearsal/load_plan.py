@@ -317,16 +317,23 @@ class Sustainable(msgspec.Struct, frozen=True):
     sentence: str
 
 
-def find_sustainable(loads: Sequence[tuple[str, Load]], present_per_second: float) -> Sustainable:
+def find_sustainable(loads: Sequence[tuple[str, Load]], present_per_second: float, *, failed: str = "") -> Sustainable:
     """The highest sustainable rate of stages, by their labels, lowest rate first.
 
     Above a rate that was too high stands what the stream committed there: with a backlog it works as fast as it can.
+
+    Args:
+        loads: Label and load of each stage that ended.
+        present_per_second: Messages a second of the real topics.
+        failed: Label of the next stage, which failed; empty without one.
     """
     kept = [load.sent_per_second for _, load in loads if load.is_sustained]
     missed = next(((label, load) for label, load in loads if not load.is_sustained), None)
     if missed is None:
         best = max(kept)
-        sentence = f"{_name_rate(best, present_per_second)} is sustained, the highest rate tried; nothing limits it"
+        end = f"the stage at {failed} failed, so that a limit is not known" if failed else "nothing limits it"
+        tried = "the highest rate proven" if failed else "the highest rate tried"
+        sentence = f"{_name_rate(best, present_per_second)} is sustained, {tried}; {end}"
         return Sustainable(best, is_bound=False, limit=Limit.NONE, sentence=sentence)
     label, load = missed
     limit, lower = find_limit(load), max(kept, default=0.0)

@@ -64,11 +64,6 @@ def list_stage_rows(result: LoadTestResult) -> Iterator[tuple[object, ...]]:
         )
 
 
-def has_folder(path: Path) -> bool:
-    """Whether the folder of a page exists: asked before the test, not after it."""
-    return path.absolute().parent.is_dir()
-
-
 def write_load_report(result: LoadTestResult, path: Path) -> None:
     """Write the page: one file without anything to fetch."""
     path.write_text(render_page(make_page(result)), encoding="utf-8")

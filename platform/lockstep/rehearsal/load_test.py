@@ -157,7 +157,7 @@ class LoadTest:
         """
         stages: list[StageResult] = []
         created: set[str] = set()
-        failure = ""
+        failed = failure = ""
         with hold_test_lock(self.handle), interrupt_by_signals(), self._removing(created):
             for number, plan in enumerate(self.plan.stages, 1):
                 try:
@@ -165,7 +165,7 @@ class LoadTest:
                 except LockstepError as error:
                     if not stages:
                         raise
-                    failure = f"{plan.label}: {error.problem}"
+                    failed, failure = plan.label, f"{plan.label}: {error.problem}"
                     break
                 if not stages[-1].load.is_sustained:
                     break
@@ -173,7 +173,7 @@ class LoadTest:
         return LoadTestResult(
             plan=self.plan,
             stages=tuple(stages),
-            sustainable=find_sustainable(loads, self.plan.present_per_second),
+            sustainable=find_sustainable(loads, self.plan.present_per_second, failed=failed),
             cores=psutil.cpu_count() or 1,
             failure=failure,
         )
@@ -397,11 +397,13 @@ def delete_leftovers(handle: StreamHandle) -> tuple[str, ...]:
 
 
 def delete_folders(handle: StreamHandle) -> None:
-    """Delete the scratch folders of load tests of a stream."""
+    """Delete the scratch folders of load tests of a stream; the folder that all streams share only while it is empty.
+
+    A test of another stream may begin in it at any moment.
+    """
     for root in (handle.settings.table_root, handle.settings.local_root):
         find_storage(root).delete_folder(root / FOLDER / handle.stream.name)
-        if not find_storage(root).list_names(root / FOLDER):
-            find_storage(root).delete_folder(root / FOLDER)
+        find_storage(root).delete_empty_folder(root / FOLDER)
 
 
 @contextmanager

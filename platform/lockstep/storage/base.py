@@ -136,6 +136,9 @@ class Storage(Protocol):
     def delete_folder(self, folder: Path) -> None:
         """Delete a folder with all that is in it; a missing one is no error."""
 
+    def delete_empty_folder(self, folder: Path) -> None:
+        """Delete a folder in which nothing is, in one step; one with content stays, a missing one is no error."""
+
     def move(self, path: Path, target: Path) -> None:
         """Give a file or a folder another name in the same storage, at once; that survives a power loss.
 

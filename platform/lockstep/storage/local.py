@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -127,6 +128,14 @@ class LocalStorage(Storage):
     def delete_folder(self, folder: Path) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
+
+    @override
+    def delete_empty_folder(self, folder: Path) -> None:
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
+                raise
 
     @override
     def move(self, path: Path, target: Path) -> None:

@@ -154,6 +154,10 @@ class ObjectStorage(Storage):
                 obstore.delete(self._store, [each["path"] for each in chunk])
 
     @override
+    def delete_empty_folder(self, folder: Path) -> None:
+        """Nothing: a folder is there while an object is in it."""
+
+    @override
     def move(self, path: Path, target: Path) -> None:
         with _as_os_error(path):
             if self.get_status(path) is None and next(self.walk_files(path), None) is not None:

@@ -1,10 +1,15 @@
-"""Folders of a stream under the table root."""
+"""The table root, and the folders of a stream under it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import msgspec
+
+from lockstep.addresses import is_in_object_store
+from lockstep.errors import TableError
+from lockstep.settings import DEFAULT_TABLE_ROOT
+from lockstep.storage import find_storage
 
 
 class StreamFolders(msgspec.Struct, frozen=True):
@@ -79,3 +84,31 @@ class DerivedFolders(msgspec.Struct, frozen=True):
     def lock(self) -> Path:
         """Locked by the run that writes."""
         return self.root / self.name / "lock"
+
+
+class TableRootMissing(TableError):
+    """The settings name a table root, and there is no such folder: perhaps its disk is not mounted.
+
+    Attributes:
+        root: The table root.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(
+            f"the table root {root} does not exist",
+            next_step=f"mount its disk, or correct table_root; a new installation: mkdir -p {root}",
+        )
+        self.root = root
+
+
+def require_root(root: Path) -> None:
+    """Refuse a missing table root, unless it is the default one, which is made by the first start.
+
+    A prefix of an object store needs no making: its first object makes it.
+
+    Raises:
+        TableRootMissing: It was named in the settings, and does not exist.
+    """
+    is_made = is_in_object_store(root) or root.absolute() == DEFAULT_TABLE_ROOT.absolute()
+    if not is_made and not find_storage(root).exists(root):
+        raise TableRootMissing(root)

@@ -15,6 +15,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 
 from lockstep.errors import KafkaError
+from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.kafka.secrets import with_secrets
 from lockstep.settings import KafkaSettings
 
@@ -27,6 +28,9 @@ SILENCE_SECONDS_MAX = 30.0
 RETRY_SECONDS = 0.25
 _UNKNOWN_TOPIC = 3
 _LEADER_MOVES = {ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION}
+LOG_LEVEL = 6
+"""That of information: some causes are logged at no other."""
+_SILENT = "no answer in time"
 _NEXT_STEP = "lockstep doctor looks at Kafka; then repeat the command"
 
 
@@ -65,7 +69,7 @@ class KafkaTopicLog:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._last_error = ""
+        self._heard = ConnectionLog()
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of the topics that exist now.
@@ -79,7 +83,7 @@ class KafkaTopicLog:
         """Those of the topics that exist."""
         if not wanted:
             return {}
-        admin, timeout = AdminClient(self._configuration()), self._settings.timeout_seconds
+        admin, timeout = self._admin(), self._settings.timeout_seconds
         answers = admin.describe_topics(TopicCollection(wanted), request_timeout=timeout)
         found: dict[str, TopicDescription] = {}
         for name, future in answers.items():
@@ -87,7 +91,8 @@ class KafkaTopicLog:
                 found[name] = future.result()
             except KafkaException as error:
                 if _error(error).code() != _UNKNOWN_TOPIC:
-                    raise self._unread(f"topic {name}", _error(error)) from error
+                    admin.poll(0)  # for the events that say why
+                    raise self._unread(f"topic {name}", _error(error).str()) from error
         return found
 
     def count_partitions(self, topic: str) -> int:
@@ -108,12 +113,13 @@ class KafkaTopicLog:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(topics)]
         if not resources:
             return frozenset()
-        admin, timeout = AdminClient(self._configuration()), self._settings.timeout_seconds
+        admin, timeout = self._admin(), self._settings.timeout_seconds
         try:
             answers = admin.describe_configs(resources, request_timeout=timeout)
             policies = {resource.name: future.result()["cleanup.policy"].value for resource, future in answers.items()}
         except KafkaException as error:
-            raise self._unread("the settings of topics", _error(error)) from error
+            admin.poll(0)  # as above
+            raise self._unread("the settings of topics", _error(error).str()) from error
         return frozenset(name for name, policy in policies.items() if policy != "delete")
 
     def kept(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
@@ -124,9 +130,9 @@ class KafkaTopicLog:
                 first, end = self._read_ends(consumer, TopicPartition(topic, partition))
                 found[topic, partition] = BufferedRange(first, end)
         except KafkaException as error:
-            raise self._unread("offsets", _error(error)) from error
+            raise self._unread("offsets", _error(error).str()) from error
         except TypeError as error:  # the client returns None on a timeout
-            raise self._silent("offsets") from error
+            raise self._unread("offsets", _SILENT) from error
         finally:
             consumer.close()
         return found
@@ -161,10 +167,10 @@ class KafkaTopicLog:
                 if pieces:
                     silent_since = time.monotonic()
                 elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
-                    raise self._silent("messages")
+                    raise self._unread("messages", _SILENT)
                 yield from pieces
         except KafkaException as error:
-            raise self._unread("messages", _error(error)) from error
+            raise self._unread("messages", _error(error).str()) from error
         finally:
             consumer.close()
 
@@ -188,17 +194,19 @@ class KafkaTopicLog:
     def _configuration(self) -> dict[str, Any]:
         settings = self._settings
         reach = {**settings.options, **settings.secrets, "bootstrap.servers": settings.bootstrap_servers}
-        return {**with_secrets(reach), "client.id": "lockstep-verify", "error_cb": self._heard, "log_level": 2}
+        heard: dict[str, Any] = {"error_cb": self._heard, "logger": self._heard, "log_level": LOG_LEVEL}
+        return {**with_secrets(reach), **heard, "client.id": "lockstep-verify"}
 
-    def _heard(self, error: ClientError) -> None:
-        self._last_error = error.str()
+    def _admin(self) -> AdminClient:
+        return AdminClient(self._configuration())
 
-    def _unread(self, what: str, error: ClientError) -> KafkaError:
-        return KafkaError(f"{what} could not be read from Kafka: {error.str()}", next_step=_NEXT_STEP)
-
-    def _silent(self, what: str) -> KafkaError:
-        why = f": {self._last_error}" if self._last_error else ""
-        return KafkaError(f"{what} could not be read from Kafka: no answer in time{why}", next_step=_NEXT_STEP)
+    def _unread(self, what: str, error: str) -> KafkaError:
+        """Names the brokers, and the cause where a connection failed: the client itself only says "timed out"."""
+        cause, brokers = self._heard.cause(), self._settings.bootstrap_servers
+        return KafkaError(
+            f"{what} could not be read from Kafka ({brokers}): {error if cause is None else cause.problem}",
+            next_step=_NEXT_STEP if cause is None else f"{cause.next_step}; then repeat the command",
+        )
 
 
 class _Reading:

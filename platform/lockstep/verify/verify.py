@@ -20,7 +20,7 @@ from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import StreamFolders, require_root
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
@@ -273,6 +273,7 @@ def verify_stream(
     """
     began, violations = time.process_time(), Violations()
     if not delta_log.has_log(folders.table):
+        require_root(folders.root)
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
         stored = read_stored(folders, violations, Path(scratch))  # 1

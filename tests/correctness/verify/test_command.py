@@ -73,8 +73,11 @@ def test_what_cannot_be_read_is_an_error_and_no_violation(written: Platform) -> 
     written.environment["LOCKSTEP_KAFKA__TIMEOUT_SECONDS"] = "1"
     said = written.call("verify", "adding")
     assert said.exit_code == 1, said.output
-    assert "could not be read from Kafka" in said.stderr
-    assert "next:" in said.stderr
+    assert "could not be read from Kafka (127.0.0.1:1): 127.0.0.1:1: Connect to " in said.stderr
+    assert "Connection refused" in said.stderr
+    assert "next: check kafka.bootstrap_servers and that the brokers are up; then repeat the command" in said.stderr
+    asked = written.call("message", "adding", f"{written.feed.family}.values/0@0")
+    assert (asked.exit_code, asked.stderr) == (1, said.stderr)
 
 
 def test_a_stream_that_never_ran_is_said_so(broker: Broker, tmp_path: Path) -> None:

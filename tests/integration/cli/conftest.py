@@ -52,6 +52,7 @@ def platform_in(folder: Path, broker: Broker) -> Platform:
     feed = Feed(broker.bootstrap_servers, family)
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, folder)
     (folder / "assets").mkdir()
+    (folder / "tables").mkdir()
     # A module's name is known for the whole process: each platform has its own.
     source = f'from tests.support.adding_stream import adding\n\nstream = adding(r"{feed.pattern}")\n'
     (folder / "assets" / f"{family}.py").write_text(source)

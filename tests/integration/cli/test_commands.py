@@ -290,6 +290,18 @@ def test_without_a_table_it_is_said_how_to_start(fresh: Platform, name: str) -> 
     assert "next: lockstep start adding (in Dagster) or lockstep run adding (here)" in said.stderr
 
 
+def test_an_error_about_a_file_of_a_stream_names_the_stream_in_its_next_step(fresh: Platform) -> None:
+    fresh.feed.send(fresh.feed.create("values"), session(1))
+    fresh.runs.run()
+    shutil.rmtree(fresh.runs.folders.state)
+    said = fresh.call("state", "adding")
+    assert said.exit_code == 1
+    assert "or: lockstep rebuild adding --plan; no batch runs without" in said.stderr
+    for file in fresh.runs.folders.table.rglob("*.parquet"):
+        file.unlink()
+    assert "next: lockstep repair adding says which files are gone" in fresh.call("query", "adding").stderr
+
+
 @pytest.mark.parametrize("arguments", [["plan"], ["positions", "adding", "--format", "xml"], ["no_such_command"]])
 def test_wrong_arguments_are_exit_code_2(platform: Platform, arguments: list[str]) -> None:
     assert platform.call(*arguments).exit_code == 2
@@ -483,6 +495,9 @@ def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platf
     assert (refused.exit_code, "move" in refused.stderr) == (1, True)
     shutil.rmtree(fresh.folder / "tables")
     assert fresh.call("reset", "adding").exit_code == 2
+    unmounted = fresh.call("reset", "adding", "--new")
+    assert (unmounted.exit_code, "mount its disk" in unmounted.stderr) == (1, True)
+    (fresh.folder / "tables").mkdir()
     said = fresh.call("reset", "adding", "--new", "--json")
     assert msgspec.json.decode(said.stdout, type=recover.Reset) == recover.Reset("adding", begins_anew=True)
     fresh.runs.run()

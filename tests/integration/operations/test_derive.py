@@ -536,6 +536,9 @@ def test_the_status_says_how_far_a_derived_table_is_behind(built: Site) -> None:
     assert (before.freshness_seconds or 0) > (after.freshness_seconds or 0) > 0
     (new,) = read_derived([activity(built.runs.stream, name="unborn")], built.root)
     assert (new.behind_commits, new.last_run, new.next_run) == (None, None, "rebuilds it: it has no table yet")
+    (lost,) = read_derived([built.derived], built.root / "unmounted")
+    assert lost.problem == f"the table root {built.root / 'unmounted'} does not exist"
+    (built.root / "empty").mkdir()
     (waits,) = read_derived([built.derived], built.root / "empty")
     assert (waits.behind_commits, waits.next_run) == (None, "waits for a table")
 

@@ -22,10 +22,11 @@ from lockstep.engine.driver.handover import (
 )
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
-from lockstep.errors import Fenced, KafkaError, StreamHeld
+from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted, suggest_option
 from lockstep.kafka.admin import ClusterAdmin
-from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
+from lockstep.operations.foreground import run_in_foreground
+from lockstep.operations.lifecycle import check_startable, refuse_bounded_run, set_running, stop_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable
 from lockstep.table.commit import OutputLog, Writer, commit_claim
@@ -243,6 +244,37 @@ def test_a_stopped_stream_that_is_wanted_again_is_running_before_its_run_begins(
     assert (found.desired, found.lives) == ("stopped", False)
     set_running(runs.folders, found, "started by a test")
     assert desired(runs) is Desired.RUNNING
+
+
+def test_a_bounded_run_of_the_command_line_leaves_a_never_ending_one_alone(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(1))
+    worked = threading.Event()
+    with living(runs, then(worked)) as ended:
+        assert worked.wait(60)
+        with pytest.raises(LockstepError, match="a never-ending run writes adding") as refused:
+            run_in_foreground(runs.stream, runs.settings, available_now=True, report=lambda _: None)
+        assert "lockstep stop adding" in refused.value.next_step
+        assert not ended.done()
+        stopped = stop_stream(runs.folders, WHY, patience_seconds=30)
+    assert stopped.ended_by == "the writer"
+    refuse_bounded_run(runs.folders)
+
+
+def test_a_bounded_run_is_not_refused_before_the_first_one_or_beside_a_bounded_one(feed: Feed, runs: LocalRuns) -> None:
+    refuse_bounded_run(runs.folders)
+    feed.send(feed.create("values"), session(1))
+    seen = threading.Event()
+
+    def look(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
+            refuse_bounded_run(runs.folders)
+            seen.set()
+            return runner(plan)
+
+        return run
+
+    runs.run(around=look)
+    assert seen.is_set()
 
 
 def test_what_never_ran_cannot_be_stopped_and_says_how_to_start(runs: LocalRuns) -> None:

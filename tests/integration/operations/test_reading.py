@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ from typer.testing import CliRunner
 from lockstep import Ordered, Topics
 from lockstep.cli import inspect
 from lockstep.cli.__main__ import app
-from lockstep.errors import LockstepError
+from lockstep.engine.driver.run import run_stream
+from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect import plan
@@ -31,11 +33,13 @@ from lockstep.operations.inspect.topics import TopicStatus, read_topics
 from lockstep.operations.query import AsOf, WrongQuery, query_derived, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import NoTable, StreamHandle
+from lockstep.state.codec import StateTypeChanged
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
-from lockstep.table.layout import DerivedFolders
+from lockstep.table.layout import DerivedFolders, TableRootMissing
 from tests.support import bad_inputs
 from tests.support.adding_stream import adding
+from tests.support.evolving_streams import Unmigrated, release
 from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
@@ -216,6 +220,23 @@ def test_a_restart_without_the_table_that_kafka_knows_of_would_be_refused(read: 
     elsewhere = runs.settings.model_copy(update={"table_root": tmp_path})
     assert "does not exist" in plan.plan_restart(runs.stream, elsewhere).refused
     assert plan.plan_restart(runs.stream, runs.settings).refused == ""
+
+
+def test_a_start_that_is_refused_for_its_table_makes_no_root_that_would_look_new(read: Read, tmp_path: Path) -> None:
+    _, runs = read
+    elsewhere = runs.settings.model_copy(update={"table_root": tmp_path / "unmounted"})
+    with pytest.raises(TableError, match="does not exist, but stream adding had come to"):
+        run_stream(runs.stream, elsewhere, spark=lambda: pytest.fail("Spark starts"), stop=threading.Event())
+    assert not elsewhere.table_root.exists()
+    with pytest.raises(TableRootMissing):
+        read_status(StreamHandle(runs.stream, elsewhere))
+
+
+def test_a_run_that_cannot_read_the_state_names_its_stream_in_the_next_step(read: Read) -> None:
+    _, runs = read
+    other = release(runs.stream.topics.pattern, Unmigrated())
+    with pytest.raises(StateTypeChanged, match="lockstep reset adding --new"):
+        run_stream(other, runs.settings, spark=lambda: pytest.fail("Spark starts"), stop=threading.Event())
 
 
 def test_a_restart_says_of_each_partition_where_it_begins_and_why(feed: Feed, runs: LocalRuns) -> None:

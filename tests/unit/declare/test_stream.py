@@ -75,7 +75,7 @@ def test_a_part_of_another_type_is_refused(part: str, value: object, expected: s
 def test_a_policy_that_is_none_is_refused() -> None:
     integrity = Strict(evidence=Sequence(), on_violation="halt")  # type: ignore[arg-type]  # wrong on purpose
     assert refusal(integrity=integrity) == (
-        "Stream.integrity.on_violation = 'halt': is not a policy\n  next: for example Halt()"
+        "Strict.on_violation = 'halt': is not of type Policy\n  next: for example Halt()"
     )
 
 

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+import lockstep
 from lockstep import (
     Avro,
+    DecimalType,
     Every,
     Export,
     FileSize,
     Function,
+    FuzzyWindow,
+    InRange,
     Limits,
+    Lookup,
     Objectives,
     Ordered,
     Sequence,
+    Severity,
     Strict,
+    Suspend,
+    TableFields,
     Topics,
 )
 from lockstep.errors import DeclarationError
+from lockstep.model.field_types import check_field_types, find_owner, read_types
 from tests.support.adding_stream import adding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FLAG = "is not of type bool\n  next: True or False, without quotes"
 PREFIX = r"give a prefix: r'sensors\..+'"
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A row of a lookup."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Ordered):
+    """A class of a user, with a field whose annotation is not true."""
+
+    limit: float
+
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a pattern that is no expression": (
@@ -80,13 +106,13 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a text for the effect of growth": (
         lambda: adding("s.+", Ordered(on_growth="restart sessions")),  # type: ignore[arg-type]  # wrong on purpose
         (
-            "Stream.integrity.on_growth = 'restart sessions': is not one of OnGrowth\n"
+            "Ordered.on_growth = 'restart sessions': is not of type OnGrowth\n"
             "  next: OnGrowth.VIOLATION or OnGrowth.RESTART_SESSIONS"
         ),
     ),
     "a text for what becomes of repeats": (
         lambda: adding("s.+", Strict(evidence=Sequence(), repeats="drop")),  # type: ignore[arg-type]  # wrong on purpose
-        "Stream.integrity.repeats = 'drop': is not one of Repeats\n  next: Repeats.VIOLATION or Repeats.DROP",
+        "Strict.repeats = 'drop': is not of type Repeats\n  next: Repeats.VIOLATION or Repeats.DROP",
     ),
     "a pace that burns CPU": (
         lambda: Every(seconds=0.01),
@@ -185,7 +211,71 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Strict(evidence="sequence"),  # type: ignore[arg-type]  # wrong on purpose
         "Strict.evidence = 'sequence': is not evidence\n  next: for example Strict(evidence=Sequence())",
     ),
+    "a yes in words": (
+        lambda: adding("s.+", FuzzyWindow(lateness=timedelta(seconds=5), reorder="yes")),  # type: ignore[arg-type]  # wrong on purpose
+        f"FuzzyWindow.reorder = 'yes': {FLAG}",
+    ),
+    "a no in words": (
+        lambda: adding("s.+", Strict(evidence=Sequence(), buffer_until_snapshot="no")),  # type: ignore[arg-type]  # wrong on purpose
+        f"Strict.buffer_until_snapshot = 'no': {FLAG}",
+    ),
+    "a flag of a policy as a number": (
+        lambda: adding("s.+", Ordered(on_violation=Suspend(accept_loss=1))),  # type: ignore[arg-type]  # wrong on purpose
+        f"Suspend.accept_loss = 1: {FLAG}",
+    ),
+    "a flag of the topics in words": (
+        lambda: replace(adding("s.+"), topics=Topics(pattern="s.+", retire_drained="no")),  # type: ignore[arg-type]  # wrong on purpose
+        f"Topics.retire_drained = 'no': {FLAG}",
+    ),
+    "a flag of a rule in words": (
+        lambda: replace(adding("s.+"), rules=[InRange("value", at_least=0, blocking="no", severity=Severity.CRITICAL)]),  # type: ignore[arg-type]  # wrong on purpose
+        f"InRange.blocking = 'no': {FLAG}",
+    ),
+    "a pace that is a yes": (
+        lambda: replace(adding("s.+"), trigger=Every(seconds=True)),
+        "Every.seconds = True: is not of type float\n  next: a number, without quotes",
+    ),
+    "a number as a folder": (
+        lambda: Export(folder=5),  # type: ignore[arg-type]  # wrong on purpose
+        "Export.folder = 5: is not of type str\n  next: a text in quotes",
+    ),
+    "a schema that is a number": (
+        lambda: replace(adding("s.+"), decoder=Avro(reader_schema=5)),  # type: ignore[arg-type]  # wrong on purpose
+        (
+            "Avro.reader_schema = 5: cannot be parsed: TypeError: a bytes-like object is required, not 'int'\n"
+            "  next: give an Avro schema as JSON text, or leave it out"
+        ),
+    ),
+    "digits in quotes": (
+        lambda: DecimalType("18", 8),  # type: ignore[arg-type]  # wrong on purpose
+        "DecimalType.precision = '18': is not of type int\n  next: a whole number, without quotes",
+    ),
+    "a number of rows that is a yes": (
+        lambda: Lookup("units", "/units", key="number", row=Unit, rows_max=True),
+        "Lookup.rows_max = True: is not of type int\n  next: a whole number, without quotes",
+    ),
+    "a field as a flag": (
+        lambda: TableFields(snapshot=Unit, rows="rows", key="key", emits_unchanged="yes"),  # type: ignore[arg-type]  # wrong on purpose
+        f"TableFields.emits_unchanged = 'yes': {FLAG}",
+    ),
 }
+
+
+PUBLIC = [each for each in map(lockstep.__dict__.get, lockstep.__all__) if isinstance(each, type)]
+
+
+@pytest.mark.parametrize("kind", [each for each in PUBLIC if is_dataclass(each)], ids=lambda kind: kind.__name__)
+def test_the_types_of_all_fields_are_known_where_they_are_checked(kind: type) -> None:
+    """A name that only a type checker imports would end each declaration of the class in a NameError."""
+    assert set(read_types(kind)) == {each.name for each in fields(kind)}
+
+
+def test_fields_that_users_declare_are_theirs() -> None:
+    assert find_owner(Own) is Ordered
+    own = Own(limit="any")  # type: ignore[arg-type]  # wrong on purpose
+    check_field_types(own)
+    with pytest.raises(DeclarationError, match=r"^Own.on_growth = 'no': is not of type OnGrowth"):
+        check_field_types(replace(own, on_growth="no"))  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -57,6 +57,7 @@ from lockstep.table.commit import HourClosed
 from lockstep.table.erasure import ErasureOvertaken
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from lockstep.table.head import Origin
+from lockstep.table.layout import TableRootMissing
 from lockstep.table.rewind import NotRewindable
 from lockstep.table.row_encoder import RowOrigin, RowRejected
 
@@ -134,6 +135,7 @@ EVERY: tuple[LockstepError, ...] = (
     RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),
+    TableRootMissing(Path("/data/tables")),
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
     RetirementRefused("books", "books.eth", "has 2 unread messages", "wait until they are read; nothing was changed"),

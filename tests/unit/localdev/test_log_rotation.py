@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
-from lockstep.localdev.log_rotation import rotate
+from lockstep.localdev import log_rotation
+from lockstep.localdev.log_rotation import LIMIT_BYTES, rotate
+from lockstep.localdev.platform import LocalPlatform, start_live
+from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_a_log_that_has_grown_is_set_aside_and_its_writer_goes_on_at_the_beginning(tmp_path: Path) -> None:
@@ -25,3 +32,30 @@ def test_a_log_that_has_grown_is_set_aside_and_its_writer_goes_on_at_the_beginni
         "code.log.1": 101,
         "web.log": 5,
     }
+
+
+def test_the_process_looks_after_all_its_folders(tmp_path: Path) -> None:
+    """Those of the processes and that of Kafka."""
+    logs = [tmp_path / "logs" / "web.log", tmp_path / "kafka" / "broker.log"]
+    for log in logs:
+        log.parent.mkdir()
+        with log.open("wb") as file:
+            file.truncate(LIMIT_BYTES + 1)
+    command = [sys.executable, log_rotation.__file__, *(str(log.parent) for log in logs)]
+    with subprocess.Popen(command) as process:
+        try:
+            wait_until(lambda: all(log.stat().st_size == 0 for log in logs), "the rotation")
+        finally:
+            process.terminate()
+    assert all(log.with_name(f"{log.name}.1").stat().st_size == LIMIT_BYTES + 1 for log in logs)
+
+
+def test_a_live_platform_rotates_the_log_of_its_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    platform, started = LocalPlatform(tmp_path, tmp_path / ".live"), dict[str, list[str]]()
+    monkeypatch.setattr(LocalPlatform, "start_kafka", lambda _: None)
+    monkeypatch.setattr(LocalPlatform, "start", lambda _, name, command: started.setdefault(name, command))
+    steps = start_live(platform, 1.0)
+    next(steps)
+    next(steps)
+    broker = tmp_path / ".live" / "kafka" / "broker.log"
+    assert str(broker.parent) in started["logs"]

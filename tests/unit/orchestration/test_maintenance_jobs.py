@@ -157,5 +157,6 @@ def test_export_then_housekeeping_write_old_hours_and_drop_those_past_the_retent
 def test_without_a_table_there_is_nothing_to_do(tmp_path: Path, instance: DagsterInstance) -> None:
     run = ProtocolRun(folders_in(tmp_path / "made"))
     run.folders = folders_in(tmp_path / "tables")
+    run.folders.root.mkdir()
     for schedule in SCHEDULES:
         assert "nothing_to_do" in materialize(run, instance, schedule)

@@ -68,6 +68,7 @@ class Rotated:
 @pytest.fixture
 def rotated(tmp_path: Path) -> Iterator[Rotated]:
     (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    (tmp_path / "tables").mkdir()
     with DagsterInstance.from_config(str(tmp_path)) as instance:  # a schedule opens it by its reference
         yield Rotated(tmp_path, instance)
 

@@ -142,6 +142,14 @@ def test_the_highest_rate_tried_is_no_limit() -> None:
     assert found.sentence.startswith("1,010 messages/s (2.0x the present load) is sustained")
 
 
+def test_a_stage_that_failed_leaves_the_limit_open() -> None:
+    found = find_sustainable([("1x", KEPT)], 0.0, failed="10x")
+    assert (found.per_second, found.is_bound, found.limit) == (1_000.0, False, Limit.NONE)
+    assert found.sentence == (
+        "1,000 messages/s is sustained, the highest rate proven; the stage at 10x failed, so that a limit is not known"
+    )
+
+
 def test_above_a_rate_that_was_too_high_stands_what_was_committed_there() -> None:
     fast = msgspec.structs.replace(
         LATE, wanted_per_second=10_000.0, sent_per_second=10_000.0, committed_per_second=4_000.0

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from lockstep.table.ledger import LedgerRow
 
 SENDS = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 folder, go, sent, report = Path(sys.argv[1]), *sys.argv[2:]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it reports what it has sent, as the real one does
+(folder / "ready").touch()
 while not (folder / go).exists():
     time.sleep(0.01)
 (folder / sent).write_text(report)
@@ -114,6 +116,8 @@ def test_a_stream_that_ends_in_the_first_seconds_is_measured_until_then(stage: S
     report = msgspec.json.encode(REPORT).decode()
     command = [sys.executable, "-c", SENDS, str(stage.folder), GO, SENT, report]
     with subprocess.Popen([sys.executable, "-c", ""]) as stream, subprocess.Popen(command) as producer:
+        while not (stage.folder / "ready").exists():
+            time.sleep(0.01)
         measured = stage.measure(stream, producer)
     assert (stream.returncode, measured.sent) == (0, REPORT)
     assert 0 <= measured.usage.cores < 1

@@ -138,6 +138,8 @@ def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypa
         ('local_root = "s3://bucket/x"', "local_root = 's3://bucket/x': is not the path of a folder"),
         ('table_root = ""', "table_root = '': is not the path of a folder"),
         ('local_root = "~/local"', "local_root = '~/local': begins with ~, which only a shell expands"),
+        ("retention_hours = true", "retention_hours = True: is true or false, which no setting is"),
+        ("[kafka]\ntimeout_seconds = true", "kafka.timeout_seconds = True: is true or false, which no setting is"),
         ("[spark]\nmaster = 4", "spark.master = 4: Input should be a valid string"),
         ('[kafka.options]\n"socket.timeout.ms" = 5', "kafka.options.socket.timeout.ms: Input should be a valid string"),
     ],

@@ -21,7 +21,7 @@ from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import SparkRunner, warm_up
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.engine.protocol import JobSpec
-from lockstep.errors import Fenced
+from lockstep.errors import Fenced, name_stream
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client, make_reader_configuration
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -73,7 +73,7 @@ def run_stream(
 ) -> RunOutcome:
     """Run a stream until its trigger ends, or until a stop, a handover or a newer writer ends it.
 
-    The run has its own heartbeat file from here to its end, so that observers see it before it claims.
+    After the look for a lost table the run has its own heartbeat file, so that observers see it before it claims.
 
     1. Read the cluster id; open or create the tables; refuse a lost table and a halted stream.
     2. Start Spark and wait for an executor while the previous writer is looked for; a handover then costs one batch.
@@ -98,11 +98,12 @@ def run_stream(
         TableError: The table does not match its head.
     """
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
-    with run_heartbeat(folders.control, launch.run_id):
-        # 1
-        admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
-        job, group = make_job(stream, settings, folders, launch.tuning), ConsumerGroup(settings.kafka, stream.name)
-        check_table_present(stream, folders, admin, group)
+    # 1
+    admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    group = ConsumerGroup(settings.kafka, stream.name)
+    check_table_present(stream, folders, admin, group)  # before a heartbeat file, which would make a missing root
+    with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id):
+        job = make_job(stream, settings, folders, launch.tuning)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
             startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)

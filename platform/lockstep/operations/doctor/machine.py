@@ -19,6 +19,7 @@ from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok,
 from lockstep.spark.jars import LOCK, check_jars_lock, find_cache_folder, read_lock
 from lockstep.spark.java import find_java, find_java_problem
 from lockstep.state.local_store import MAP_BYTES
+from lockstep.table.layout import TableRootMissing, require_root
 
 PORTS = {3000: "Dagster's web UI"}
 """Ports in use by default. Spark's own UI takes the next free one."""
@@ -89,7 +90,7 @@ def check_table_root(root: Path) -> Iterator[Diagnosis]:
         return
     yield _room(name, folder)  # first: in a full folder nothing else can be tried
     with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
-        yield make_ok(name, f"{root} can be written")
+        yield _exists(name, root)
         yield _exclusive(Path(draft))
         yield _syncs(Path(draft))
         yield _clock(Path(draft))
@@ -111,6 +112,15 @@ def check_local_root(root: Path) -> Iterator[Diagnosis]:
 def check_temporary_folder() -> Iterator[Diagnosis]:
     """Room for the files of a process: `TMPDIR`, or the system's own."""
     yield _room("temporary folder", Path(tempfile.gettempdir()))
+
+
+def _exists(name: str, root: Path) -> Diagnosis:
+    """Whether a table root that could be made is there; the default one is made by the first start."""
+    try:
+        require_root(root)
+    except TableRootMissing as missing:
+        return make_warning(name, missing.problem, missing.next_step)
+    return make_ok(name, f"{root} can be written")
 
 
 def _nearest(folder: Path) -> Path:

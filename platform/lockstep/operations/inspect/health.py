@@ -31,7 +31,7 @@ from lockstep.operations.tables import StreamHandle
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
 from lockstep.table.head import Desired, Head
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow
 
 GROWTH_SECONDS = 3_600.0
@@ -86,6 +86,7 @@ def read_health(handle: StreamHandle) -> Health:
     try:
         if handle.head is not None:
             return read_known_health(handle, handle.head)
+        require_root(handle.folders.root)
         facts = HealthFacts(stream=stream, desired=None)
     except LockstepError as error:
         facts = HealthFacts(stream=stream, desired=None, reason=error.problem, next_step=error.next_step)

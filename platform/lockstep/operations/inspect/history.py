@@ -21,7 +21,7 @@ from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
 from lockstep.table.delta_log import LogEntry
 from lockstep.table.head import Erasure, Head, Retention
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import StreamFolders, require_root
 
 EVENTS = {
     CommitKind.CREATE: "created",
@@ -136,9 +136,11 @@ def read_history(folders: StreamFolders, last: int) -> History:
 
     Raises:
         NoTable: The stream has no table yet.
+        TableRootMissing: The table root does not exist.
     """
     versions = delta_log.list_versions(folders.table)
     if not versions:
+        require_root(folders.root)
         raise NoTable(folders.stream, folders.root)
     found = list(islice(_list_newest_first(folders.table, versions), last + 1))
     begun = _read_suspensions(folders)

@@ -13,7 +13,7 @@ from lockstep.declare.stream import AnyStream, format_source
 from lockstep.errors import LockstepError, TableError
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_table
 from lockstep.operations.tables import StreamHandle, try_read_head
-from lockstep.table.layout import StreamFolders
+from lockstep.table.layout import StreamFolders, require_root
 
 
 class DeclaredStream(msgspec.Struct, frozen=True):
@@ -101,6 +101,8 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
 def _standing(folders: StreamFolders) -> tuple[str, str, int]:
     try:
         head = try_read_head(folders)
+        if head is None:
+            require_root(folders.root)
     except TableError as error:
         return "unreadable", error.problem, 0
     if head is None:

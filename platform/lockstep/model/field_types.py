@@ -1,0 +1,119 @@
+"""Checks the values of a declaration against the types of its fields: Python would take the text "no" for true.
+
+Users need no type checker, so declarations check themselves. Only fields that classes of lockstep declare are checked,
+also in classes that users derive from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from lockstep.errors import DeclarationError
+
+PACKAGE = "lockstep."
+
+
+def check_field_types(part: object) -> None:
+    """Check the fields of a declared value, and of the declared values in them.
+
+    A whole number is a number, and true or false is neither. Types that only a checker can judge pass.
+
+    Raises:
+        DeclarationError: Names class and field, the value, and what would be right.
+    """
+    owner = find_owner(type(part))
+    if owner is None:
+        return
+    for name, kind in read_types(owner).items():
+        value = getattr(part, name)
+        if not _fits(value, kind):
+            problem = f"is not of type {_format(kind)}"
+            raise DeclarationError(f"{type(part).__name__}.{name}", value, problem, _suggest(kind))
+        for inner in _list_parts(value):
+            check_field_types(inner)
+
+
+def find_owner(kind: type) -> type | None:
+    """The nearest declared class of lockstep; None for a class of others."""
+    found = next((base for base in kind.__mro__ if base.__module__.startswith(PACKAGE)), None)
+    return found if found is not None and is_dataclass(found) else None
+
+
+@cache
+def read_types(owner: type) -> Mapping[str, object]:
+    """The types of the fields of a dataclass, by name."""
+    hints = get_type_hints(owner)
+    return {each.name: hints[each.name] for each in fields(owner)}
+
+
+def _list_parts(value: object) -> Collection[object]:
+    """What a field holds: itself, or the values of a collection."""
+    if isinstance(value, Mapping):
+        return list(cast("Mapping[object, object]", value).values())
+    return cast("Sequence[object]", value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _fits(value: object, kind: Any) -> bool:  # a type of any form
+    origin = get_origin(kind)
+    if origin in {Union, UnionType}:
+        return any(_fits(value, each) for each in get_args(kind))
+    if origin is not None:
+        return _fits_generic(value, origin, get_args(kind))
+    if not isinstance(kind, type):  # a type variable, or Any
+        return True
+    if isinstance(value, bool):
+        return kind in {bool, object}
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _fits_generic(value: object, origin: Any, arguments: tuple[Any, ...]) -> bool:
+    if origin is Callable:
+        return callable(value)
+    if not isinstance(value, Sequence if origin is tuple else origin) or isinstance(value, (str, bytes)):
+        return False
+    if isinstance(value, Mapping):
+        held = cast("Mapping[object, object]", value)
+        return all(_fits(key, arguments[0]) and _fits(each, arguments[1]) for key, each in held.items())
+    if isinstance(value, Collection) and issubclass(origin, Collection):
+        return all(_fits(each, arguments[0]) for each in cast("Collection[object]", value))
+    return True
+
+
+def _list_kinds(kind: Any) -> list[Any]:
+    return (
+        [each for each in get_args(kind) if each is not NoneType] if get_origin(kind) in {Union, UnionType} else [kind]
+    )
+
+
+def _format(kind: Any) -> str:
+    shown = [
+        each.__name__ if isinstance(each, type) and not get_args(each) else str(each) for each in _list_kinds(kind)
+    ]
+    return " | ".join(shown).replace("collections.abc.", "").replace("typing.", "")
+
+
+_EXAMPLES: Mapping[object, str] = {
+    bool: "True or False, without quotes",
+    int: "a whole number, without quotes",
+    float: "a number, without quotes",
+    str: "a text in quotes",
+    timedelta: "for example timedelta(minutes=5)",
+}
+
+
+def _suggest(kind: Any) -> str:
+    """What would be right."""
+    first = _list_kinds(kind)[0]
+    if isinstance(first, type) and issubclass(first, Enum):
+        return " or ".join(f"{first.__name__}.{name}" for name in first.__members__)
+    if first in _EXAMPLES:
+        return _EXAMPLES[first]
+    if isinstance(first, type) and (derived := cast("list[type]", type.__subclasses__(first))):
+        return f"for example {min(each.__name__ for each in derived)}()"
+    return f"a value of type {_format(kind)}"
