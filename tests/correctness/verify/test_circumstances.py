@@ -29,7 +29,7 @@ from lockstep.table import ledger
 from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.layout import StreamFolders
 from lockstep.verify import verify as proving
-from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredRanges
+from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredRanges, make_chains
 from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind
 from lockstep.verify.row_spool import BY_BATCH, RowSpool
 from lockstep.verify.verify import verify_stream
@@ -355,15 +355,15 @@ def test_a_proof_beside_an_erasure_finds_no_violation_and_says_why_it_ended(
     for key in ("gone", "stays"):
         feed.send(topic, session(3), key=key)
     runs.run()
-    make, request = proving.make_chains, EraseRequest(session="gone", drop_state=True)
+    request = EraseRequest(session="gone", drop_state=True)
 
     def erase_first(*arguments: Any) -> Any:
-        monkeypatch.setattr(proving, "make_chains", make)
+        monkeypatch.setattr(proving, "make_chains", make_chains)
         erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
         for path in runs.folders.root.rglob("*"):
             os.utime(path, (time.time() - 60, time.time() - 60))
         run_housekeeping(runs.folders, retention_seconds=0)
-        return make(*arguments)
+        return make_chains(*arguments)
 
     monkeypatch.setattr(proving, "make_chains", erase_first)
     with pytest.raises(LockstepError, match="a session was erased while it was verified") as ended:
