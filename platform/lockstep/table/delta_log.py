@@ -384,13 +384,21 @@ def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX
         None where no entry is recent enough.
     """
     versions = list_versions(table)
-    first = bisect_left(versions, since, key=lambda version: find_entry_time(table, version))
+    first = bisect_left(versions, since, key=lambda version: _find_time(table, version))
     first = max(first, len(versions) - entries_max)
     for version in versions[first:]:
         entry = read_entry(table, version)
         if entry is not None and entry.head is not None:
             return entry.head
     return None
+
+
+def _find_time(table: Path, version: int) -> float:
+    """When an entry was written; one that another clean-up has deleted since is older than all others."""
+    try:
+        return find_entry_time(table, version)
+    except FileNotFoundError:
+        return 0.0
 
 
 def find_head_of_batch(table: Path, batch: int) -> Head | None:

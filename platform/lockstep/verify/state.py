@@ -22,6 +22,7 @@ from lockstep.state.changelog import Segment, StateDamaged, StateVersion, read_s
 from lockstep.state.codec import CurrentValue, StateMigrator, StateNotOfItsType, StateSchema
 from lockstep.state.timers import AGENDA, CLOCK, HELD, BufferedMessage
 from lockstep.state.values import ROWS, MapStateStore, is_session, read_versions, split_type_tag
+from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
 from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NEVER, Held
@@ -187,6 +188,26 @@ def _content(source: object) -> tuple[object, ...]:
 SHOWN_CHARACTERS = 200
 
 
+class RewindFloor:
+    """The rewind floor of a stream, which housekeeping raises while a proof reads: states before it may be gone.
+
+    Attributes:
+        batch: As last read.
+    """
+
+    def __init__(self, table: Path, head: Head) -> None:
+        self._table, self.batch = table, head.rewind_floor
+
+    def refresh(self) -> int:
+        """Read it again; it never falls."""
+        self.batch = max(self.batch, OutputLog(self._table).base().head.rewind_floor)
+        return self.batch
+
+    def is_above(self, batch: int) -> bool:
+        """Whether the state of a batch may have been deleted by now; reads it again before it says no."""
+        return batch < self.batch or batch < self.refresh()
+
+
 class StoredState:
     """The stored state of one partition, as of the last ledger row that was followed.
 
@@ -197,9 +218,11 @@ class StoredState:
         unreadable: A segment could not be read: nothing more can be proven of the partition's state.
     """
 
-    def __init__(self, folder: Path, declared: Declared, violations: Violations, head: Head) -> None:
+    def __init__(
+        self, folder: Path, declared: Declared, violations: Violations, head: Head, floor: RewindFloor
+    ) -> None:
         self._folder, self._schema, self._violations = folder, declared.state, violations
-        self._head, self.cleaned, self.left = head, 0, 0
+        self._promotion, self._floor, self.cleaned, self.left = head.promotion, floor, 0, 0
         self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
         self._system = StoredSystemEntries()
@@ -290,7 +313,7 @@ class StoredState:
 
     def _may_be_absent(self, batch: int) -> bool:
         """Whether no state of a batch is expected; counts it by its reason."""
-        promotion, cleaned = self._head.promotion, batch < self._head.rewind_floor
+        promotion, cleaned = self._promotion, self._floor.is_above(batch)
         left = not cleaned and promotion is not None and promotion.first < batch < promotion.batch
         self.cleaned += cleaned
         self.left += left

@@ -19,6 +19,7 @@ from lockstep.declare.stream import format_integrity
 from lockstep.errors import LockstepError, StateError
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
@@ -54,7 +55,7 @@ from lockstep.verify.report import (
 )
 from lockstep.verify.rows import RowComparison, RowCursor, TableRows
 from lockstep.verify.side_tables import IN_LATE, ExpectedSideRows, SideTableCheck
-from lockstep.verify.state import StoredState
+from lockstep.verify.state import RewindFloor, StoredState
 
 
 class PartitionWork(msgspec.Struct):
@@ -69,6 +70,7 @@ class PartitionWork(msgspec.Struct):
         table_rows: Rows of the table.
         states: Session states compared.
         cleaned: Ledger rows before the rewind floor whose state was deleted since.
+        floor: The rewind floor at the end.
         left: Ledger rows of a promotion whose state stayed with the shadow.
         kept: Quarantine rows compared.
         ranges: Ledger rows.
@@ -84,6 +86,7 @@ class PartitionWork(msgspec.Struct):
     table_rows: int = 0
     states: int = 0
     cleaned: int = 0
+    floor: int = 0
     left: int = 0
     kept: int = 0
     ranges: int = 0
@@ -144,7 +147,7 @@ def make_summary(
 def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
     """Why the states of some ledger rows were not compared; their sessions were, with a later one."""
     if work.cleaned:
-        before = f"before the rewind floor, batch {head.rewind_floor},"
+        before = f"before the rewind floor, batch {work.floor},"
         yield f"states of {work.cleaned} ledger rows {before} were deleted since"
     if work.left and head.promotion is not None:
         batches = f"batches {head.promotion.first + 1} to {head.promotion.batch - 1}"
@@ -269,12 +272,36 @@ def verify_stream(
         registry: The installation's schema registry, where the decoder needs one.
 
     Raises:
-        LockstepError: Something could not be read: nothing is proven, and nothing is violated.
+        LockstepError: Something could not be read, or a session was erased meanwhile: nothing is proven, and nothing
+            is violated.
     """
-    began, violations = time.process_time(), Violations()
     if not delta_log.has_log(folders.table):
         require_root(folders.root)
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
+    before = OutputLog(folders.table).base().head
+    try:
+        report = _prove_stream(stream, folders, kafka, registry)
+    except (LockstepError, FileNotFoundError):
+        _refuse_erased(folders, before)
+        raise
+    if report.status is not InvariantStatus.VIOLATED:
+        return report
+    _refuse_erased(folders, before)
+    return msgspec.structs.replace(report, next_step=describe_code(stream, before) + report.next_step)
+
+
+def _refuse_erased(folders: StreamFolders, before: Head) -> None:
+    """Take no file for missing that an erasure has replaced: unlike all others, it deletes what a reader may need."""
+    now = OutputLog(folders.table).base().head.erasure
+    if now is not None and (before.erasure is None or before.erasure.batch != now.batch):
+        problem = f"stream {folders.stream}: a session was erased while it was verified (batch {now.batch})"
+        raise LockstepError(problem, next_step=f"lockstep verify {folders.stream} again; nothing is violated by it")
+
+
+def _prove_stream(
+    stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None
+) -> VerifyReport:
+    began, violations = time.process_time(), Violations()
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
         stored = read_stored(folders, violations, Path(scratch))  # 1
         check_origin(folders, stored, violations)
@@ -285,10 +312,7 @@ def verify_stream(
         with _without_collector():
             proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
-    report = make_summary(stream.name, stored, work, violations, time.process_time() - began)
-    if report.status is not InvariantStatus.VIOLATED:
-        return report
-    return msgspec.structs.replace(report, next_step=describe_code(stream, stored.head) + report.next_step)
+    return make_summary(stream.name, stored, work, violations, time.process_time() - began)
 
 
 def describe_code(stream: AnyStream, head: Head) -> str:
@@ -341,6 +365,7 @@ class _Proving:
         self._compacted: frozenset[str] = frozenset()
         self._lookups = LookupVersions(stream.lookups, folders.root)
         self._table_id = stored.head.table_id
+        self._floor = RewindFloor(folders.table, stored.head)
         self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
         begun = FIRST_BATCH if self._origin is not None else 0
         self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
@@ -364,7 +389,9 @@ class _Proving:
                 self._not_again(chain, f"the topic is {gone}: order and counts only")
         for at in range(0, len(alive), TOGETHER_MAX):
             group = alive[at : at + TOGETHER_MAX]
+            self._floor.refresh()
             self._prove_group([(c, kept[c.place.topic, c.place.partition]) for c in group], kafka)
+        self.work.floor = self._floor.batch
 
     def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
         proofs = list(self._opened(group))
@@ -401,7 +428,7 @@ class _Proving:
             if gone:
                 self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {gone}")
             first = find_first_with_state(
-                chain.ranges, max(provable, reproducible), self._head.rewind_floor, inherited_up_to=self._inherited
+                chain.ranges, max(provable, reproducible), self._floor.batch, inherited_up_to=self._inherited
             )
             self._check_start(chain, kept)
             if self._rules is None:
@@ -422,7 +449,7 @@ class _Proving:
         if any(each.integrity not in {"", self._class} for each in self._head.policies):
             parts.stored.other = OtherClass(self._integrity, suspends=lambda: parts.folding.suspends)
         if first > 0:
-            before = chain.ranges[first - 1]
+            before, floor = chain.ranges[first - 1], self._floor.batch
             try:
                 parts.stored.begin(before, parts.folding)
             except NotReproducible as other:
@@ -431,9 +458,10 @@ class _Proving:
                 return None
             except StateError as error:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
-                self._violations.add(
-                    ViolationKind.STATE_DAMAGED, chain.place, before.until, "a stored state", error.problem
-                )
+                if self._floor.refresh() == floor:  # else it may be deleted: the state in force there is another one
+                    self._violations.add(
+                        ViolationKind.STATE_DAMAGED, chain.place, before.until, "a stored state", error.problem
+                    )
                 self.work.blocked.append(reason)
                 self._not_again(chain, "not provable: the state to begin with cannot be read")
                 return None
@@ -465,7 +493,7 @@ class _Proving:
             erased=erased,
             lookups=RangeLookups(self._lookups),
             is_compacted=chain.place.topic in self._compacted,
-            stored=StoredState(self._folders.state, self._declared, self._violations, self._head),
+            stored=StoredState(self._folders.state, self._declared, self._violations, self._head, self._floor),
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:

@@ -16,16 +16,20 @@ import pytest
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
 from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
 from lockstep.compaction.run import compact_stream
+from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum, Evidence
 from lockstep.operations import retain
+from lockstep.operations.erase import EraseContext, EraseRequest, erase_session
 from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger
+from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredRanges
+from lockstep.verify import verify as proving
+from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredRanges, make_chains
 from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind
 from lockstep.verify.row_spool import BY_BATCH, RowSpool
 from lockstep.verify.verify import verify_stream
@@ -305,6 +309,67 @@ def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) 
     after = proof(runs)
     assert len(Forged(runs.folders.table.parent).files("table")) == 1
     assert (after.status, after.counts, after.violations) == (InvariantStatus.PROVEN, before.counts, ())
+
+
+def test_states_that_housekeeping_deletes_while_a_proof_reads_are_no_violation(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a proof from the first offset on, once from a stored state, which is gone when it begins there."""
+    topic = feed.create("values")
+    for message in session(9):
+        feed.send(topic, [message])
+        runs.run()
+
+    def clean_up_late(moment: str) -> VerifyReport:
+        act, output = getattr(proving, moment), open_table(runs.folders)
+
+        def after(*arguments: Any, **named: Any) -> Any:
+            monkeypatch.setattr(proving, moment, act)
+            found = act(*arguments, **named)
+            before = set(runs.folders.state.iterdir())
+            run_housekeeping(runs.folders, retention_seconds=0)
+            assert before > set(runs.folders.state.iterdir()), "no state was deleted: the test proves nothing"
+            return found
+
+        head = output.base().head
+        output.commit(raise_rewind_floor(head.generation, head.batch - 3))
+        monkeypatch.setattr(proving, moment, after)
+        return proof(runs)
+
+    found = clean_up_late("make_chains")
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    assert any("before the rewind floor, batch 10, were deleted since" in note for note in found.notes)
+    for number in range(11, 16):
+        feed.send(topic, [update(number, a=1)])
+        runs.run()
+    feed.expire(topic, 11)
+    found = clean_up_late("find_first_with_state")
+    assert (found.status, found.violations) == (InvariantStatus.NOT_PROVEN, ())
+    assert any("no state to begin with" in note for note in found.notes)
+
+
+def test_a_proof_beside_an_erasure_finds_no_violation_and_says_why_it_ended(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = feed.create("values")
+    for key in ("gone", "stays"):
+        feed.send(topic, session(3), key=key)
+    runs.run()
+    request = EraseRequest(session="gone", drop_state=True)
+
+    def erase_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(proving, "make_chains", make_chains)
+        erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
+        for path in runs.folders.root.rglob("*"):
+            os.utime(path, (time.time() - 60, time.time() - 60))
+        run_housekeeping(runs.folders, retention_seconds=0)
+        return make_chains(*arguments)
+
+    monkeypatch.setattr(proving, "make_chains", erase_first)
+    with pytest.raises(LockstepError, match="a session was erased while it was verified") as ended:
+        proof(runs)
+    assert ended.value.next_step.startswith("lockstep verify adding again")
+    assert proof(runs).violations == ()
 
 
 def test_states_that_housekeeping_deleted_are_no_violation_and_those_that_it_kept_are_compared(

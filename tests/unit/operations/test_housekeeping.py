@@ -251,6 +251,23 @@ def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
     assert files_of(failed.value.result)["log of table"] > 0
 
 
+def test_entries_that_another_clean_up_deletes_meanwhile_are_no_obstacle(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, floors = delta_log.list_versions, list[int]()
+
+    def list_before(table: Path) -> list[int]:
+        found = listed(table)
+        if not floors:
+            floors.append(0)
+            floors[0] = keep(run).rewind_floor
+            assert delta_log.list_versions(table)[0] > found[len(found) // 2], "nothing deleted that is looked at"
+        return found
+
+    monkeypatch.setattr(delta_log, "list_versions", list_before)
+    assert keep(run).rewind_floor == floors[0] == FLOOR
+
+
 def test_a_silent_stream_keeps_the_entry_that_its_head_stands_in(run: ProtocolRun) -> None:
     set_age(set(every_file(run.folders)), 400 * DAY)
     keep(run)
