@@ -9,23 +9,9 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
 
 import jinja2
 import msgspec
-
-
-def check_page_path(path: Path) -> None:
-    """Check that a page can be written there, before hours of what it shows: by opening the file.
-
-    Raises:
-        OSError: It cannot, and why.
-    """
-    existed = path.exists()
-    with path.open("ab"):
-        pass
-    if not existed:
-        path.unlink()
 
 
 class Fact(msgspec.Struct, frozen=True):

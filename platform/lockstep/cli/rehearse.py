@@ -62,16 +62,10 @@ def loadtest(  # noqa: PLR0913  # an option a decision
     The stream's table, topics and consumer group are not touched; what is created is deleted at the end, also after
     Ctrl-C. Exit code 1 where a rate was not sustained.
     """
-    from lockstep.html_page import check_page_path
     from lockstep.rehearsal.load_report import write_load_report
     from lockstep.rehearsal.load_test import delete_leftovers, hold_test_lock, prepare_load_test
 
-    if report is not None:
-        try:
-            check_page_path(report)
-        except OSError as error:
-            problem = f"{report.absolute()} cannot be written: {error.strerror}"
-            raise typer.BadParameter(problem, param_hint="--report") from None
+    _check_report(report)
     declared = list_all_streams()
     handle = open_handle(stream)
     if clean:
@@ -91,6 +85,19 @@ def loadtest(  # noqa: PLR0913  # an option a decision
         print_note(f"report: {report}")
     if found.failure or not all(stage.load.is_sustained for stage in found.stages):
         raise typer.Exit(FAILED)
+
+
+def _check_report(report: Path | None) -> None:
+    """Refuse a page that could not be written after the test."""
+    from lockstep.rehearsal.load_report import check_page_path
+
+    if report is None:
+        return
+    try:
+        check_page_path(report)
+    except OSError as error:
+        problem = f"{report.absolute()} cannot be written: {error.strerror}"
+        raise typer.BadParameter(problem, param_hint="--report") from None
 
 
 def _cleaned(found: CleanedUp) -> RenderableType:

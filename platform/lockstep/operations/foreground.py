@@ -44,7 +44,7 @@ def run_in_foreground(
         tuning: Intervals, attempts and sizes.
 
     Raises:
-        LockstepError: The error that ended the run, or a bounded run was asked for beside a never-ending one.
+        LockstepError: The error that ended the run, or a bounded run was requested while a never-ending one writes.
     """
     if available_now:
         refuse_bounded_run(StreamFolders(stream.name, settings.table_root))
@@ -66,13 +66,11 @@ def run_in_foreground(
             launch=Launch(adopts_topics=True, tuning=tuning),
         )
 
-    def abandon() -> None:
-        for context in contexts:
-            context.cancelAllJobs()
-
     try:
         patience = stream.limits.stop_timeout_seconds
-        return run_off_main_thread(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
+        return run_off_main_thread(
+            work, stopping, patience_seconds=patience, tick=lambda: None, abandon=lambda: _cancel(contexts)
+        )
     except Exception as error:  # the outermost edge: errors of a JVM that ends together with this process are none
         if not _is_of_the_stop(error, stopping):
             raise
@@ -85,6 +83,11 @@ def run_in_foreground(
 def _is_of_the_stop(error: Exception, stopping: StopSignal) -> bool:
     """Whether an error is a side effect of a requested stop: a signal to the group also ends Spark's JVM."""
     return isinstance(error, StopTimeout) or (stopping.wanted.is_set() and not isinstance(error, LockstepError))
+
+
+def _cancel(contexts: list[SparkContext]) -> None:
+    for context in contexts:
+        context.cancelAllJobs()
 
 
 def _end(contexts: list[SparkContext]) -> None:

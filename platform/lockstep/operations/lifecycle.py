@@ -151,7 +151,7 @@ def check_startable(folders: StreamFolders) -> StartCheck:
 
 
 def refuse_bounded_run(folders: StreamFolders) -> None:
-    """Refuse a run that ends by itself beside a live one that does not: it would take over from it, and end.
+    """Refuse a bounded run while a never-ending one writes: it would take over, and end.
 
     Raises:
         LockstepError: A never-ending run writes; it commits what a bounded one would.

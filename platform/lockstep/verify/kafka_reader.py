@@ -41,6 +41,13 @@ class BufferedRange(msgspec.Struct, frozen=True):
     end: int
 
 
+class FoundTopic(msgspec.Struct, frozen=True):
+    """A topic in Kafka: its id, and the number of its partitions."""
+
+    topic_id: str
+    partitions: int
+
+
 class WantedRange(msgspec.Struct, frozen=True):
     """Offsets [start, until) to read again."""
 
@@ -71,13 +78,14 @@ class KafkaTopicLog:
         self._settings = settings
         self._heard = ConnectionLog()
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's ids of the topics that exist now.
+    def find_topics(self, topics: Iterable[str]) -> dict[str, FoundTopic]:
+        """Those of some topics that exist now.
 
         Raises:
             KafkaError: Kafka does not answer; that never means "no topics".
         """
-        return {name: str(found.topic_id) for name, found in self._describe(sorted(topics)).items()}
+        found = self._describe(sorted(topics))
+        return {name: FoundTopic(str(each.topic_id), len(each.partitions)) for name, each in found.items()}
 
     def _describe(self, wanted: list[str]) -> dict[str, TopicDescription]:
         """Those of the topics that exist."""

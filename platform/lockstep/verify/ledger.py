@@ -120,6 +120,9 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     before_snapshot: int = 0
     erased: list[ErasedRange] = []
     lookups: list[ReadVersion] = []
+    first_event_time: datetime | None = None
+    last_event_time: datetime | None = None
+    newest_timestamp: datetime | None = None
 
     @property
     def place(self) -> ViolationPlace:
@@ -179,6 +182,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def to_microseconds(at: datetime | None) -> int | None:
     """A time in microseconds since 1970 (UTC)."""
     return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def to_stored_time(microseconds: int | None) -> datetime | None:
+    """A time as the ledger has it: None also where it is outside of the calendar."""
+    try:
+        return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None
 
 
 BLOCK_ROWS, BLOCKS_KEPT = 128, 3

@@ -12,7 +12,7 @@ from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, GateAnswer, GateRules
 from lockstep.verify.gates.classes import RulesInForce
 from lockstep.verify.kafka_reader import find_offset
-from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange
+from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange, to_stored_time
 from lockstep.verify.lookups import NO_LOOKUPS, NotReproducible, RangeLookups
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
@@ -65,6 +65,7 @@ class PartitionProof:
         self._range_gaps: list[tuple[int, int]] = []
         self._claimed: dict[int, str] = {}
         self._suspend_at: list[int] = []
+        self._timestamp_ms = 0
         self._taken_over = frozenset(parts.folding.waiting.held)
         self.totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self.lost = 0
@@ -172,6 +173,7 @@ class PartitionProof:
         else:
             while self._suspend_at and self._suspend_at[0] <= offset:
                 self._suspend_before(self._suspend_at.pop(0))
+            self._timestamp_ms = message.timestamp()[1]
             self._parts.folding.take(message, offset)
         self._close_reached()
 
@@ -203,6 +205,7 @@ class PartitionProof:
     def _begin(self) -> None:
         """Apply the suspensions with which a range begins: the driver's, and those of gaps inside."""
         row, folding = self._ranges[self._next], self._parts.folding
+        self._timestamp_ms = 0
         rules = self._use_rules(row)
         self._parts.lookups.begin(row, self._before if self._next else None)
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
@@ -303,6 +306,15 @@ class PartitionProof:
         if due.is_timed and row.watermark_us != at_us:
             expected = f"watermark {at_us} after batch {row.batch}"
             self._add(ViolationKind.WATERMARK_DIFFERS, row.until, expected, row.watermark_us)
+        low, high = self._parts.aside.take_times()
+        times = {"first_event_time": to_stored_time(low), "last_event_time": to_stored_time(high)}
+        newest = to_stored_time(self._timestamp_ms * 1_000)
+        if self._timestamp_ms and newest is not None:  # a range without one repeats what an earlier one had
+            times["newest_timestamp"] = newest
+        for name, at in times.items():
+            if getattr(row, name) != at:
+                expected = f"{name} {at} in batch {row.batch}"
+                self._add(ViolationKind.TIME_DIFFERS, row.start, expected, getattr(row, name))
 
     def _compare_holes(self, row: LedgerRange) -> None:
         if row.is_loss:

@@ -34,6 +34,7 @@ class ViolationKind(Enum):
     RANGE_GAP = "offsets skipped between batches"
     RANGE_OVERLAP = "offsets read by two batches"
     NEVER_READ = "messages never read"
+    PARTITION_UNKNOWN = "partition that the topic does not have"
     HOLE_UNEXPLAINED = "hole not in the ledger"
     HOLE_FALSE = "hole where there is a message"
     HOLE_CAUSE = "wrong cause of a hole"
@@ -56,6 +57,7 @@ class ViolationKind(Enum):
     STATE_DIFFERS = "stored state is not the fold"
     STATE_DAMAGED = "stored state unreadable"
     COUNT_DIFFERS = "wrong count in the ledger"
+    TIME_DIFFERS = "wrong time in the ledger"
     WATERMARK_DIFFERS = "wrong watermark in the ledger"
     SUSPENSION_DIFFERS = "wrong suspension in the ledger"
     PAST_VIOLATION = "read past a violation"
@@ -79,7 +81,7 @@ _INVARIANTS = {
     **dict.fromkeys((_K.ROW_ORDER, _K.ROW_DOUBLED, _K.SESSION_IN_TWO_PARTITIONS), Invariant.ORDER),
     **dict.fromkeys((_K.ROW_MISSING, _K.ROW_EXTRA, _K.ROW_CHANGED), Invariant.FOLD),
     **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS, _K.ORIGIN_DIFFERS), Invariant.FOLD),
-    **dict.fromkeys((_K.WATERMARK_DIFFERS, _K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
+    **dict.fromkeys((_K.TIME_DIFFERS, _K.WATERMARK_DIFFERS, _K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
     **dict.fromkeys((_K.SIDE_FILE_MISSING, _K.SIDE_FILE_FOREIGN, _K.SIDE_FILE_CHANGED), Invariant.SIDE_TABLES),
     **dict.fromkeys((_K.LEDGER_ROW_DOUBLED, _K.LEDGER_ROW_FOREIGN, _K.DATA_FILE_DAMAGED), Invariant.SIDE_TABLES),
 }

@@ -103,12 +103,14 @@ class ReplaySessions:
         self.touched.add(envelope.session)
         self._aside.expect_in_no_side_table(record.offset, with_rows=bool(rows))
         self._aside.counts["with_rows" if rows else "accepted_without_row"] += 1
+        self._aside.note_time(envelope.event_time_us)
         self.emit(Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us), at, rows)
 
     def emit(self, source: Source, at: int, rows: list[msgspec.Struct]) -> None:
         """Add rows that the table must hold."""
         if not rows:
             return
+        self._aside.note_time(source.event_time_us)
         offset, number = self.last_row
         first = number if offset == at else 0
         self.last_row = (at, first + len(rows))

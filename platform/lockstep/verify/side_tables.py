@@ -205,6 +205,7 @@ class Marked(NamedTuple):
     counts: Counter[str]
     compared: tuple[int, int]
     violations: tuple[int, Counter[ViolationKind]]
+    times_us: tuple[int, int] | None
 
 
 class SideTableCheck:
@@ -221,6 +222,7 @@ class SideTableCheck:
         self.kept, self.late, self._violations = kept, late, violations
         self.counts: Counter[str] = Counter()
         self.given_up = 0
+        self._times_us: tuple[int, int] | None = None
 
     def keep(self, record: Record, cause: str, session: str | None) -> None:
         """Expect a message in quarantine."""
@@ -247,7 +249,7 @@ class SideTableCheck:
     def savepoint(self) -> Marked:
         """A marker of all counts and violations."""
         compared = self.kept.compared, self.late.compared
-        return Marked(self.counts.copy(), compared, self._violations.savepoint())
+        return Marked(self.counts.copy(), compared, self._violations.savepoint(), self._times_us)
 
     def rollback(self, marked: Marked) -> None:
         """Restore counts and violations to a marker."""
@@ -255,6 +257,19 @@ class SideTableCheck:
         self.counts.update(marked.counts)
         self.kept.compared, self.late.compared = marked.compared
         self._violations.rollback(marked.violations)
+        self._times_us = marked.times_us
+
+    def note_time(self, at_us: int | None) -> None:
+        """Note the event time of what was applied, if it has one."""
+        if at_us is not None:
+            low, high = self._times_us or (at_us, at_us)
+            self._times_us = (min(low, at_us), max(high, at_us))
+
+    def take_times(self) -> tuple[int | None, int | None]:
+        """Lowest and highest event time of what was applied since the last call; None without any."""
+        low, high = self._times_us or (None, None)
+        self._times_us = None
+        return low, high
 
     def judge(self, answer: GateAnswer, offset: int, cause: str) -> GateAnswer:
         """The class's answer to a message that cannot be applied.

@@ -379,12 +379,14 @@ class _Proving:
     def prove(self, found: Mapping[Key, LedgerChain], kafka: KafkaTopicLog) -> None:
         """Prove each partition as far as possible."""
         self._unclaimed(found)
-        ids = kafka.topic_ids({chain.place.topic for chain in found.values()})
+        topics = kafka.find_topics({chain.place.topic for chain in found.values()})
+        ids = {name: topic.topic_id for name, topic in topics.items()}
         alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
+        alive = [chain for chain in alive if self._has_partition(chain, topics[chain.place.topic].partitions)]
         self._compacted = kafka.find_compacted({chain.place.topic for chain in alive})
         kept = kafka.kept((chain.place.topic, chain.place.partition) for chain in alive)
         for chain in found.values():
-            if chain not in alive:
+            if ids.get(chain.place.topic) != chain.place.topic_id:
                 gone = "re-created" if chain.place.topic in ids else "gone"
                 self._not_again(chain, f"the topic is {gone}: order and counts only")
         for at in range(0, len(alive), TOGETHER_MAX):
@@ -392,6 +394,15 @@ class _Proving:
             self._floor.refresh()
             self._prove_group([(c, kept[c.place.topic, c.place.partition]) for c in group], kafka)
         self.work.floor = self._floor.batch
+
+    def _has_partition(self, chain: LedgerChain, partitions: int) -> bool:
+        """Whether the topic has the partition; Kafka never takes one away, so otherwise the ledger is damaged."""
+        if 0 <= chain.place.partition < partitions:
+            return True
+        expected, found = f"partitions 0 to {partitions - 1}", f"{len(chain.ranges)} rows of the ledger"
+        self._violations.add(ViolationKind.PARTITION_UNKNOWN, chain.place, chain.start, expected, found)
+        self._not_again(chain, "the topic has no such partition: order and counts only")
+        return False
 
     def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
         proofs = list(self._opened(group))

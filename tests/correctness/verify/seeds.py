@@ -296,6 +296,23 @@ def wrong_count(forged: Forged, rng: random.Random) -> Found:
     return one_of(Kind.COUNT_DIFFERS)
 
 
+def wrong_partition(forged: Forged, rng: random.Random) -> Found:
+    """One that no topic has."""
+    file, at, _ = rng.choice(forged.all_rows("ledger"))
+    forged.change("ledger", file, at, partition=rng.choice((-1, 64, 2**31 - 1)))
+    return one_of(Kind.PARTITION_UNKNOWN)
+
+
+def wrong_time(forged: Forged, rng: random.Random) -> Found:
+    name = rng.choice(("newest_timestamp", "first_event_time", "last_event_time"))
+    fits = lambda row: bool(row["messages"] and row[name] is not None)  # noqa: E731  # of a name chosen above
+    if (place := pick(forged, "ledger", rng, fits)) is None:
+        return None
+    file, at, row = place
+    forged.change("ledger", file, at, **{name: row[name] + timedelta(milliseconds=rng.choice((-1, 1, 10**6)))})
+    return one_of(Kind.TIME_DIFFERS)
+
+
 def wrong_suspension(forged: Forged, rng: random.Random) -> Found:
     place = pick(forged, "ledger", rng, lambda row: bool(row["until"] > row["start"] + 2))
     if place is None:
@@ -623,7 +640,7 @@ SEEDS: tuple[Callable[[Forged, random.Random], Found], ...] = (
     *(column_lost, column_too_much, column_of_another_type, wrong_hour),
     *(stale_state, state_of_another_partition, state_bytes_changed, state_forgotten),
     *(side_file_missing, side_file_foreign, ledger_row_extra, ledger_row_missing),
-    *(ledger_row_of_another_batch, wrong_count, wrong_suspension, start_moved),
+    *(ledger_row_of_another_batch, wrong_count, wrong_time, wrong_partition, wrong_suspension, start_moved),
     *(ranges_overlap, end_moved, hole_hidden, hole_resized, hole_of_another_cause),
     *(quarantine_row_missing, quarantine_row_twice, quarantine_row_changed),
     *(in_quarantine_and_in_rows, hole_said_to_be_expired),
