@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 ALIKE_MIN: Final = 0.85
-"""Similarity from which on a variable is proposed for a mistyped one; a lower one proposes what nobody meant."""
+"""Similarity from which on a variable is proposed for a mistyped one; below it, hints are mostly wrong."""
 _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
 
 
