@@ -25,7 +25,7 @@ from sensors.topics import topics_sensor
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 DERIVED: tuple[Derived, ...] = ()
 SCHEDULES = (compaction_schedules, housekeeping_schedules, checks_schedules, export_schedules, rotation_schedules)
-OWNERS = ("team:data-platform",)
+OWNERS = ("team:data-platform",)  # of all assets in Dagster: e-mail addresses, or team:NAME
 
 settings = load_settings()
 streaming_jobs = [streaming_job(stream) for stream in STREAMS]

@@ -7,6 +7,7 @@ declares its contents; the settings place it in an installation.
 
 from __future__ import annotations
 
+import difflib
 import os
 import tempfile
 from pathlib import Path, PurePosixPath
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TABLE_ROOT: Final = Path("var/tables")
 """From the working folder; the first start of a stream makes it."""
+ALIKE_MIN: Final = 0.85
+"""Similarity from which on a variable is proposed for a mistyped one; below it, hints are mostly wrong."""
 _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
 
 
@@ -397,7 +400,7 @@ def _refuse_mistyped_origins() -> None:
         if setting.startswith("LOCKSTEP_") and setting not in (*known, *OTHER_VARIABLES):
             raise SettingsError(
                 f"{name} in the environment is no setting; known: {', '.join(known)} (parts after __)",
-                next_step=f"correct or unset {name}",
+                next_step=f"correct or unset {name}{_name_closest(name.upper())}",
             )
         field = Settings.model_fields.get(name.upper().removeprefix("LOCKSTEP_").lower())
         if field is not None and isinstance(field.default, BaseModel) and not os.environ[name].lstrip().startswith("{"):
@@ -409,10 +412,27 @@ def _problem(item: ErrorDetails) -> str:
     """One wrong key. Values of options and of unknown keys may be secrets, and are hidden."""
     key, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "extra_forbidden":
-        return f"{key} is no setting"
+        return f"{key} is no setting{_name_known(item['loc'])}"
     hidden = any(part in key for part in (".options", ".secrets")) or "@" in str(value)
     plain = isinstance(value, (str, int, float)) and not hidden
     return f"{key}{f' = {value!r}' if plain else ''}: {item['msg'].removeprefix('Value error, ')}"
+
+
+def _name_known(path: tuple[int | str, ...]) -> str:
+    """The settings among which an unknown key was looked for: those of its group, or the groups."""
+    group = Settings.model_fields.get(str(path[0]))
+    inside = len(path) > 1 and group is not None and isinstance(group.default, BaseModel)
+    known = type(group.default).model_fields if inside and group is not None else Settings.model_fields
+    return f" (known{f' in {path[0]}' if inside else ''}: {', '.join(known)})"
+
+
+def _name_closest(name: str) -> str:
+    """A hint at the variable that a mistyped one is most like; empty where none is."""
+    fields = Settings.model_fields.items()
+    groups = {key: type(field.default).model_fields for key, field in fields if isinstance(field.default, BaseModel)}
+    keys = [*Settings.model_fields, *(f"{key}__{part}" for key, parts in groups.items() for part in parts)]
+    found = difflib.get_close_matches(name, [f"LOCKSTEP_{key.upper()}" for key in keys], n=1, cutoff=ALIKE_MIN)
+    return f" (the closest is {found[0]})" if found else ""
 
 
 def _where() -> str:

@@ -87,7 +87,7 @@ def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
     launched = start_stream(
         find_stream_or_exit(stream), load_settings_or_exit(), Path.cwd(), who=getpass.getuser(), say=print_note
     )
-    print_answer(launched, _launched, as_json=as_json)
+    print_answer(launched, describe_launch, as_json=as_json)
 
 
 @register_command('stop order_books --why "maintenance of the disk"', Panel.RUN)
@@ -159,9 +159,16 @@ def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
     return do_stop(StreamFolders(stream, root), request, patience_seconds=limits.stop_timeout_seconds)
 
 
-def _launched(found: Launched) -> RenderableType:
+def describe_launch(found: Launched) -> RenderableType:
+    """The result of a start for people."""
     if not found.run_id:
-        return style_text(f"{found.stream}: epoch {found.epoch} is writing already; nothing was started")
+        return make_lines(
+            style_text(f"{found.stream}: epoch {found.epoch} is writing already; nothing was started"),
+            style_text(
+                f"to run new code: launch the job {found.job} in Dagster, whose run takes over, or lockstep stop "
+                f"{found.stream}, then lockstep start {found.stream}"
+            ),
+        )
     return make_lines(
         style_text(f"{found.stream}: run {found.run_id} of job {found.job} writes under epoch {found.epoch}"),
         style_text(f"see it: /runs/{found.run_id} of the web UI, or lockstep status {found.stream} --watch"),

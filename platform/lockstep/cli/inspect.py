@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import shlex
 import signal
@@ -812,18 +813,39 @@ def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, .
     headers = [style_text(f"header {escape_text(header.name)}: {_bytes(header.value)}") for header in row.headers]
     cut = "" if row.value is None or len(row.value) == row.value_bytes else f", the first {len(row.value)} kept"
     size = "null" if row.value is None else f"{row.value_bytes} bytes{cut}"
-    return (style_text(f"key: {_bytes(row.key)}"), *headers, style_text(f"value: {size}"), *_dump(row.value or b""))
+    return (
+        style_text(f"key: {_bytes(row.key)}"),
+        *headers,
+        style_text(f"value: {size}"),
+        *_value(row.value or b""),
+    )
 
 
-def _dump(value: bytes) -> list[RenderableType]:
-    """Offset, bytes and text, as in a hexdump; the beginning of a long value."""
+def _value(value: bytes) -> list[RenderableType]:
+    """The beginning of a value: printable UTF-8, such as JSON, as text, each line indented; else as in a hexdump."""
     shown = value[:PREVIEW_BYTES]
+    try:
+        # Of a value that is cut, the last character may be incomplete.
+        lines = codecs.getincrementaldecoder("utf-8")().decode(shown, final=shown == value).split("\n")
+    except UnicodeDecodeError:
+        return _dump(value, shown)
+    if not all(map(str.isprintable, lines)):
+        return _dump(value, shown)
+    return [*(style_text(f"  {line}") for line in lines if shown), *_left(value, shown)]
+
+
+def _dump(value: bytes, shown: bytes) -> list[RenderableType]:
+    """Offset, bytes and text, as in a hexdump."""
     pieces = [(at, shown[at : at + LINE_BYTES]) for at in range(0, len(shown), LINE_BYTES)]
     dumped: list[RenderableType] = [
         style_text(f"{at:08x}  {piece.hex(' '):<{3 * LINE_BYTES}} |{_text(piece)}|") for at, piece in pieces
     ]
+    return [*dumped, *_left(value, shown)]
+
+
+def _left(value: bytes, shown: bytes) -> list[RenderableType]:
     left = len(value) - len(shown)
-    return [*dumped, style_text(f"... {left} bytes more: as a file, or --json")] if left else dumped
+    return [style_text(f"... {left} bytes more: as a file, or --json")] if left else []
 
 
 def _text(piece: bytes) -> str:

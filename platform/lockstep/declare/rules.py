@@ -663,5 +663,5 @@ def _require_kept(rules: Sequence[ColumnRule], rows: Iterable[msgspec.Struct]) -
         for rule in rules:
             if not rule.is_kept_by(row):
                 found, halts = f"{rule.column} = {getattr(row, rule.column)!r}", rule.on_violation is OnViolation.FAIL
-                raise RuleViolated(rule.promise, found, rule.name, halts=halts)
+                raise RuleViolated(rule.promise.removesuffix("."), found, rule.name, halts=halts)
     return listed

@@ -1,26 +1,32 @@
 """The asset of a derived table: a run brings it up to the tables that it reads."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
 from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
     MaterializeResult,
     MetadataValue,
+    TableColumn,
     TableRecord,
+    TableSchema,
     asset,
 )
 
-from lockstep.declare.derived import Derived
+from lockstep.declare.derived import Derived, OutputMode
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError
 from lockstep.operations.derive import DerivedRun, run_derived
-from lockstep.orchestration.names import make_derived_key, make_table_key
+from lockstep.orchestration.names import make_derived_key, make_table_key, name_derived_job
 from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
+from lockstep.table.delta_log import open_delta_table
+from lockstep.table.layout import DerivedFolders
 
 KINDS = {"spark", "deltalake"}
 PATIENCE_SECONDS = 10.0
@@ -35,7 +41,8 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
         key=make_derived_key(derived),
         deps=[make_table_key(source) for source in sources],
         group_name=sources[0].name,
-        description=derived.description or f"Derived from {', '.join(source.name for source in sources)}.",
+        description=make_derived_description(derived),
+        metadata={"dagster/uri": DerivedFolders(derived.name, settings.table_root.absolute()).table.as_uri()},
         kinds=KINDS,
         owners=owners,
     )
@@ -54,6 +61,26 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
     return derive
 
 
+def make_derived_description(derived: Derived) -> str:
+    """The description of the declaration, then the behaviour of a run."""
+    names = " and ".join(f"`{source.name}`" for source in derived.sources)
+    return (
+        f"{derived.description}\n\n"
+        f"Computed by Spark from the committed rows of {names}.{_describe_watermark(derived)}\n\n"
+        f"**Materialize**, the job `{name_derived_job(derived)}` and `lockstep derive {derived.name}` read the commits "
+        "that are new, and end. `rebuilt_because` says why a run computed all rows again."
+    ).strip()
+
+
+def _describe_watermark(derived: Derived) -> str:
+    if derived.watermark is None or derived.output_mode is not OutputMode.APPEND:
+        return ""
+    return (
+        f" The watermark is {derived.watermark.delay} (h:mm:ss) behind the newest `{derived.watermark.column}` that a "
+        "run has read. Windows that end after it are not in the table yet."
+    )
+
+
 def _run(derived: Derived, settings: Settings, spark: SparkResource) -> DerivedRun:
     roots = find_module_root(derived.derive.__module__)
     return run_off_main_thread(
@@ -70,11 +97,14 @@ def _describe(done: DerivedRun) -> dict[str, Any]:
         TableRecord({"stream": each.stream, "version": each.version, "next version": each.next_version})
         for each in done.sources
     ]
+    schema = pa.schema(cast("pa.Schema", open_delta_table(Path(done.folder)).schema().to_arrow()))
+    columns = [TableColumn(field.name, str(field.type)) for field in schema]
     return {
         "dagster/row_count": done.rows,
+        "dagster/column_schema": TableSchema(columns=columns),
         "rows_added": done.rows - done.rows_before,
         "folder": MetadataValue.path(done.folder),
-        "version": done.version,
+        "table_version": done.version,
         "watermark": "none" if done.watermark is None else MetadataValue.timestamp(done.watermark),
         "rebuilt_because": "; ".join(each.value for each in done.rebuilt) or "not rebuilt",
         "sources": MetadataValue.table(sources),

@@ -57,11 +57,12 @@ def make_topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
         partitions_def=DynamicPartitionsDefinition(name=names.make_topics_partitions(stream)),
         group_name=stream.name,
         description=(
-            f"The Kafka topics that match `{stream.topics.pattern}`. The latest observation holds a table of all of "
-            "them: state, messages, lag, freshness, headroom, retention, oldest and newest time. Each topic is also a "
-            "partition, with an observation of its own whenever its state changes. `new`: no run has read it yet, and "
-            "its messages count as lag; the live run adopts it, or the run that the topics sensor requests. That "
-            "sensor registers new topics within seconds and looks at all of them every five minutes."
+            f"The Kafka topics that match `{stream.topics.pattern}`.\n\n"
+            "The latest observation holds a table of all topics. `headroom` is the time until retention deletes the "
+            "oldest unread message. Each topic is also a partition, whose observations are its changes of state. A "
+            "`new` topic has not been read yet, and its messages count as lag; the continuous run adopts it, or the "
+            "run that the sensor `stream_topics` requests.\n\n"
+            "The sensor registers new topics within seconds and observes all topics every five minutes."
         ),
         metadata={"pattern": stream.topics.pattern, "exclude": stream.topics.exclude or "none"},
         kinds={"kafka"},

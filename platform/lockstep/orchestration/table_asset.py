@@ -103,11 +103,12 @@ def make_table_description(stream: AnyStream) -> str:
         f"{stream.description}\n\n"
         f"Reads every topic that matches `{stream.topics.pattern}` in order, exactly once, under "
         f"`{describe_integrity(stream)}`: {stream.integrity.guarantee()}.\n\n"
-        "Figures of each minute: Metadata, Plots, and Events. The table of metadata is of the newest materialization: "
-        "the version that the last check looked at, or the end of a bounded run.\n\n"
-        "**Materialize** reads what is there, runs the checks and ends; while a never-ending run writes, it leaves the "
-        f"table to that run and only checks. The job `{name_stream_job(stream)}` runs until it is stopped or "
-        f"handed over, as does `lockstep start {stream.name}`."
+        "**Metadata, Plots** and **Events** show the metrics of the run, one point a minute. The table under "
+        "**Metadata** shows the newest materialization: the version that the last check read, or the end of a bounded "
+        "run.\n\n"
+        "**Materialize** reads the messages that are there, runs the checks and ends. While a continuous run writes, "
+        f"it only runs the checks. To run the stream continuously: the job `{name_stream_job(stream)}`, or "
+        f"`lockstep start {stream.name}`; `lockstep stop {stream.name}` ends it."
     ).strip()
 
 

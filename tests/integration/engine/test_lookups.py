@@ -255,6 +255,7 @@ def test_a_stream_is_refused_whose_table_lacks_a_column_or_has_another_type(made
     assert made.ledger() == before
     preview = plan_restart(made.runs.stream, made.runs.settings)
     assert "column factor is string, wanted int64" in preview.refused
+    assert preview.next_step
     write_deltalake(made.table, pa.table({"name": ["a"]}), mode="overwrite", schema_mode="overwrite")
     with pytest.raises(LookupUnusable, match=r"there is no column factor \(wanted int64\)"):
         made.runs.run()

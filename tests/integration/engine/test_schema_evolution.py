@@ -139,9 +139,11 @@ def test_a_state_that_cannot_be_read_is_refused_before_the_run_claims(told: Told
     assert heads(told.runs.folders.table)[-1] == before
     found = plan_restart(told.of(Unmigrated()).stream, told.runs.settings)
     assert "written by another state type" in found.refused
-    assert "written by another" in plan_next_batch(told.of(Unmigrated()).stream, told.runs.settings).refused
+    assert "override migrate(old)" in found.next_step
+    batch = plan_next_batch(told.of(Unmigrated()).stream, told.runs.settings)
+    assert (batch.refused, batch.next_step) == (found.refused, found.next_step)
     migrating = plan_restart(told.of(Second()).stream, told.runs.settings)
-    assert (migrating.refused, len(migrating.changes)) == ("", 3)
+    assert (migrating.refused, migrating.next_step, len(migrating.changes)) == ("", "", 3)
 
 
 def test_a_migration_that_fails_ends_the_run_and_judges_no_message(told: Told) -> None:

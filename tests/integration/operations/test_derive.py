@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from dagster import AssetKey, DagsterInstance, materialize
+from dagster import AssetKey, DagsterInstance, TableSchema, materialize
 from deltalake import DeltaTable
 
 from lockstep import Derived, Ordered, OutputMode, Suspend
@@ -178,6 +178,10 @@ def copy(built: Site, tmp_path: Path) -> Path:
 def test_windows_follow_batches_and_a_compaction(built: Site, copy: Path) -> None:
     first, second = built.shown
     assert (first["rebuilt_because"].value, second["rebuilt_because"].value) == ("it has no table yet", "not rebuilt")
+    schema = second["dagster/column_schema"].value
+    assert isinstance(schema, TableSchema)
+    stored = DeltaTable(DerivedFolders("activity", copy).table).schema().fields
+    assert [column.name for column in schema.columns] == [field.name for field in stored]
     added = first["rows_added"].value, second["rows_added"].value
     assert sum(map(int, map(str, added))) == int(str(second["dagster/row_count"].value))
     expected = expected_windows(StreamFolders("adding", copy).table)

@@ -91,7 +91,7 @@ def test_a_row_that_violates_a_rule_halts_the_stream_and_a_skipped_session_or_an
     send(feed, topic, *sent)
     (finding,) = halted(runs)
     assert (finding.offset, finding.session, finding.cause) == (4, "s", rule.name)
-    assert (finding.expected, finding.found) == ("total is at most 100.", "total = 502")
+    assert (finding.expected, finding.found) == ("total is at most 100", "total = 502")
     assert runs.rows(topic) == applied(sent, 0, 1, 2, 3)[: len(runs.rows(topic))]  # nothing of it is in the table
     assert suggest_option(finding) == SkipSession(topic, 0, "s")
     assert noted(resumed(runs, suggest_option(finding))) == [("skip-session", rule.name, 4, 5, "s")]

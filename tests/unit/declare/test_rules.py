@@ -179,7 +179,7 @@ def test_a_message_whose_row_violates_a_rule_is_quarantined_and_leaves_no_trace(
     assert ran.states["k"].rows == 3
     (kept,) = ran.quarantine
     assert (kept.offset, kept.session, kept.cause) == (1, "k", "number_not_null")
-    assert (kept.expected, kept.found) == ("number is never null.", "number = None")
+    assert (kept.expected, kept.found) == ("number is never null", "number = None")
     assert ran.verdicts[1].cause == "number_not_null"
 
 
@@ -196,7 +196,7 @@ def test_a_rule_that_fails_halts_whatever_the_class_tolerates(integrity: NoInteg
     ran = run(stream, FIRST, sent(GOOD), sent(Ruled(count=0)), sent(GOOD), key="k")
     assert ran.finding is not None
     assert (ran.finding.offset, ran.finding.cause) == (2, "count_in_range")
-    assert (ran.finding.expected, ran.finding.found) == ("count is at least 1.", "count = 0")
+    assert (ran.finding.expected, ran.finding.found) == ("count is at least 1", "count = 0")
     assert (len(ran.rows), ran.states["k"].rows) == (2, 2)
 
 

@@ -106,7 +106,7 @@ EVERY: tuple[LockstepError, ...] = (
     StreamHalted("books", (GAP,)),
     IntegrityLost("books", (GAP, GARBAGE, GREW)),
     errors.Violation(1, 2, "checksum of the book"),
-    RuleViolated("price is at least 0.", "price = -1", "price_in_range", halts=True),
+    RuleViolated("price is at least 0", "price = -1", "price_in_range", halts=True),
     LocalStateUnusable(make_empty_state(1, "id", 0, 120), "No space left on device"),
     PortTaken("the broker ended with exit code 1", next_step="read broker.log"),
     HourClosed("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),

@@ -12,14 +12,16 @@ import pytest
 from dagster import AssetKey, DefaultScheduleStatus, Definitions
 
 from jobs.derived import derived_schedule
+from lockstep import Derived
 from lockstep.declare.discovery import find_derived
 from lockstep.orchestration.definitions import make_derived_assets
+from lockstep.orchestration.derived_asset import make_derived_description
 from lockstep.orchestration.pruning import PruningScope
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import Settings
 
 if TYPE_CHECKING:
-    from lockstep import Derived
+    from pyspark.sql import DataFrame
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,10 +54,26 @@ def test_it_is_an_asset_after_its_sources_with_a_job_and_a_schedule(documented: 
     key = AssetKey(["book_activity", "table"])
     node = repository.asset_graph.get(key)
     assert node.parent_keys == {AssetKey(["order_books", "table"])}
-    assert (node.group_name, node.description) == ("order_books", documented.description)
+    assert node.group_name == "order_books"
+    assert node.metadata["dagster/uri"] == (settings.table_root.absolute() / "book_activity" / "derived").as_uri()
+    assert node.description == make_derived_description(documented)
     (schedule,) = repository.schedule_defs
     assert (schedule.job_name, schedule.cron_schedule) == ("book_activity_derive", "*/15 * * * *")
     assert schedule.default_status is DefaultScheduleStatus.RUNNING
+
+
+def pass_rows(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def test_its_description_says_what_it_reads_when_rows_are_final_and_what_runs_it(documented: Derived) -> None:
+    said = make_derived_description(documented)
+    assert said.startswith(f"{documented.description}\n\nComputed by Spark from the committed rows of `order_books`.")
+    assert "0:02:00 (h:mm:ss) behind the newest `_event_time`" in said
+    assert "the job `book_activity_derive` and `lockstep derive book_activity`" in said
+    bare = Derived(name="bare", sources=documented.sources, derive=pass_rows)
+    assert "watermark" not in make_derived_description(bare)
+    assert make_derived_description(bare).startswith("Computed by Spark")
 
 
 def test_its_runs_and_ticks_are_pruned_as_those_of_streams(documented: Derived) -> None:

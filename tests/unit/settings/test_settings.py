@@ -112,15 +112,23 @@ def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypa
         "LOCKSTEP_REGISTRY, LOCKSTEP_DAGSTER, LOCKSTEP_HEALTH, LOCKSTEP_SCHEDULES, "
         "LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT, "
         "LOCKSTEP_RETENTION_HOURS, LOCKSTEP_TARGET_FILE_MB (parts after __)\n"
-        "  next: correct or unset LOCKSTEP_TABLEROOT"
+        "  next: correct or unset LOCKSTEP_TABLEROOT (the closest is LOCKSTEP_TABLE_ROOT)"
     )
+
+
+def test_a_group_and_its_part_joined_by_one_underscore_are_refused_with_the_right_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_KAFKA_BOOTSTRAP_SERVERS", "a:1")
+    assert refusal().endswith("LOCKSTEP_KAFKA_BOOTSTRAP_SERVERS (the closest is LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS)")
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('tabel_root = "/data"', "tabel_root is no setting"),
-        ('[kafka]\nservers = "a:1"', "kafka.servers is no setting"),
+        ('tabel_root = "/data"', "tabel_root is no setting (known: kafka, spark, "),
+        ("[tables]\nx = 1", "tables is no setting (known: kafka, spark, "),
+        ('[kafka]\nservers = "a:1"', "kafka.servers is no setting (known in kafka: bootstrap_servers, "),
         ("[kafka]\ntimeout_seconds = 'soon'", "kafka.timeout_seconds = 'soon': Input should be a valid number"),
         ("[kafka]\ntimeout_seconds = 0", "kafka.timeout_seconds = 0: Input should be greater than 0"),
         (
@@ -155,7 +163,8 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
     write(folder, '[kafka]\nservers = "a:1"\ntimeout_seconds = -1.0\n')
     assert refusal() == (
         "settings are wrong: kafka.timeout_seconds = -1.0: Input should be greater than 0; "
-        f"kafka.servers is no setting\n  next: {CORRECT}"
+        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, timeout_seconds)\n"
+        f"  next: {CORRECT}"
     )
 
 

@@ -133,6 +133,13 @@ class _Seen(msgspec.Struct, frozen=True):
     topics: Mapping[str, Topic]
 
 
+class _Refusal(msgspec.Struct, frozen=True):
+    """Why no run would start, and what ends that; empty where one would."""
+
+    problem: str = ""
+    next_step: str = ""
+
+
 def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
     """Plan the next batch with the run's own planner, as the first one of a new run: without a live run's measurements.
 
@@ -155,8 +162,8 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
     )
     found = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
     refused = _find_refusal(stream, settings, head)
-    wrong = refused.problem or _types(stream, settings, seen)[1]
-    return msgspec.structs.replace(found, refused=wrong, next_step=refused.next_step)
+    wrong = _find_first(refused, _types(stream, settings, seen)[1])
+    return msgspec.structs.replace(found, refused=wrong.problem, next_step=wrong.next_step)
 
 
 def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
@@ -174,11 +181,11 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
     lookups, unusable = _lookups(stream, settings)
-    refused = _find_refusal(stream, settings, seen.head)
+    refused = _find_first(_find_refusal(stream, settings, seen.head), unusable, wrong)
     return RestartPreview(
         stream=stream.name,
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
-        refused=refused.problem or unusable or wrong,
+        refused=refused.problem,
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
         kept_aside=tuple(sorted({item.topic for item in aside} - {item.topic for item in read})),
         partitions=tuple(listed),
@@ -189,21 +196,19 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     )
 
 
-def _lookups(stream: AnyStream, settings: Settings) -> tuple[tuple[str, ...], str]:
+def _lookups(stream: AnyStream, settings: Settings) -> tuple[tuple[str, ...], _Refusal]:
     """The lookups with their newest versions, and the reason for a refusal."""
     try:
         pinned = find_newest_versions(stream, StreamFolders(stream.name, settings.table_root))
     except LookupUnusable as error:
-        return tuple(map(format_source, stream.lookups)), error.problem
+        return tuple(map(format_source, stream.lookups)), _Refusal(error.problem, error.next_step)
     shown = zip(stream.lookups, pinned, strict=True)
-    return tuple(f"{format_source(each)}: version {at.version}" for each, at in shown), ""
+    return tuple(f"{format_source(each)}: version {at.version}" for each, at in shown), _Refusal()
 
 
-class _Refusal(msgspec.Struct, frozen=True):
-    """Why no run would start, whatever the declared types are, and what ends that; empty where one would."""
-
-    problem: str = ""
-    next_step: str = ""
+def _find_first(*refusals: _Refusal) -> _Refusal:
+    """The first one with a problem, else an empty one."""
+    return next((refusal for refusal in refusals if refusal.problem), _Refusal())
 
 
 def _find_refusal(stream: AnyStream, settings: Settings, head: Head) -> _Refusal:
@@ -219,11 +224,11 @@ def _find_refusal(stream: AnyStream, settings: Settings, head: Head) -> _Refusal
     return _Refusal()
 
 
-def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[str, ...], str]:
+def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[str, ...], _Refusal]:
     """Changes of table and state by the declared types, and the reason for a refusal."""
     folders = StreamFolders(stream.name, settings.table_root)
     if seen.head.epoch == 0:
-        return (), ""
+        return (), _Refusal()
     try:
         migrated = check_state_types(stream, folders, seen.known.values())
         row = stream.types.row
@@ -231,9 +236,9 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
             open_delta_table(folders.table), make_table_schema(row), defaulted=find_defaulted_columns(row)
         )
     except (StateError, TableError) as error:
-        return (), error.problem
+        return (), _Refusal(error.problem, error.next_step)
     columns = (f"table: {grown}",) if grown != Growth() else ()
-    return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), ""
+    return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), _Refusal()
 
 
 def _see(stream: AnyStream, settings: Settings) -> _Seen:
