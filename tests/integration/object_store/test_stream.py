@@ -17,7 +17,8 @@ from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.rewind import rewind_stream
-from lockstep.storage import find_storage
+from lockstep.operations.shadow import plan_shadow
+from lockstep.storage import NeedsFileSystem, find_storage
 from lockstep.table.commit import OutputLog
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import Platform, platform_in
@@ -139,13 +140,11 @@ def test_what_needs_a_file_system_is_refused_before_anything_is_done(made: Platf
     backup = made.call("backup", "adding", str(tmp_path / "copy"))
     assert backup.exit_code == 0, backup.output
     head = OutputLog(made.runs.folders.table).base().head
-    for arguments in (
-        ("restore", "adding", str(tmp_path / "copy")),
-        ("shadow", "adding", "--code", str(made.folder), "--from", "1", "--why", "new code"),
-    ):
-        refused = made.call(*arguments)
-        assert refused.exit_code != 0, arguments
-        assert "object store" in refused.output, (arguments, refused.output)
+    refused = made.call("restore", "adding", str(tmp_path / "copy"))
+    assert "object store" in refused.output
+    assert refused.exit_code == 1
+    with pytest.raises(NeedsFileSystem, match="object store"):
+        plan_shadow(made.runs.handle, "adding_new", "1")
     assert OutputLog(made.runs.folders.table).base().head == head
 
 
