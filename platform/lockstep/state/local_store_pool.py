@@ -8,6 +8,7 @@ read; they are removed when this boot creates its folder.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -198,6 +199,7 @@ class LocalStorePool:
         """Open a partition's store, or a private empty one when another process is using it.
 
         Closes idle ones and then the store opened first when too many are open: its user opens it again when needed.
+        Where the disk has no room even for its lock, the private one is in the folder of temporary files.
 
         Raises:
             LocalStoreCorrupt: Not even an empty store can be created.
@@ -205,7 +207,9 @@ class LocalStorePool:
         try:
             store = self._opened(topic_id, partition)
         except OSError as error:
-            raise LocalStoreCorrupt(str(error)) from error
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise LocalStoreCorrupt(str(error)) from error
+            store = self._private_elsewhere()
         self._open[store] = None
         return store
 
@@ -220,6 +224,12 @@ class LocalStorePool:
         except OSError as error:
             raise LocalStoreCorrupt(str(error)) from error
         return LocalStore(StoreFile(None, None, self._root), lambda store: store.file.close())
+
+    def _private_elsewhere(self) -> LocalStore:
+        try:
+            return LocalStore(StoreFile(None, None), self._closed)
+        except OSError as error:
+            raise LocalStoreCorrupt(str(error)) from error
 
     def _opened(self, topic_id: str, partition: int) -> LocalStore:
         if self._folder is None:
