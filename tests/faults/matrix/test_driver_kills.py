@@ -85,7 +85,7 @@ def test_while_tasks_read_and_fold(killed_thrice: Callable[[Fault], None]) -> No
     def while_folding(drivers: Drivers, driver: Driver, log: Path) -> None:
         files = rows_files(drivers)
         lock = next((drivers.root / "local").rglob("*.lock"))
-        stopped_worker_then_kill(driver, Injection("openat", "signal=SIGSTOP", lock), log)
+        stopped_worker_then_kill(driver, Injection("pwrite64", "signal=SIGSTOP", lock), log)
         uncommitted = rows_files(drivers) - files - set(named_files(drivers.folders.table))
         assert len(uncommitted) < PARTITIONS  # a task of the other partition may have written its file
 
