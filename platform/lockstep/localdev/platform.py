@@ -431,12 +431,15 @@ def _stays_down(head: Head | None) -> str | None:
     return f"{head.stream} stays {head.desired.value} ({head.reason}): lockstep {step} {head.stream}"
 
 
-def keep_servers(platform: LocalPlatform, over: threading.Event) -> None:
+def keep_servers(platform: LocalPlatform, over: threading.Event) -> list[subprocess.Popen[bytes]]:
     """Start servers again that have died, each with its own command, until the end; Kafka is left alone.
 
     Args:
         platform: The platform.
         over: Set to end it.
+
+    Returns:
+        Those that it started, and that live on.
     """
     at, pauses, processes = dict[str, float](), dict[str, float](), list[subprocess.Popen[bytes]]()
     while not over.wait(KEEP_SECONDS):
@@ -453,8 +456,7 @@ def keep_servers(platform: LocalPlatform, over: threading.Event) -> None:
                 processes.append(platform.start(name, servers.commands[name]))
             except LockstepError as error:
                 SAY.print(error.problem)
-    for process in processes:
-        process.poll()
+    return [process for process in processes if process.poll() is None]
 
 
 FOLDER = ".live"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalP
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(local_platform, "KEEP_SECONDS", 0.001)
     made, over = LocalPlatform(tmp_path, tmp_path), threading.Event()
-    keeper = threading.Thread(target=keep_servers, args=(made, over))
+    left: list[subprocess.Popen[bytes]] = []
+    keeper = threading.Thread(target=lambda: left.extend(keep_servers(made, over)))
     first = [made.start(name, SLEEP) for name in ("web", "feed")]
     keeper.start()
     yield made
@@ -35,7 +37,8 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalP
         made.end(name)
     over.set()
     keeper.join()
-    for process in first:
+    for process in (*first, *left):
+        process.kill()
         process.wait()
 
 
