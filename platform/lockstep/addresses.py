@@ -38,6 +38,11 @@ def make_absolute(path: Path) -> Path:
     return path if is_in_object_store(path) else path.absolute()
 
 
+def find_region() -> str | None:
+    """The region of the buckets, by the environment."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
 def make_arrow_client() -> S3FileSystem:
     """Arrow's own client of an object store, configured by the variables of the environment that delta-rs reads."""
     from pyarrow.fs import S3FileSystem  # heavy; only tables in an object store pay for it
@@ -46,5 +51,5 @@ def make_arrow_client() -> S3FileSystem:
     return S3FileSystem(
         endpoint_override=endpoint.netloc or None,
         scheme="http" if endpoint.scheme == "http" else "https",
-        region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+        region=find_region(),
     )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-
-import pytest
 
 from lockstep.localdev.processes import find_free_ports, is_free, start_child
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
-from lockstep.storage.object_store import open_object_storage
 from tests.support.installation import wait_until
 
 BUCKET = "lockstep"
@@ -31,7 +27,7 @@ class ObjectStore:
 
     folder: Path
     environment: dict[str, str]
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] = field(init=False)
 
     @classmethod
     def start(cls, folder: Path) -> Self:
@@ -45,9 +41,6 @@ class ObjectStore:
             "jclouds.filesystem.basedir": str(folder / "data"),
         }
         (folder / "settings").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        command = [str(require_java()), "-Xmx128m", "-jar", str(*resolve_jars("s3proxy")), "--properties", "settings"]
-        process = start_child(command, folder=folder, log=folder / "log")
-        wait_until(lambda: not is_free(port) or process.poll() is not None, "the object store")
         environment = {
             "AWS_ENDPOINT_URL": settings["s3proxy.endpoint"],
             "AWS_ALLOW_HTTP": "true",
@@ -56,7 +49,16 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": "tests",
             "NO_PROXY": ",".join(filter(None, ("127.0.0.1", os.environ.get("NO_PROXY")))),
         }
-        return cls(folder / "data", environment, process)
+        store = cls(folder / "data", environment)
+        store.resume()
+        return store
+
+    def resume(self) -> None:
+        """Start it at its address."""
+        command = [str(require_java()), "-Xmx128m", "-jar", str(*resolve_jars("s3proxy")), "--properties", "settings"]
+        port, home = int(self.environment["AWS_ENDPOINT_URL"].rpartition(":")[2]), self.folder.parent
+        self.process = process = start_child(command, folder=home, log=home / "log")
+        wait_until(lambda: not is_free(port) or process.poll() is not None, "the object store")
 
     def stop(self) -> None:
         """End it."""
@@ -66,22 +68,3 @@ class ObjectStore:
     def find_file(self, address: Path) -> Path:
         """Where the store keeps an object or a prefix."""
         return self.folder.joinpath(*address.parts[1:])
-
-
-@pytest.fixture(scope="module")
-def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """A store that the environment of this process names."""
-    store = ObjectStore.start(tmp_path_factory.mktemp("object-store"))
-    open_object_storage.cache_clear()
-    with pytest.MonkeyPatch.context() as patched:
-        for name, value in store.environment.items():
-            patched.setenv(name, value)
-        yield store
-    open_object_storage.cache_clear()
-    store.stop()
-
-
-@pytest.fixture
-def prefix(object_store: ObjectStore, tmp_path: Path) -> Path:  # noqa: ARG001  # it runs
-    """A table root of one test."""
-    return Path("s3:") / BUCKET / tmp_path.name

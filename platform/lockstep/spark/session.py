@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lockstep
-from lockstep.addresses import is_in_object_store
+from lockstep.addresses import find_region, is_in_object_store
 from lockstep.errors import EnvironmentProblem
 from lockstep.settings import SparkSettings
 from lockstep.spark.class_archive import find_spark_archive, make_use_options
@@ -95,16 +95,15 @@ def make_spark_properties(
 
 def _make_object_store_properties() -> dict[str, str]:
     """Hadoop's client for S3, configured by the variables that lockstep's own clients read."""
-    endpoint, region = os.environ.get("AWS_ENDPOINT_URL"), os.environ.get("AWS_REGION")
-    own = {"endpoint": endpoint, "path.style.access": "true"} if endpoint else {}
-    settings = {
-        **own,
-        **({"endpoint.region": region} if region else {}),
-        "aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
-    }
+    endpoint, region = os.environ.get("AWS_ENDPOINT_URL"), find_region()
+    settings = {"aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"}
+    if endpoint:
+        settings |= {"endpoint": endpoint, "path.style.access": "true"}
+    if region:
+        settings["endpoint.region"] = region
     return {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        **{f"spark.hadoop.fs.s3a.{name}": str(value) for name, value in settings.items()},
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()},
     }
 
 

@@ -33,8 +33,15 @@ from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, Pendi
 
 READ_WHOLE_BYTES = 8 * 1024 * 1024
 """Smaller files are read by one request; of larger ones a reader fetches what it needs."""
-RETRIES_MAX, RETRY_SECONDS, REQUEST_SECONDS = 8, 60, 30
-"""Limits of one operation: a batch that waits for longer is tried again by the run."""
+REQUEST_SECONDS = 30
+"""Timeout of one request."""
+RETRIES: Final = {
+    "max_retries": 100,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
+}
+"""An operation is repeated for a minute. By default ten times, which a store that refuses connections has used up in
+two to five seconds (measured)."""
 
 
 class ObjectStorage(Storage):
@@ -46,11 +53,10 @@ class ObjectStorage(Storage):
         Args:
             bucket: Name of the bucket.
         """
-        retries: Any = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
         # Options given here replace those of the environment.
         plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}
         client: Any = {"timeout": f"{REQUEST_SECONDS}s", "allow_http": plain}
-        self._store = S3Store(bucket, retry_config=retries, client_options=client)
+        self._store = S3Store(bucket, retry_config=cast("Any", RETRIES), client_options=client)
 
     @property
     @override

@@ -16,12 +16,9 @@ from lockstep.operations.doctor.diagnosis import Level
 from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.storage import NeedsFileSystem, NotWritten, find_storage
 from lockstep.storage import object_store as module
-from tests.support.object_store import object_store, prefix
 
 if TYPE_CHECKING:
     from tests.support.object_store import ObjectStore
-
-__all__ = ["object_store", "prefix"]
 
 
 def test_an_object_is_created_once_whoever_asks(prefix: Path) -> None:

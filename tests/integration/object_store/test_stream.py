@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,27 +15,27 @@ from dagster import AssetCheckKey, AssetKey
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from deltalake import DeltaTable
 
-from lockstep import Limits
+from lockstep import Every, Limits
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.shadow import plan_shadow
+from lockstep.operations.tables import try_read_head
 from lockstep.storage import NeedsFileSystem, find_storage
 from lockstep.table.commit import OutputLog
+from lockstep.table.ledger import read_positions
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import Platform, platform_in
 from tests.support.feed import COLUMNS, folded, session
-from tests.support.installation import Installation
+from tests.support.installation import Installation, wait_until
 from tests.support.local_runs import read_in_batches
-from tests.support.object_store import ObjectStore, object_store, prefix
 from tests.support.plain_reader import named_files, rows_of
 
 if TYPE_CHECKING:
     from lockstep.localdev.broker import Broker
     from tests.support.local_runs import LocalRuns
-
-__all__ = ["object_store", "prefix"]
+    from tests.support.object_store import ObjectStore
 
 
 @pytest.fixture
@@ -77,6 +80,37 @@ def test_a_stream_goes_on_from_its_state_after_a_crash_and_without_its_local_sto
     expected = sorted(folded([(offset, "s", value) for offset, value in enumerate(values)]), key=repr)
     assert rows(made.runs, topic) == expected
     assert_proven(made.runs)
+
+
+def test_a_run_waits_for_a_store_that_is_away(made: Platform, object_store: ObjectStore) -> None:
+    """Whatever it was about to read or to write when the store went."""
+    values, topic, stop = session(59), made.feed.create("values"), threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(made.runs.run, trigger=Every(seconds=0.1), stop=stop)
+        try:
+            for until in range(15, len(values) + 1, 15):
+                made.feed.send(topic, values[until - 15 : until])
+                object_store.stop()
+                time.sleep(3)
+                object_store.resume()
+                await_offset(made.runs, run, until)
+        finally:
+            stop.set()
+        assert run.result() is RunOutcome.STOPPED
+    expected = sorted(folded([(offset, "s", value) for offset, value in enumerate(values)]), key=repr)
+    assert rows(made.runs, topic) == expected
+    assert_proven(made.runs)
+
+
+def await_offset(runs: LocalRuns, run: Future[RunOutcome], until: int) -> None:
+    """Wait until a run has committed its messages up to an offset, or has ended."""
+
+    def is_there() -> bool:
+        head = try_read_head(runs.folders)
+        rows = {} if head is None else read_positions(runs.folders, head)
+        return run.done() or any(row.until >= until for row in rows.values())
+
+    wait_until(is_there, f"messages up to {until} are read")
 
 
 def test_of_two_writers_one_is_fenced_and_every_row_is_there_once(made: Platform) -> None:

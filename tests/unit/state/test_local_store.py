@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ from lockstep.state.local_store_pool import (
     read_boot_id,
 )
 from lockstep.state.restore import LocalStateUnusable
+from tests.support.small_disk import SmallDisk
 from tests.unit.state.home import OTHER_BOOT, Home, put
 
 VALUES = {f"session-{number}": number for number in range(50)}
@@ -136,6 +138,17 @@ def test_nothing_stays_on_a_system_without_boots(home: Home, monkeypatch: pytest
 
 def test_this_kernel_names_its_boot() -> None:
     assert read_boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_on_a_full_disk_a_private_store_elsewhere_serves_and_with_room_one_is_kept_again(tmp_path: Path) -> None:
+    with SmallDisk(tmp_path / "hot", tmp_path / "disk.log", megabytes=1) as disk:
+        disk.fill()
+        local_stores = LocalStorePool(disk.seen, tmp_path / "state", boot=OTHER_BOOT)
+        with closing(local_stores.open("topic-id", 0)) as store:
+            assert store.is_private
+        disk.empty()
+        with closing(local_stores.open("topic-id", 0)) as store:
+            assert not store.is_private
 
 
 def test_a_topic_id_cannot_leave_the_folder(tmp_path: Path) -> None:

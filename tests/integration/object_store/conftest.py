@@ -1,0 +1,33 @@
+"""A real object store for the tests of this folder, which the environment names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.storage.object_store import open_object_storage
+from tests.support.object_store import BUCKET, ObjectStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A store that the environment of this process names."""
+    store = ObjectStore.start(tmp_path_factory.mktemp("object-store"))
+    open_object_storage.cache_clear()
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in store.environment.items():
+            patched.setenv(name, value)
+        yield store
+    open_object_storage.cache_clear()
+    store.stop()
+
+
+@pytest.fixture
+def prefix(object_store: ObjectStore, tmp_path: Path) -> Path:  # noqa: ARG001  # it runs
+    """A table root of one test."""
+    return Path("s3:") / BUCKET / tmp_path.name
