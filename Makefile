@@ -6,6 +6,9 @@ BIN := .venv/bin
 # What the checkers read; a folder counts once it exists.
 CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests tools benchmarks)
 
+# Where Rust is, its own checkers look at the extension.
+RUST := $(shell cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && echo native/Cargo.toml)
+
 # The parts of the slow tests. 1: prover, properties and whatever is in no other part; 2: kills, disks, cluster, state;
 # 3: Dagster, live platform, tutorial, benchmarks.
 NIGHTLY_2 := $(addprefix tests/,faults integration/cluster unit/state)
@@ -53,6 +56,7 @@ check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
 	@$(BIN)/basedpyright
+	$(if $(RUST),@cargo fmt --check --manifest-path $(RUST) && cargo clippy --quiet --manifest-path $(RUST) -- -D warnings)
 	@$(BIN)/python -m pytest -q tests/house/rules
 
 bench: setup ## lockstep against bare loops, in pairs within one run, two minutes; the others: .venv/bin/python -m benchmarks --help
@@ -62,4 +66,4 @@ lock: ## Renew requirements.lock and requirements-runtime.lock from pyproject.to
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
 
 clean: down ## Remove what make made here (the caches in your home folder stay)
-	@rm -rf .venv .tools .demo .live .kafka .gameday .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	@rm -rf .venv .tools native/target native/Cargo.lock .demo .live .kafka .gameday .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse

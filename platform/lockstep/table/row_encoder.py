@@ -11,7 +11,8 @@ path; rows with enums, nested structs, lists or dicts take zip, and convert only
 Because Arrow accepts 1.5 as an integer and a naive datetime as UTC, msgspec checks the tuples
 first: 0.2 us a row for all columns, less than a check of the integers alone in Python. A chunk
 with anything doubtful is converted again value by value, which either succeeds (a subclass of
-int) or names the wrong row and column.
+int) or names the wrong row and column. Where `lockstep.native` is installed it checks and encodes the plain
+columns in one pass, 0.1 us a row.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import accumulate
-from operator import attrgetter, index
+from operator import attrgetter, index, itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -32,6 +33,7 @@ from msgspec.structs import astuple
 from lockstep.errors import LockstepError
 from lockstep.model.columns import ColumnKind
 from lockstep.model.table_schema import TIMESTAMP, make_file_schema, make_row_columns
+from lockstep.native import KINDS, extension, make_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -293,10 +295,11 @@ class RowsBuilder:
         self._row_type = row_type
         self._columns = make_row_columns(row_type)
         self._types = [column.type.arrow for column in self._columns]
-        self._struct = pa.struct([pa.field(c.name, c.type.arrow) for c in self._columns])
         self._strict = [make_converter(column.type) for column in self._columns]
-        self._converts = {i: self._strict[i] for i, c in enumerate(self._columns) if c.type.kind not in _PLAIN}
-        self._checked = _checked(self._columns)
+        kinds = [_find_native_kind(column.type) for column in self._columns]
+        self._native = kinds if any(kinds) else None
+        places = range(len(kinds)) if self._native is None else [n for n, kind in enumerate(kinds) if kind is None]
+        self._others = _GeneralColumns(self._columns, places)
 
     def build(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> pa.RecordBatch:
         """The rows of a chunk with their provenance, in order.
@@ -320,20 +323,22 @@ class RowsBuilder:
             return None
         tuples = list(map(astuple, rows))
         try:
-            msgspec.convert({"rows": tuples}, self._checked, builtin_types=_AS_THEY_ARE)
-            return self._converted(tuples) if self._converts else self._plain(tuples)
+            if self._native is None:
+                return self._others.encode(tuples)
+            return self._encode_native(tuples, self._native)
         except VALUE_ERRORS:
             return None
 
-    def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
-        struct: Any = pa.array(tuples, self._struct)  # the stubs lack flatten()
-        return list(struct.flatten())
-
-    def _converted(self, tuples: Tuples) -> list[pa.Array[Any]]:
-        transposed = list(zip(*tuples, strict=True)) or [()] * len(self._types)
-        for i, convert in self._converts.items():
-            transposed[i] = tuple(map(convert, transposed[i]))
-        return [pa.array(values, kind) for values, kind in zip(transposed, self._types, strict=True)]
+    def _encode_native(self, tuples: Tuples, kinds: list[str | None]) -> list[pa.Array[Any]] | None:
+        """The columns that the extension makes, and the others; None where it refuses a value."""
+        columns = extension.encode_rows(tuples, kinds)  # type: ignore[union-attr]  # there where `kinds` are
+        if columns is None:
+            return None
+        others = iter(self._others.encode(tuples))
+        return [
+            next(others) if made is None else make_array(kind, len(tuples), made[2], made[:2])
+            for kind, made in zip(self._types, columns, strict=True)
+        ]
 
     def _encode_strict(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> list[pa.Array[Any]]:
         """Convert value by value; raises at the first value that does not fit."""
@@ -357,10 +362,47 @@ class RowsBuilder:
         return converted
 
 
-def _checked(columns: Sequence[Column]) -> type[msgspec.Struct]:
-    """The type by which msgspec checks a chunk. A Struct, whose type description is built once."""
-    row = tuple(_checked_type(column.type) for column in columns)
-    return msgspec.defstruct("Checked", [("rows", list[tuple[row]])])  # type: ignore[valid-type]  # made at run time
+class _GeneralColumns:
+    """Columns that are checked by msgspec and made by Arrow.
+
+    Attributes:
+        places: Which of a row's.
+    """
+
+    def __init__(self, columns: Sequence[Column], places: Sequence[int]) -> None:
+        self._columns = [columns[place] for place in places]
+        self._pick = None if len(places) == len(columns) else [itemgetter(place) for place in places]
+        self._types = [column.type.arrow for column in self._columns]
+        self._struct = pa.struct([pa.field(c.name, c.type.arrow) for c in self._columns])
+        kinds = enumerate(column.type for column in self._columns)
+        self._converts = {n: make_converter(kind) for n, kind in kinds if kind.kind not in _PLAIN}
+        row = tuple(_checked_type(column.type) for column in self._columns)
+        # A Struct, whose type description is built once.
+        self._checked = msgspec.defstruct("Checked", [("rows", list[tuple[row]])])  # type: ignore[valid-type]  # made at run time
+
+    def encode(self, rows: Tuples) -> list[pa.Array[Any]]:
+        """The columns of whole rows. Raises one of VALUE_ERRORS where anything needs a closer check."""
+        if not self._columns:
+            return []
+        tuples = rows if self._pick is None else list(zip(*(map(pick, rows) for pick in self._pick), strict=True))
+        msgspec.convert({"rows": tuples}, self._checked, builtin_types=_AS_THEY_ARE)
+        return self._converted(tuples) if self._converts else self._plain(tuples)
+
+    def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
+        struct: Any = pa.array(tuples, self._struct)  # the stubs lack flatten()
+        return list(struct.flatten())
+
+    def _converted(self, tuples: Tuples) -> list[pa.Array[Any]]:
+        transposed = list(zip(*tuples, strict=True)) or [()] * len(self._types)
+        for n, convert in self._converts.items():
+            transposed[n] = tuple(map(convert, transposed[n]))
+        return [pa.array(values, kind) for values, kind in zip(transposed, self._types, strict=True)]
+
+
+def _find_native_kind(column: ColumnType) -> str | None:
+    """The type of a column for the extension; None where it does not make it, or is not there."""
+    is_plain = extension is not None and column.kind in _PLAIN and column.arrow in KINDS
+    return KINDS[column.arrow] + "?" * column.nullable if is_plain else None
 
 
 def _checked_type(column: ColumnType) -> Any:

@@ -48,6 +48,7 @@ from tests.support.gauges import (
 from tests.support.gauges import (
     Message as GaugeMessage,
 )
+from tests.support.native import BOTH_WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -257,13 +258,19 @@ def compile_any(stream: AnyStream) -> CompiledStream:
     return compile_stream(stream)
 
 
-def compile_both(name: str) -> tuple[CompiledStream, CompiledStream]:
+def find_columns(compiled: CompiledStream, *, native: bool, **limits: int) -> ColumnProgram:
+    """The program of a stream, with the extension or without it."""
+    columns = compiled.columns
+    assert columns is not None
+    assert columns.make_table is not None or not native
+    return replace(columns, **limits) if native else replace(columns, make_table=None, **limits)
+
+
+def compile_both(name: str, *, native: bool) -> tuple[CompiledStream, CompiledStream]:
     """The stream in chunks, however small, and by message."""
     compiled = compile_any(GAUGES[name])
-    assert compiled.columns is not None
-    return replace(compiled, columns=replace(compiled.columns, messages_min=1, pause_max=0)), replace(
-        compiled, columns=None
-    )
+    columns = find_columns(compiled, native=native, messages_min=1, pause_max=0)
+    return replace(compiled, columns=columns), replace(compiled, columns=None)
 
 
 EXAMPLES, EXAMPLES_DEEP = max(12, settings().max_examples // 8), max(200, settings().max_examples)
@@ -279,31 +286,36 @@ ANY = {
 
 def both_come_to_the_same(
     name: str,
+    native: bool,  # noqa: FBT001  # handed on
     steps: list[tuple[str, list[dict[str, object]]]],
     faults: list[tuple[int, str]],
     sizes: list[int],
     splits: list[int],
 ) -> None:
-    source, (chunks, singles) = Source(make_log(steps, faults), sizes), compile_both(name)
+    source, (chunks, singles) = Source(make_log(steps, faults), sizes), compile_both(name, native=native)
     with tempfile.TemporaryDirectory(prefix="lockstep-chunks-") as root:
         came = process(chunks, source, Path(root) / "chunks", splits)
         assert process(singles, source, Path(root) / "singles", splits) == came
 
 
+@pytest.mark.parametrize("native", BOTH_WAYS)
 @pytest.mark.parametrize("name", GAUGES)
 @settings(max_examples=EXAMPLES)
 @given(made=st.fixed_dictionaries(ANY))
-def test_chunks_and_messages_one_by_one_come_to_the_same(name: str, made: dict[str, Any]) -> None:
-    both_come_to_the_same(name, **made)
+def test_chunks_and_messages_one_by_one_come_to_the_same(name: str, *, native: bool, made: dict[str, Any]) -> None:
+    both_come_to_the_same(name, native, **made)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("native", BOTH_WAYS)
 @pytest.mark.parametrize("name", GAUGES)
 @settings(max_examples=EXAMPLES_DEEP)
 @given(made=st.fixed_dictionaries(ANY))
-def test_many_more_chunks_and_messages_one_by_one_come_to_the_same(name: str, made: dict[str, Any]) -> None:
-    both_come_to_the_same(name, **made)
+def test_many_more_chunks_and_messages_one_by_one_come_to_the_same(
+    name: str, *, native: bool, made: dict[str, Any]
+) -> None:
+    both_come_to_the_same(name, native, **made)
 
 
 PLAIN: list[tuple[str, list[dict[str, object]]]] = [
@@ -311,15 +323,18 @@ PLAIN: list[tuple[str, list[dict[str, object]]]] = [
 ]
 
 
+@pytest.mark.parametrize("native", BOTH_WAYS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_in_the_middle_of_a_chunk_comes_to_the_same(fault: str, tmp_path: Path) -> None:
-    source, (chunks, singles) = Source(make_log(PLAIN, [(13, fault)]), [3]), compile_both("changes")
+def test_each_fault_in_the_middle_of_a_chunk_comes_to_the_same(fault: str, *, native: bool, tmp_path: Path) -> None:
+    source, (chunks, singles) = Source(make_log(PLAIN, [(13, fault)]), [3]), compile_both("changes", native=native)
     assert process(singles, source, tmp_path / "a", []) == process(chunks, source, tmp_path / "b", [])
 
 
-def test_a_chunk_of_updates_without_rows_comes_to_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("native", BOTH_WAYS)
+def test_a_chunk_of_updates_without_rows_comes_to_the_same(*, native: bool, tmp_path: Path) -> None:
     """Producers send them to show that they live."""
-    source, (chunks, singles) = Source(make_log([("a", [])] * 9 + PLAIN, []), [3, 9]), compile_both("changes")
+    log = make_log([("a", [])] * 9 + PLAIN, [])
+    source, (chunks, singles) = Source(log, [3, 9]), compile_both("changes", native=native)
     came = process(chunks, source, tmp_path / "chunks", [])
     assert came == process(singles, source, tmp_path / "singles", [])
 
@@ -340,9 +355,10 @@ def fold(compiled: CompiledStream, log: list[InLog], tmp_path: Path, sizes: Sequ
     return folded
 
 
-def test_plain_chunks_are_folded_at_once_and_others_are_tried_less_often(tmp_path: Path) -> None:
-    columns = replace(cast("ColumnProgram", compile_both("changes")[0].columns), pause_max=4)
-    chunks = replace(compile_any(GAUGES["changes"]), columns=columns)
+@pytest.mark.parametrize("native", BOTH_WAYS)
+def test_plain_chunks_are_folded_at_once_and_others_are_tried_less_often(*, native: bool, tmp_path: Path) -> None:
+    compiled = compile_any(GAUGES["changes"])
+    chunks = replace(compiled, columns=find_columns(compiled, native=native, messages_min=1, pause_max=4))
     log = make_log(PLAIN * 3, [])
     folded = fold(chunks, log, tmp_path / "plain", [3, *[9] * 9])
     assert folded.chunks is not None
@@ -353,8 +369,11 @@ def test_plain_chunks_are_folded_at_once_and_others_are_tried_less_often(tmp_pat
     assert disturbed.chunks.folded < 9
 
 
-def test_rows_that_were_changed_at_once_are_in_the_states_before_anybody_reads_them(tmp_path: Path) -> None:
-    chunks, _ = compile_both("changes")
+@pytest.mark.parametrize("native", BOTH_WAYS)
+def test_rows_that_were_changed_at_once_are_in_the_states_before_anybody_reads_them(
+    *, native: bool, tmp_path: Path
+) -> None:
+    chunks, _ = compile_both("changes", native=native)
     folded = fold(chunks, make_log(PLAIN, []), tmp_path, [3, 27])
     state = folded._state  # noqa: SLF001  # the entries are what the store reads
     assert folded.chunks is not None
@@ -397,10 +416,11 @@ class LooseGauges(ColumnFold[LooseSnapshot | Update | End, str, Gauge, GaugeChan
     fields = replace_fields(Gauges.fields, snapshot=LooseSnapshot)
 
 
-def test_a_state_with_values_of_other_types_is_refused_and_not_converted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("native", BOTH_WAYS)
+def test_a_state_with_values_of_other_types_is_refused_and_not_converted(*, native: bool, tmp_path: Path) -> None:
     """Arrow would make 0 of 0.5, and the state would be of its type again."""
     compiled = compile_any(make_gauges(cast("Gauges", LooseGauges())))
-    columns = replace(cast("ColumnProgram", compiled.columns), messages_min=1)
+    columns = find_columns(compiled, native=native, messages_min=1)
     with pytest.raises(StateNotOfItsType, match="Expected `int`, got `float`"):
         process(replace(compiled, columns=columns), Source(make_log(PLAIN, []), [3]), tmp_path, [])
 

@@ -24,7 +24,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    ("errors", "cron", "addresses"),
+    ("errors", "cron", "addresses", "native"),
     ("settings", "storage", "html_page"),
     ("model",),
     ("integrity", "kafka"),
@@ -76,6 +76,9 @@ ONE_IMPORTER = {
     "engine.driver.batch_checks": "pure checks over a whole batch",
     "engine.executor.collector": "Python's garbage collector, apart from the steps of a task",
     "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
+    "engine.executor.columnar_native": "the plain chunk by the extension",
+    "engine.executor.update_shape": "messages as the extension reads them",
+    "engine.executor.columnar_numpy": "the plain chunk by NumPy and Arrow",
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
     "engine.driver.retries": "what follows a failed job, apart from the loop",
     "engine.driver.stop_offsets": "the end of a bounded run, apart from the loop",

@@ -14,7 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.model.column_types import DecimalType, Int32
+from lockstep.table import row_encoder
 from lockstep.table.row_encoder import PartitionRun, Provenance, RowRejected, RowsBuilder
+from tests.support.native import BOTH_WAYS
 from tests.support.row_table import RowTable, proof_of
 
 if TYPE_CHECKING:
@@ -135,6 +137,12 @@ ROW_READ: dict[str, Any] = {name: getattr(ROW, name) for name in SAME} | {
 NONES = dict.fromkeys(("points", "maybe", "maybe_at", "maybe_side", "maybe_point"))
 ROWS = [ROW, msgspec.structs.replace(ROW, numbers=[], texts=(), amounts={}, **NONES)]
 ROWS_READ = [ROW_READ, ROW_READ | {"numbers": [], "texts": [], "amounts": {}} | NONES]
+
+
+@pytest.fixture(autouse=True, params=BOTH_WAYS)
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(row_encoder, "extension", None)
 
 
 @pytest.fixture(scope="module")

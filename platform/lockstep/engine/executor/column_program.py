@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -15,9 +15,13 @@ from msgspec.structs import fields
 from lockstep.declare.decoders.base import Decode, list_members
 from lockstep.declare.decoders.plain import Json
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.executor.update_shape import find_table
 from lockstep.folds.columns import ColumnFold, ColumnNames, compile_fields, find_row_type
 from lockstep.model.columns import ColumnKind
 from lockstep.model.table_schema import make_row_columns
+
+if TYPE_CHECKING:
+    from lockstep_native import ColumnTable
 
 ARROW: Final[dict[object, pa.DataType]] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 """The types of columns that are plain."""
@@ -43,6 +47,8 @@ class ColumnProgram(msgspec.Struct, frozen=True):
         messages_min: Messages of a chunk: below, some hundred calls of numpy and Arrow cost more than they save.
         pause_max: Chunks that are not tried after one that was not plain: none, then one, then twice as many each
             time, at most these.
+        make_table: Makes the table of a range by `lockstep-native`; None where it is not installed, or takes no such
+            messages.
     """
 
     decode: Decode
@@ -60,6 +66,7 @@ class ColumnProgram(msgspec.Struct, frozen=True):
     message_bytes_max: int
     messages_min: int = 64
     pause_max: int = 64
+    make_table: Callable[[], ColumnTable] | None = None
 
 
 def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | None:
@@ -102,6 +109,7 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
         schema=schema,
         emits_unchanged=places.emits_unchanged,
         message_bytes_max=stream.limits.message_bytes,
+        make_table=find_table(update, change, places, names, stream.limits.message_bytes),
     )
 
 

@@ -1,0 +1,76 @@
+"""Plain chunks by `lockstep-native`, an extension in Rust (native/): without an object a message.
+
+Optional: without it `columnar_numpy` does the same. docs/decisions/0048-an-optional-extension-in-rust.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import astuple
+from typing_extensions import override
+
+from lockstep.engine.executor.column_range import NOT_PLAIN, ChunkProvenance, ColumnRange, PlainChunks, find_offsets
+from lockstep.engine.executor.rejects import Message
+from lockstep.integrity.sequence_numbers import LARGEST
+from lockstep.native import make_array
+from lockstep.state.decoded_sessions import SessionEntry
+
+if TYPE_CHECKING:
+    from lockstep_native import ColumnTable
+
+
+class NativeChunks(PlainChunks):
+    """The plain chunks of one range, by a table of the extension."""
+
+    def __init__(self, of_range: ColumnRange, table: ColumnTable) -> None:
+        self._range, self._table = of_range, table
+        program = of_range.program
+        self._types = [program.schema.field(n).type for n in range(len(program.source))] + [pa.string()]
+
+    @override
+    def write_back(self) -> None:
+        self._range.put_rows(self._table.take_changed())
+
+    @override
+    def fold(self, messages: Sequence[Message]) -> bool:
+        table, program = self._table, self._range.program
+        try:
+            entries = self._read(messages)
+            newest = None if entries is None else table.follow([cast("int", each.gate) for each in entries], LARGEST)
+            if entries is None or newest is None:
+                return False
+            if missing := table.missing():
+                table.add([astuple(row) for row in self._range.find_rows(missing)])
+        except NOT_PLAIN:
+            return False
+        self._range.emission.flush()  # what it raises is no matter of this chunk, which has changed nothing yet
+        try:
+            made, counts = table.change(program.source)
+        except NOT_PLAIN:
+            return False
+        rows = np.frombuffer(counts, np.int64)
+        size = int(rows.sum())
+        *columns, sessions = [make_array(kind, size, buffers) for kind, buffers in zip(self._types, made, strict=True)]
+        proof = ChunkProvenance(
+            offsets=find_offsets(messages),
+            numbers=np.frombuffer(table.sequences(), np.int64),
+            times=None if program.event_time_us is None else np.frombuffer(table.times(), np.int64),
+            sessions=sessions,
+            message=None if size == len(rows) and rows.all() else np.repeat(np.arange(len(rows)), rows),
+            rows=rows,
+        )
+        self._range.append(self._range.build(columns, proof), proof, entries, newest)
+        return True
+
+    def _read(self, messages: Sequence[Message]) -> list[SessionEntry[object]] | None:
+        """Read messages into the table. Gives the states of their sessions; None where a message is not plain."""
+        kind = type(messages[0])
+        keys = None if self._range.program.session is not None else list(map(kind.key, messages))
+        names = self._table.read(list(map(kind.value, messages)), keys)
+        if names is None or self._range.emission.emitted_at(cast("int", messages[0].offset())):
+            return None  # or its offset has rows before its own
+        return self._range.find_entries(names)

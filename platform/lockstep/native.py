@@ -1,0 +1,53 @@
+"""`lockstep-native`, the optional extension in Rust (`native/`): the same results for less CPU time.
+
+Everything that it does is done without it too, by the module that calls it. docs/decisions/0048.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+INTERFACE: Final = 1
+"""What this version of lockstep calls; an extension with another interface is not used."""
+
+
+def _find_extension() -> ModuleType | None:
+    try:
+        import lockstep_native
+    except ImportError:
+        return None
+    return lockstep_native if lockstep_native.INTERFACE == INTERFACE else None
+
+
+extension = _find_extension()
+"""The extension; None where it is not installed, or belongs to another version of lockstep."""
+
+KINDS: Final[dict[pa.DataType, str]] = {
+    pa.string(): "str",
+    pa.int64(): "int",
+    pa.float64(): "float",
+    pa.bool_(): "bool",
+}
+"""The types of columns that it makes."""
+
+
+def make_array(
+    kind: pa.DataType, size: int, buffers: Sequence[bytes], nulls: tuple[bytes | None, int] = (None, 0)
+) -> pa.Array[Any]:
+    """A column of the extension's buffers.
+
+    Args:
+        kind: Its type.
+        size: Number of its values.
+        buffers: Those of its values.
+        nulls: A bit for each value that is there, and how many are not.
+    """
+    return pa.Array.from_buffers(
+        kind, size, [None if nulls[0] is None else pa.py_buffer(nulls[0]), *map(pa.py_buffer, buffers)], nulls[1]
+    )
