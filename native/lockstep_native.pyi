@@ -1,12 +1,14 @@
 """What lockstep calls of the extension; see `src/lib.rs`."""
 
+from collections.abc import Sequence
 from typing import final
 
 INTERFACE: int
 
-def encode_rows(
-    rows: list[tuple[object, ...]], kinds: list[str | None]
-) -> list[tuple[bytes | None, int, list[bytes]] | None] | None: ...
+Encoded = tuple[bytes | None, int, list[bytes]]
+
+def encode_rows(rows: list[tuple[object, ...]], kinds: list[str | None]) -> list[Encoded | None] | None: ...
+def encode_columns(columns: list[Sequence[object]], kinds: list[str]) -> list[Encoded] | None: ...
 @final
 class ColumnTable:
     """The rows of one range, and the chunk that is being folded."""

@@ -278,18 +278,33 @@ fn encode_rows<'py>(
     rows: &Bound<'py, PyList>,
     kinds: Vec<Option<String>>,
 ) -> PyResult<Option<Vec<Option<Encoded<'py>>>>> {
-    let mut columns = Vec::with_capacity(kinds.len());
-    for kind in kinds {
-        let column = kind.as_deref().map(|kind| {
-            Column::new(kind, rows.len()).ok_or_else(|| PyValueError::new_err(format!("unknown type {kind}")))
-        });
-        columns.push(column.transpose()?);
-    }
+    let make = |kind: &Option<String>| kind.as_deref().map(|kind| new_column(kind, rows.len())).transpose();
+    let mut columns = kinds.iter().map(make).collect::<PyResult<Vec<_>>>()?;
     if rows::fill(&mut columns, rows).is_err() {
         return Ok(None);
     }
     let encode = |column: &Option<Column>| column.as_ref().map(|column| column.encode(py, rows.len())).transpose();
     columns.iter().map(encode).collect::<PyResult<_>>().map(Some)
+}
+
+/// The columns of values. `kinds` is as in `encode_rows`. Returns None where a value is of another type, or does not fit.
+#[pyfunction]
+fn encode_columns<'py>(
+    py: Python<'py>,
+    columns: Vec<Bound<'py, PyAny>>,
+    kinds: Vec<String>,
+) -> PyResult<Option<Vec<Encoded<'py>>>> {
+    let mut encoded = Vec::with_capacity(columns.len());
+    for (values, kind) in columns.iter().zip(kinds) {
+        let mut column = new_column(&kind, values.len()?)?;
+        let Ok(size) = rows::fill_one(&mut column, values) else { return Ok(None) };
+        encoded.push(column.encode(py, size)?);
+    }
+    Ok(Some(encoded))
+}
+
+fn new_column(kind: &str, size: usize) -> PyResult<Column> {
+    Column::new(kind, size).ok_or_else(|| PyValueError::new_err(format!("unknown type {kind}")))
 }
 
 /// The shape of updates, the types of their columns, and that of their key.
@@ -341,5 +356,5 @@ mod lockstep_native {
     const INTERFACE: u32 = 1;
 
     #[pymodule_export]
-    use super::{ColumnTable, encode_rows};
+    use super::{ColumnTable, encode_columns, encode_rows};
 }

@@ -97,6 +97,17 @@ fn float(value: &Bound<'_, PyAny>) -> Plain<f64> {
     if (-EXACT_MAX..=EXACT_MAX).contains(&exact) { Ok(exact as f64) } else { Err(NotPlain) }
 }
 
+/// Fills a column with values, which are a list or a tuple.
+pub fn fill_one(column: &mut Column, values: &Bound<'_, PyAny>) -> Plain<usize> {
+    if let Ok(values) = values.cast::<PyTuple>() {
+        values.iter_borrowed().enumerate().try_for_each(|(place, value)| column.push(place, &value))?;
+        return Ok(values.len());
+    }
+    let values = values.cast::<PyList>().map_err(|_| NotPlain)?;
+    values.iter().enumerate().try_for_each(|(place, value)| column.push(place, &value))?;
+    Ok(values.len())
+}
+
 /// Fills columns with rows, which are tuples; `columns` has None for those that somebody else encodes.
 pub fn fill(columns: &mut [Option<Column>], rows: &Bound<'_, PyList>) -> Plain<()> {
     for (place, row) in rows.iter().enumerate() {

@@ -412,7 +412,7 @@ def _checked_type(column: ColumnType) -> Any:
 
 def _proof_arrays(proof: Provenance) -> list[pa.Array[Any]]:
     """The provenance columns; topics and partitions are repeated by Arrow at no cost per row."""
-    offsets = pa.array(proof.offsets, pa.int64())
+    offsets, sessions, sequences, times = _origin_arrays(proof)
     emitted = offsets if proof.emit_offsets is None else pa.array(proof.emit_offsets, pa.int64())
     return [
         _repeated(proof.runs, [run.topic for run in proof.runs], pa.string()),
@@ -421,10 +421,24 @@ def _proof_arrays(proof: Provenance) -> list[pa.Array[Any]]:
         offsets,
         emitted,
         pa.array(proof.row_numbers, pa.int32()),
-        pa.array(proof.sessions, pa.string()),
-        pa.array(proof.sequences, pa.int64()),
-        pa.array(proof.event_times_us, TIMESTAMP),
+        sessions,
+        sequences,
+        times,
     ]
+
+
+_ORIGIN: Final[tuple[pa.DataType, ...]] = (pa.int64(), pa.string(), pa.int64(), TIMESTAMP)
+"""The types of what `_origin_arrays` makes."""
+
+
+def _origin_arrays(proof: Provenance) -> list[pa.Array[Any]]:
+    """Offsets, sessions, sequence numbers and event times."""
+    values = [proof.offsets, proof.sessions, proof.sequences, proof.event_times_us]
+    made = None if extension is None else extension.encode_columns(values, ["int", "str", "int?", "int?"])
+    if made is None:
+        return [pa.array(each, kind) for each, kind in zip(values, _ORIGIN, strict=True)]
+    rows = len(proof.offsets)
+    return [make_array(kind, rows, each[2], each[:2]) for kind, each in zip(_ORIGIN, made, strict=True)]
 
 
 def _refuse_proof(proof: Provenance) -> None:
