@@ -133,7 +133,10 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, tuple[str, str]]]]] = (
     _of_peer("to Bytewax", "bytewax"),
     (
         "CPU time of lockstep to a hand-written loop without any promise, in pairs",
-        [("", ("pairs", "lockstep to bare loops, median of 20 pairs"))],
+        [
+            ("", ("pairs", "lockstep to bare loops, median of 20 pairs")),
+            ("as a `ColumnFold`, one after the other", ("peers", "ready fold to bare, median of the pairs")),
+        ],
     ),
     (
         "event to visible in Delta at 10,000 messages/s, trigger 0.25 s",

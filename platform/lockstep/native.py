@@ -1,6 +1,8 @@
 """`lockstep-native`, the optional extension in Rust (`native/`): the same results for less CPU time.
 
-Everything that it does is done without it too, by the module that calls it. docs/decisions/0048.
+Everything that it does is done without it too, by the module that calls it.
+
+Why: docs/decisions/0048-an-optional-extension-in-rust.md
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ INTERFACE: Final = 1
 """What this version of lockstep calls; an extension with another interface is not used."""
 
 
-def _find_extension() -> ModuleType | None:
+def _import_extension() -> ModuleType | None:
     try:
         import lockstep_native
     except ImportError:
         return None
-    return lockstep_native if lockstep_native.INTERFACE == INTERFACE else None
+    return lockstep_native
 
 
-extension = _find_extension()
+_installed = _import_extension()
+interface: Final[int | None] = None if _installed is None else _installed.INTERFACE
+"""The interface of the installed extension; None without one."""
+extension: Final = _installed if interface == INTERFACE else None
 """The extension; None where it is not installed, or belongs to another version of lockstep."""
 
 KINDS: Final[dict[pa.DataType, str]] = {

@@ -45,6 +45,7 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
     """
     looks: dict[str, Callable[[], Iterator[Diagnosis]]] = {
         "Java": machine.check_java,
+        "lockstep-native": machine.check_extension,
         "jars": lambda: machine.check_jars(settings.table_root),
         "ports": machine.check_ports,
         "table root": lambda: _check_table_root(settings.table_root),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lmdb
 
+from lockstep import native
 from lockstep.addresses import is_in_object_store
 from lockstep.errors import EnvironmentProblem
 from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok, make_warning
@@ -38,6 +39,18 @@ def check_java() -> Iterator[Diagnosis]:
         yield make_error("Java", problem.what, problem.next_step)
     else:
         yield make_ok("Java", f"{find_java(os.environ)} runs Spark")
+
+
+def check_extension() -> Iterator[Diagnosis]:
+    """The optional extension in Rust."""
+    name, found = "lockstep-native", native.interface
+    if found is None:
+        yield make_ok(name, "not installed: the same results for more CPU time (docs/sizing.md)")
+    elif native.extension is None:
+        problem = f"has interface {found}, and this lockstep calls {native.INTERFACE}: it is not used"
+        yield make_warning(name, problem, "install the one of this version: make setup, or pip install native/")
+    else:
+        yield make_ok(name, "installed and used")
 
 
 def check_jars(root: Path) -> Iterator[Diagnosis]:
