@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import signal
 import socket
@@ -181,3 +182,32 @@ def no_process_left(group: int) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+@pytest.mark.parametrize(
+    ("said", "builds"),
+    [
+        ("cargo 1.84.1 (66221abde)", False),
+        ("cargo 1.85.0", True),
+        ("cargo 2.0.0", True),
+        ("error: no toolchain", False),
+    ],
+)
+def test_the_extension_is_built_where_rust_is_new_enough(
+    said: str, *, builds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_command(tmp_path / "cargo", f"echo '{said}'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert runpy.run_path(str(ROOT / "tools" / "setup.py"))["has_rust"]() is builds
+
+
+def test_setup_ends_well_where_the_extension_cannot_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_command(tmp_path / "cargo", "echo 'cargo 1.95.0'")
+    a_command(tmp_path / "uv", "echo 'Could not resolve host: dns error'; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    runpy.run_path(str(ROOT / "tools" / "setup.py"))["build_extension"](str(tmp_path / "uv"))
+    said = capsys.readouterr().err
+    assert "building lockstep-native: the package registry could not be reached" in said
+    assert "done all the same: lockstep works without its extension" in said
