@@ -63,6 +63,7 @@ class ColumnRange:
 
     Attributes:
         program: The fold.
+        state: The states of its partition.
         sessions: Its sessions.
         emission: Its rows.
     """
@@ -75,7 +76,7 @@ class ColumnRange:
         sessions: Sessions,
         emission: RowBuffer,
     ) -> None:
-        self.program, self.sessions, self.emission, self._state = program, sessions, emission, state
+        self.program, self.state, self.sessions, self.emission = program, state, sessions, emission
         self._constants = (
             pa.scalar(position.topic, pa.string()),
             pa.scalar(position.topic_id, pa.string()),
@@ -84,7 +85,7 @@ class ColumnRange:
 
     def find_entries(self, names: Sequence[str]) -> list[SessionEntry[object]] | None:
         """The states of sessions; None where one has not begun."""
-        entries = self._state.entries
+        entries = self.state.entries
         found = [entries.get(session) or self.sessions.load(session) for session in names]
         if any(entry is None or type(entry.gate) is not int for entry in found) or not entries.keys() >= set(names):
             return None  # not begun; or room was made for one of them by another
@@ -135,7 +136,7 @@ class ColumnRange:
             entry.gate = number
 
     def _tables(self, sessions: Iterable[str]) -> dict[str, dict[object, msgspec.Struct]]:
-        return {name: cast("Any", self._state.entries[name].state) for name in dict.fromkeys(sessions)}
+        return {name: cast("Any", self.state.entries[name].state) for name in dict.fromkeys(sessions)}
 
 
 def find_offsets(messages: Sequence[Message]) -> Words:

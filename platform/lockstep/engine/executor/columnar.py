@@ -11,16 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.engine.executor.column_program import ColumnProgram
 from lockstep.engine.executor.column_range import ColumnRange, PlainChunks
 from lockstep.engine.executor.columnar_native import NativeChunks
 from lockstep.engine.executor.columnar_numpy import NumpyChunks
 from lockstep.engine.executor.rejects import Message
-from lockstep.engine.executor.row_buffer import RowBuffer
-from lockstep.engine.executor.sessions import Sessions
 from lockstep.integrity.strict import Sequence as Numbers
-from lockstep.model.position import Position
-from lockstep.state.store import PartitionState
 
 
 class ChunkFold:
@@ -30,21 +25,13 @@ class ChunkFold:
         folded: Number of chunks that were plain.
     """
 
-    def __init__(
-        self,
-        program: ColumnProgram,
-        position: Position,
-        state: PartitionState[object],
-        sessions: Sessions,
-        emission: RowBuffer,
-    ) -> None:
-        self._program, self._sessions = program, sessions
-        of_range = ColumnRange(program, position, state, sessions, emission)
-        native = None if program.make_table is None else program.make_table()
-        self._plain: PlainChunks = NumpyChunks(of_range) if native is None else NativeChunks(of_range, native)
+    def __init__(self, of_range: ColumnRange) -> None:
+        self._program, self._sessions = of_range.program, of_range.sessions
+        make_table = of_range.program.make_table
+        self._plain: PlainChunks = NumpyChunks(of_range) if make_table is None else NativeChunks(of_range, make_table())
         self._pause = self._next_pause = 0
         self.folded = 0
-        state.write_back = self.write_back
+        of_range.state.write_back = self.write_back
 
     def write_back(self) -> None:
         """Bring the states of the sessions up to date: before anybody else reads them."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 import lockstep
 from lockstep.declare.decoders.base import DecodeCause, Undecodable
+from lockstep.engine.executor.column_range import ColumnRange
 from lockstep.engine.executor.columnar import ChunkFold
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
@@ -148,7 +149,7 @@ class RangeFold:
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
         if compiled.columns is not None and self._timing is None and not self._without.unstorable:
-            self.chunks = ChunkFold(compiled.columns, position, state, self.sessions, self.emission)
+            self.chunks = ChunkFold(ColumnRange(compiled.columns, position, state, self.sessions, self.emission))
 
     @property
     def counts(self) -> Counts:
