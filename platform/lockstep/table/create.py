@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lockstep.addresses import find_delta_options
 from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
 from lockstep.storage import find_storage
@@ -95,6 +96,7 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
             to_delta(schema),
             partition_by=partition_by,
             configuration=PROPERTIES if partition_by else SIDE_PROPERTIES,
+            storage_options=find_delta_options(folder),
             # Never its default, which retries at version 1: over the table of a run that was faster.
             commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
         )

@@ -26,6 +26,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from lockstep.addresses import find_delta_options
 from lockstep.errors import CommitUnknown, NotCommitted, TableError
 from lockstep.model.decoding import decode_json_lines
 from lockstep.storage import NotWritten, find_storage
@@ -90,7 +91,7 @@ def open_delta_table(folder: Path, *, version: int | None = None) -> DeltaTable:
     Raises:
         TableNotFoundError: The folder contains no table.
     """
-    return DeltaTable(find_storage(folder).uri(folder), version=version)
+    return DeltaTable(find_storage(folder).uri(folder), version=version, storage_options=find_delta_options(folder))
 
 
 def has_log(table: Path) -> bool:

@@ -24,7 +24,9 @@ from lockstep.operations.shadow import plan_shadow
 from lockstep.operations.tables import try_read_head
 from lockstep.storage import NeedsFileSystem, find_storage
 from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import make_entry_path, open_delta_table
 from lockstep.table.ledger import read_positions
+from lockstep.verify.files import find_size, open_table
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import Platform, platform_in
 from tests.support.feed import COLUMNS, folded, session
@@ -33,6 +35,8 @@ from tests.support.local_runs import read_in_batches
 from tests.support.plain_reader import named_files, rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockstep.localdev.broker import Broker
     from tests.support.local_runs import LocalRuns
     from tests.support.object_store import ObjectStore
@@ -100,6 +104,27 @@ def test_a_run_waits_for_a_store_that_is_away(made: Platform, object_store: Obje
     expected = sorted(folded([(offset, "s", value) for offset, value in enumerate(values)]), key=repr)
     assert rows(made.runs, topic) == expected
     assert_proven(made.runs)
+
+
+def test_every_client_waits_for_a_store_that_is_away(made: Platform, object_store: ObjectStore) -> None:
+    """Ours, delta-rs, and those of the proof; each by itself gives up after one or two seconds."""
+    made.feed.send(made.feed.create("values"), session(5))
+    made.runs.run()
+    table = made.runs.folders.table
+    entry = make_entry_path(table, 0)
+    reads: tuple[Callable[[], object], ...] = (
+        lambda: len(find_storage(entry).read(entry)),
+        lambda: open_delta_table(table).version(),
+        lambda: open_table(table).version(),
+        lambda: find_size(entry),
+    )
+    expected = [read() for read in reads]
+    object_store.stop()
+    with ThreadPoolExecutor(len(reads)) as threads:
+        found = [threads.submit(read) for read in reads]
+        time.sleep(5)
+        object_store.resume()
+        assert [each.result() for each in found] == expected
 
 
 def await_offset(runs: LocalRuns, run: Future[RunOutcome], until: int) -> None:
