@@ -7,7 +7,7 @@ BIN := .venv/bin
 CODE := $(wildcard platform/lockstep assets jobs sensors definitions.py tests tools benchmarks)
 
 # Where Rust is, its own checkers look at the extension.
-RUST := $(shell cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && echo native/Cargo.toml)
+RUST = $(shell cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && echo native/Cargo.toml)
 
 # The parts of the slow tests. 1: prover, properties and whatever is in no other part; 2: kills, disks, cluster, state;
 # 3: Dagster, live platform, tutorial, benchmarks.

@@ -188,7 +188,10 @@ def build_extension(uv: str) -> None:
             [uv, "pip", "install", *options, "--reinstall-package=lockstep-native", str(NATIVE)],
         )
     except ProblemError as problem:
-        print(f"setup: {problem}\nsetup: done all the same: lockstep works without its extension", file=sys.stderr)
+        print(f"setup: {problem}", file=sys.stderr)
+        print(
+            "setup: done all the same: lockstep works without its extension; again: make clean setup", file=sys.stderr
+        )
 
 
 def has_rust() -> bool:

@@ -9,14 +9,10 @@ mod table;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyList;
 
-use arrow::Buffers;
 use column_table::ColumnTable;
-use rows::Column;
-
-/// A column of Arrow: its validity, the number of its nulls, and its other buffers.
-type Encoded<'py> = (Option<Bound<'py, PyBytes>>, usize, Buffers<'py>);
+use rows::{Column, Encoded};
 
 /// The columns of rows, which are tuples. `kinds` has the type of each, with a question mark where it may be null; None
 /// for one that is left out. Returns None where a value is of another type, or does not fit.

@@ -10,6 +10,9 @@ use crate::json::{NotPlain, Plain};
 /// Integers that a double holds, up to here whatever they are.
 const EXACT_MAX: i64 = 1 << 53;
 
+/// A column of Arrow: its validity, the number of its nulls, and its other buffers.
+pub type Encoded<'py> = (Option<Bound<'py, PyBytes>>, usize, Buffers<'py>);
+
 /// A column that is being made.
 pub struct Column {
     kind: Kind,
@@ -68,11 +71,7 @@ impl Column {
     }
 
     /// The buffers of Arrow, that of the nulls first, and the number of nulls.
-    pub fn encode<'py>(
-        &self,
-        py: Python<'py>,
-        rows: usize,
-    ) -> PyResult<(Option<Bound<'py, PyBytes>>, usize, Buffers<'py>)> {
+    pub fn encode<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Encoded<'py>> {
         let buffers = match self.kind {
             Kind::Text => arrow::encode_ends(py, &self.ends, &self.bytes),
             Kind::Int | Kind::Float => vec![arrow::encode_words(py, self.words.iter().copied())?],

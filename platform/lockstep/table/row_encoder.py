@@ -11,7 +11,7 @@ path; rows with enums, nested structs, lists or dicts take zip, and convert only
 Because Arrow accepts 1.5 as an integer and a naive datetime as UTC, msgspec checks the tuples
 first: 0.2 us a row for all columns, less than a check of the integers alone in Python. A chunk
 with anything doubtful is converted again value by value, which either succeeds (a subclass of
-int) or names the wrong row and column. Where `lockstep.native` is installed it checks and encodes the plain
+int) or names the wrong row and column. Where `lockstep-native` is installed, it checks and encodes the plain
 columns in one pass, 0.1 us a row.
 """
 
@@ -363,13 +363,10 @@ class RowsBuilder:
 
 
 class _GeneralColumns:
-    """Columns that are checked by msgspec and made by Arrow.
-
-    Attributes:
-        places: Which of a row's.
-    """
+    """Columns that are checked by msgspec and made by Arrow."""
 
     def __init__(self, columns: Sequence[Column], places: Sequence[int]) -> None:
+        """Of the columns of a row those at these places."""
         self._columns = [columns[place] for place in places]
         self._pick = None if len(places) == len(columns) else [itemgetter(place) for place in places]
         self._types = [column.type.arrow for column in self._columns]
