@@ -9,6 +9,7 @@ Encoded = tuple[bytes | None, int, list[bytes]]
 
 def encode_rows(rows: list[tuple[object, ...]], kinds: list[str | None]) -> list[Encoded | None] | None: ...
 def encode_columns(columns: list[Sequence[object]], kinds: list[str]) -> list[Encoded] | None: ...
+
 @final
 class ColumnTable:
     """The rows of one range, and the chunk that is being folded."""

@@ -6,27 +6,11 @@ So an address is joined, compared and printed as any path.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
+from typing import Final
 
 OBJECT_SCHEME: Final = "s3:"
 """First part of an address in an object store."""
-
-# A store that is away is waited for, by each client for about 50 seconds. By default they give up after one or two,
-# where it refuses connections (measured).
-_DELTA_RETRIES: Final = {
-    "max_retries": "100",
-    "retry_timeout": "60s",
-    "backoff_config.init_backoff": "100ms",
-    "backoff_config.max_backoff": "2s",
-    "backoff_config.base": "2",
-}
-_ARROW_ATTEMPTS: Final = 11  # after 25 ms, then twice as long each time
 
 
 def is_in_object_store(path: Path) -> bool:
@@ -47,26 +31,3 @@ def to_url(path: Path) -> str:
 def make_absolute(path: Path) -> Path:
     """A path that means the same in every working folder; an address in an object store already does."""
     return path if is_in_object_store(path) else path.absolute()
-
-
-def find_region() -> str | None:
-    """The region of the buckets, by the environment."""
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-
-
-def find_delta_options(table: Path) -> dict[str, str] | None:
-    """What delta-rs needs besides the environment to open a table; None for one in a folder."""
-    return dict(_DELTA_RETRIES) if is_in_object_store(table) else None
-
-
-def make_arrow_client() -> S3FileSystem:
-    """Arrow's own client of an object store, configured by the variables of the environment that delta-rs reads."""
-    from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem  # heavy; only tables in an object store pay for it
-
-    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
-    return S3FileSystem(
-        endpoint_override=endpoint.netloc or None,
-        scheme="http" if endpoint.scheme == "http" else "https",
-        region=find_region(),
-        retry_strategy=AwsDefaultS3RetryStrategy(max_attempts=_ARROW_ATTEMPTS),
-    )

@@ -1,4 +1,4 @@
-"""A network link that can be slow, or carry nothing: a TCP proxy in front of a listener of a broker."""
+"""A network link that can be slow, break, or carry nothing: a TCP proxy in front of a server."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import threading
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 CHUNK_BYTES = 16 * 1024
+LOST_BYTES = 3  # of an answer that breaks off: of its body, or of the end of its header
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Link:
         delay_seconds: Each byte arrives this much later.
         bytes_per_second: Throughput of each connection and direction; None for no limit.
         carries: While it is not set, connections stay open and nothing arrives.
+        breaks_each: One of so many pieces of answers loses its end, and its connection ends; 0 for none.
     """
 
     port: int
@@ -31,20 +34,30 @@ class Link:
     delay_seconds: float = 0.0
     bytes_per_second: float | None = None
     carries: threading.Event = field(default_factory=threading.Event)
+    breaks_each: int = 0
+    _answered: Iterator[int] = field(default_factory=lambda: count(1))
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection until either side ends it."""
         with suppress(ConnectionError), closing(writer):
             answers, requests = await asyncio.open_connection("127.0.0.1", self.target)
             with closing(requests):
-                await asyncio.gather(self._carry(reader, requests), self._carry(answers, writer))
+                await asyncio.gather(self._carry(reader, requests), self._carry(answers, writer, self._breaks))
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _breaks(self) -> bool:
+        return self.breaks_each > 0 and next(self._answered) % self.breaks_each == 0
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, breaks: Callable[[], bool] = lambda: False
+    ) -> None:
         on_its_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1_000)
         delivery = asyncio.create_task(self._deliver(on_its_way, writer))
         with suppress(ConnectionError):
             while chunk := await reader.read(CHUNK_BYTES):
-                await on_its_way.put((asyncio.get_running_loop().time() + self.delay_seconds, chunk))
+                is_broken, due = breaks(), asyncio.get_running_loop().time() + self.delay_seconds
+                await on_its_way.put((due, chunk[:-LOST_BYTES] if is_broken else chunk))
+                if is_broken:
+                    break
         await on_its_way.put((0.0, b""))
         await delivery
 

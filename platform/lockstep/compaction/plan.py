@@ -278,7 +278,7 @@ class LiveFiles:
 
     def _forward(self, version: int) -> None:
         if self._handle.version() < version:
-            self._handle.update_incremental()
+            delta_log.refresh_delta_table(self._handle)
 
 
 def _live_file(row: dict[str, object]) -> LiveFile:

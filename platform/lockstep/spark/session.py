@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lockstep
-from lockstep.addresses import find_region, is_in_object_store
+from lockstep.addresses import is_in_object_store
 from lockstep.errors import EnvironmentProblem
 from lockstep.settings import SparkSettings
 from lockstep.spark.class_archive import find_spark_archive, make_use_options
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import find_java, require_java
+from lockstep.store_clients import find_region
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

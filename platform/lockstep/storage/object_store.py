@@ -13,10 +13,10 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
@@ -27,9 +27,10 @@ from obstore.store import S3Store
 from pyarrow.fs import SubTreeFileSystem
 from typing_extensions import override
 
-from lockstep.addresses import make_arrow_client, to_uri
+from lockstep.addresses import to_uri
 from lockstep.errors import EnvironmentProblem
 from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage
+from lockstep.store_clients import WAIT_SECONDS, Answer, make_arrow_client, repeat_broken_off
 
 READ_WHOLE_BYTES = 8 * 1024 * 1024
 """Smaller files are read by one request; of larger ones a reader fetches what it needs."""
@@ -37,11 +38,10 @@ REQUEST_SECONDS = 30
 """Timeout of one request."""
 RETRIES: Final = {
     "max_retries": 100,
-    "retry_timeout": timedelta(seconds=60),
+    "retry_timeout": timedelta(seconds=WAIT_SECONDS),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
 }
-"""An operation is repeated for a minute. By default ten times, which a store that refuses connections has used up in
-two to five seconds (measured)."""
+"""Of one request."""
 
 
 class ObjectStorage(Storage):
@@ -65,8 +65,7 @@ class ObjectStorage(Storage):
 
     @override
     def create(self, path: Path, content: bytes = b"") -> None:
-        with _as_os_error(path):
-            obstore.put(self._store, _key(path), content, mode="create", use_multipart=False)
+        _ask(path, lambda: obstore.put(self._store, _key(path), content, mode="create", use_multipart=False))
 
     @override
     def create_whole(self, path: Path, content: bytes) -> None:
@@ -77,8 +76,7 @@ class ObjectStorage(Storage):
 
     @override
     def replace(self, path: Path, content: bytes) -> None:
-        with _as_os_error(path):
-            obstore.put(self._store, _key(path), content, use_multipart=False)
+        _ask(path, lambda: obstore.put(self._store, _key(path), content, use_multipart=False))
 
     @override
     def open_pending(self, path: Path) -> PendingObject:
@@ -86,34 +84,29 @@ class ObjectStorage(Storage):
 
     @override
     def read(self, path: Path) -> bytes:
-        with _as_os_error(path):
-            return bytes(obstore.get(self._store, _key(path)).bytes())
+        return _ask(path, lambda: bytes(obstore.get(self._store, _key(path)).bytes()))
 
     @override
     def read_range(self, path: Path, start: int, length: int) -> bytes:
         if not length:
             return b""
-        with _as_os_error(path):
-            try:
-                return bytes(obstore.get_range(self._store, _key(path), start=start, length=length))
-            except BaseError:
-                size = obstore.head(self._store, _key(path))["size"]
-                if start < size:
-                    raise
-                return b""
+        try:
+            return _ask(path, lambda: bytes(obstore.get_range(self._store, _key(path), start=start, length=length)))
+        except OSError:
+            if start < _ask(path, lambda: obstore.head(self._store, _key(path)))["size"]:
+                raise
+            return b""
 
     @override
     def open_source(self, path: Path) -> pa.NativeFile:
-        with _as_os_error(path):
-            found = obstore.get(self._store, _key(path))
-            if found.meta["size"] <= READ_WHOLE_BYTES:
-                return pa.BufferReader(bytes(found.bytes()))
-            return pa.PythonFile(cast("Any", obstore.open_reader(self._store, _key(path))), mode="r")
+        content = _ask(path, lambda: self._read_small(path))
+        if content is not None:
+            return pa.BufferReader(content)
+        return make_arrow_client().open_input_file("/".join(path.parts[1:]))
 
     @override
     def list_names(self, folder: Path) -> list[str]:
-        with _as_os_error(folder):
-            found = obstore.list_with_delimiter(self._store, _prefix(folder))
+        found = _ask(folder, lambda: obstore.list_with_delimiter(self._store, _prefix(folder)))
         below = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         return [key.rpartition("/")[2] for key in below]
 
@@ -127,37 +120,34 @@ class ObjectStorage(Storage):
     @override
     def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
         prefix = _prefix(folder)
-        with _as_os_error(folder):
-            for chunk in obstore.list(self._store, prefix):
-                for each in chunk:
-                    yield each["path"].removeprefix(prefix), _to_status(each)
+        for chunk in _ask(folder, lambda: list(obstore.list(self._store, prefix))):
+            for each in chunk:
+                yield each["path"].removeprefix(prefix), _to_status(each)
 
     @override
     def get_status(self, path: Path) -> FileStatus | None:
         try:
-            with _as_os_error(path):
-                return _to_status(obstore.head(self._store, _key(path)))
+            return _to_status(_ask(path, lambda: obstore.head(self._store, _key(path))))
         except FileNotFoundError:
             return None
 
     @override
     def exists(self, path: Path) -> bool:
-        return self.get_status(path) is not None or next(self.walk_files(path), None) is not None
+        return self.get_status(path) is not None or self._is_folder(path)
 
     @override
     def delete(self, path: Path) -> int | None:
         found = self.get_status(path)
         if found is None:
             return None
-        with _as_os_error(path):
-            obstore.delete(self._store, _key(path))
+        _ask(path, lambda: obstore.delete(self._store, _key(path)))
         return found.size
 
     @override
     def delete_folder(self, folder: Path) -> None:
-        with _as_os_error(folder):
-            for chunk in obstore.list(self._store, _prefix(folder)):
-                obstore.delete(self._store, [each["path"] for each in chunk])
+        for chunk in _ask(folder, lambda: list(obstore.list(self._store, _prefix(folder)))):
+            keys = [each["path"] for each in chunk]
+            _ask(folder, partial(obstore.delete, self._store, keys))
 
     @override
     def delete_empty_folder(self, folder: Path) -> None:
@@ -165,16 +155,14 @@ class ObjectStorage(Storage):
 
     @override
     def move(self, path: Path, target: Path) -> None:
-        with _as_os_error(path):
-            if self.get_status(path) is None and next(self.walk_files(path), None) is not None:
-                raise NeedsFileSystem(path, "rename a folder at once")
-            obstore.copy(self._store, _key(path), _key(target))
-            obstore.delete(self._store, _key(path))
+        if self.get_status(path) is None and self._is_folder(path):
+            raise NeedsFileSystem(path, "rename a folder at once")
+        self.copy(path, target)
+        _ask(path, lambda: obstore.delete(self._store, _key(path)))
 
     @override
     def copy(self, path: Path, target: Path) -> None:
-        with _as_os_error(path):
-            obstore.copy(self._store, _key(path), _key(target))
+        _ask(path, lambda: obstore.copy(self._store, _key(path), _key(target)))
 
     @override
     def point(self, pointer: Path, target: Path) -> None:
@@ -208,6 +196,13 @@ class ObjectStorage(Storage):
     def resolve(self, path: Path) -> Path:
         return path
 
+    def _read_small(self, path: Path) -> bytes | None:
+        found = obstore.get(self._store, _key(path))
+        return bytes(found.bytes()) if found.meta["size"] <= READ_WHOLE_BYTES else None
+
+    def _is_folder(self, path: Path) -> bool:
+        return _ask(path, lambda: next(iter(obstore.list(self._store, _prefix(path))), None)) is not None
+
 
 class PendingObject(PendingFile):
     """An object whose bytes wait on the local disk: it is uploaded when all of them are there."""
@@ -235,15 +230,21 @@ class PendingObject(PendingFile):
     @override
     def finish(self) -> int:
         size = self._sink.tell()
-        self._sink.seek(0)
-        with _as_os_error(self._path):
-            obstore.put(self._store, _key(self._path), self._sink)
+        try:
+            _ask(self._path, self._upload)
+        except FileNotFoundError:  # no such upload: it was complete, and the store's word of it was lost
+            if _ask(self._path, lambda: obstore.head(self._store, _key(self._path)))["size"] != size:
+                raise
         self._sink.close()
         return size
 
     @override
     def abandon(self) -> None:
         self._sink.close()
+
+    def _upload(self) -> None:
+        self._sink.seek(0)
+        obstore.put(self._store, _key(self._path), self._sink)
 
 
 @cache
@@ -284,6 +285,16 @@ def _compile(pattern: str) -> re.Pattern[str]:
         _ANY_DEPTH if part == "**" else re.escape(part).replace(r"\*", "[^/]*") + "/" for part in pattern.split("/")
     ]
     return re.compile("".join(parts).removesuffix("/"))
+
+
+def _ask(path: Path, request: Callable[[], Answer]) -> Answer:
+    """What the store answers, or its error as that of a file."""
+
+    def ask() -> Answer:
+        with _as_os_error(path):
+            return request()
+
+    return repeat_broken_off(ask)
 
 
 @contextmanager

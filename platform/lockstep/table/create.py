@@ -9,10 +9,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lockstep.addresses import find_delta_options
 from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
 from lockstep.storage import find_storage
+from lockstep.store_clients import find_delta_options, repeat_broken_off
 from lockstep.table import delta_log, ledger, quarantine
 from lockstep.table.commit import CommitKind, OutputLog, Writer, commit_schema
 from lockstep.table.delta_log import NO_HOOKS
@@ -90,16 +90,18 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
         return
     storage = find_storage(folder)
     storage.make_folder(folder)
+    create = partial(
+        DeltaTable.create,
+        storage.uri(folder),
+        to_delta(schema),
+        partition_by=partition_by,
+        configuration=PROPERTIES if partition_by else SIDE_PROPERTIES,
+        storage_options=find_delta_options(folder),
+        # Never its default, which retries at version 1: over the table of a run that was faster.
+        commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
+    )
     try:
-        DeltaTable.create(
-            storage.uri(folder),
-            to_delta(schema),
-            partition_by=partition_by,
-            configuration=PROPERTIES if partition_by else SIDE_PROPERTIES,
-            storage_options=find_delta_options(folder),
-            # Never its default, which retries at version 1: over the table of a run that was faster.
-            commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
-        )
+        repeat_broken_off(create)
     except DeltaError:
         if not delta_log.has_log(folder):  # otherwise another run created it concurrently
             raise

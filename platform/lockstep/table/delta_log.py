@@ -26,10 +26,10 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from lockstep.addresses import find_delta_options
 from lockstep.errors import CommitUnknown, NotCommitted, TableError
 from lockstep.model.decoding import decode_json_lines
 from lockstep.storage import NotWritten, find_storage
+from lockstep.store_clients import find_delta_options, repeat_broken_off
 from lockstep.table.head import Head
 
 HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
@@ -91,7 +91,13 @@ def open_delta_table(folder: Path, *, version: int | None = None) -> DeltaTable:
     Raises:
         TableNotFoundError: The folder contains no table.
     """
-    return DeltaTable(find_storage(folder).uri(folder), version=version, storage_options=find_delta_options(folder))
+    storage, options = find_storage(folder), find_delta_options(folder)
+    return repeat_broken_off(lambda: DeltaTable(storage.uri(folder), version=version, storage_options=options))
+
+
+def refresh_delta_table(handle: DeltaTable) -> None:
+    """Bring a handle to the newest version."""
+    repeat_broken_off(handle.update_incremental)
 
 
 def has_log(table: Path) -> bool:

@@ -65,7 +65,7 @@ def refresh(handle: DeltaTable, table: Path) -> None:
         TableReplaced: Versions that it had read are gone.
     """
     try:
-        handle.update_incremental()
+        delta_log.refresh_delta_table(handle)
     except DeltaError as error:
         raise TableReplaced(table, str(error).splitlines()[0]) from error
     if not find_storage(table).exists(table / "_delta_log"):

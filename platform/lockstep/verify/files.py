@@ -8,12 +8,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
-from lockstep.addresses import find_delta_options, is_in_object_store, make_arrow_client, to_uri
+from lockstep.addresses import is_in_object_store, to_uri
+from lockstep.store_clients import find_delta_options, make_arrow_client, repeat_broken_off
 
 
 def open_table(folder: Path, *, version: int | None = None) -> DeltaTable:
     """A table as delta-rs reads it."""
-    return DeltaTable(to_uri(folder), version=version, storage_options=find_delta_options(folder))
+    options = find_delta_options(folder)
+    return repeat_broken_off(lambda: DeltaTable(to_uri(folder), version=version, storage_options=options))
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep.localdev.processes import find_free_ports
 from lockstep.storage.object_store import open_object_storage
+from tests.support.link import Link, open_link
 from tests.support.object_store import BUCKET, ObjectStore
 
 if TYPE_CHECKING:
@@ -25,6 +27,19 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSto
         yield store
     open_object_storage.cache_clear()
     store.stop()
+
+
+@pytest.fixture
+def link(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
+    """A network between this process and the store."""
+    address = object_store.environment["AWS_ENDPOINT_URL"]
+    (port,) = find_free_ports(1)
+    with open_link(port) as link:
+        link.target = int(address.rpartition(":")[2])
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        open_object_storage.cache_clear()
+        yield link
+    open_object_storage.cache_clear()
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import obstore
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from obstore.exceptions import PermissionDeniedError
@@ -18,6 +20,9 @@ from lockstep.storage import NeedsFileSystem, NotWritten, find_storage
 from lockstep.storage import object_store as module
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.link import Link
     from tests.support.object_store import ObjectStore
 
 
@@ -74,6 +79,58 @@ def test_a_pending_object_is_there_when_it_is_finished_and_an_abandoned_one_neve
     abandoned.sink.write(b"x")
     abandoned.abandon()
     assert storage.list_names(prefix) == ["rows.parquet"]
+
+
+def test_a_file_too_large_to_be_read_whole_is_read_by_parts(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, path = find_storage(prefix), prefix / "rows.parquet"
+    rows, pending = pa.table({"number": range(1_000_000)}), storage.open_pending(path)
+    pq.write_table(rows, pending.sink, row_group_size=100_000)
+    size = pending.finish()
+    for limit in (size, size - 1):
+        monkeypatch.setattr(module, "READ_WHOLE_BYTES", limit)
+        assert pq.read_metadata(storage.open_source(path)).num_rows == rows.num_rows
+        with pq.ParquetFile(storage.open_source(path), pre_buffer=False) as parquet:
+            assert parquet.read_row_group(7).equals(rows.slice(700_000, 100_000))
+
+
+def test_a_request_is_repeated_whose_answer_breaks_off(prefix: Path, link: Link) -> None:
+    """Whichever it is: each answer breaks off, until none does."""
+    storage, large = find_storage(prefix), bytes(9_000_000)
+
+    asked: tuple[tuple[Callable[[], object], object], ...] = (
+        (lambda: storage.replace(prefix / "table" / "small", b"small"), None),
+        (lambda: upload(prefix / "large", large), len(large)),
+        (lambda: storage.read(prefix / "large") == large, True),
+        (lambda: storage.read_range(prefix / "large", 9, 5), bytes(5)),
+        (lambda: cast("pa.NativeFile", storage.open_source(prefix / "large")).read() == large, True),
+        (lambda: sorted(storage.list_names(prefix)), ["large", "table"]),
+        (lambda: sorted(name for name, _ in storage.walk_files(prefix)), ["large", "table/small"]),
+        (lambda: storage.exists(prefix / "table"), True),
+        (lambda: storage.copy(prefix / "large", prefix / "copy"), None),
+        (lambda: storage.delete(prefix / "copy"), len(large)),
+        (lambda: storage.delete_folder(prefix / "table"), None),
+        (lambda: storage.list_names(prefix), ["large"]),
+        (lambda: storage.get_status(prefix / "none"), None),
+    )
+    for ask, answer in asked:
+        link.breaks_each = 1
+        threading.Timer(0.3, setattr, (link, "breaks_each", 0)).start()
+        assert ask() == answer
+
+
+def test_an_upload_is_complete_where_the_answer_to_its_end_breaks_off(prefix: Path, link: Link) -> None:
+    """It then has no parts any more, and its end cannot be repeated."""
+    content = bytes(20_000_000)
+    link.breaks_each = 6  # after the begin, and four parts
+    assert upload(prefix / "large", content) == len(content)
+    link.breaks_each = 0
+    assert find_storage(prefix).read(prefix / "large") == content
+
+
+def upload(path: Path, content: bytes) -> int:
+    pending = find_storage(path).open_pending(path)
+    pending.sink.write(content)
+    return pending.finish()
 
 
 def test_errors_are_those_of_files_and_name_the_object(prefix: Path) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockstep.localdev.broker import Broker
+    from tests.support.link import Link
     from tests.support.local_runs import LocalRuns
     from tests.support.object_store import ObjectStore
 
@@ -125,6 +126,19 @@ def test_every_client_waits_for_a_store_that_is_away(made: Platform, object_stor
         time.sleep(5)
         object_store.resume()
         assert [each.result() for each in found] == expected
+
+
+def test_rows_are_there_once_where_answers_break_off(made: Platform, link: Link) -> None:
+    """Also those to a commit, which is then there without its writer knowing."""
+    values, topic = session(7), made.feed.create("values")
+    link.breaks_each = 7
+    read_in_batches(made.feed, made.runs, topic, values)
+    close_hour(made.runs.folders)
+    compact_stream(made.runs.folders)
+    expected = sorted(folded([(offset, "s", value) for offset, value in enumerate(values)]), key=repr)
+    assert_proven(made.runs)
+    link.breaks_each = 0
+    assert rows(made.runs, topic) == expected
 
 
 def await_offset(runs: LocalRuns, run: Future[RunOutcome], until: int) -> None:

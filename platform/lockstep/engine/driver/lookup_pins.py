@@ -15,7 +15,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.lookup_table import LookupUnusable, check_lookup_columns, open_lookup
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.storage import FileStatus, find_storage
-from lockstep.table.delta_log import make_entry_path
+from lockstep.table.delta_log import make_entry_path, refresh_delta_table
 from lockstep.table.layout import StreamFolders
 
 
@@ -106,7 +106,7 @@ class LookupPins:
 
 def _read_new_entries(lookup: Lookup[Any], path: Path, table: DeltaTable) -> DeltaTable:
     try:
-        table.update_incremental()
+        refresh_delta_table(table)
     except (DeltaError, OSError):  # where it cannot be opened again either, that error says why
         return open_lookup(lookup, path)
     check_lookup_columns(lookup, path, table)
