@@ -105,6 +105,15 @@ def test_a_pending_file_is_whole_when_finished_in_a_folder_made_for_it(tmp_path:
     assert STORAGE.exists(path)
 
 
+def test_a_pending_file_can_be_finished_under_another_name(tmp_path: Path) -> None:
+    paths = [tmp_path / "begun.parquet", tmp_path / "none.parquet", tmp_path / "finished.parquet"]
+    pending = STORAGE.open_pending(paths[0])
+    pending.sink.write(b"abc")
+    assert (pending.finish("finished.parquet"), STORAGE.read(paths[2])) == (3, b"abc")
+    sizes = [None if status is None else status.size for status in STORAGE.get_statuses(paths)]
+    assert sizes == [None, None, 3]
+
+
 def test_every_folder_that_is_made_for_a_file_has_its_name_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,12 +29,12 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import NextEntry
-from lockstep.table.file_checksum import read_verified_rows, with_checksum
+from lockstep.table.file_checksum import read_verified_rows
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.parquet import Compression, DataFile, DataFileWriter
 
 LOG = logging.getLogger("lockstep")
 
@@ -45,7 +45,7 @@ GROUP_ROWS = 100_000
 """Rows of a row group, which a compaction holds in memory, at least."""
 MERGED_ROWS = 50_000
 """Rows of small tables that are copied together: bounds what is in memory twice."""
-COMPRESSION_LEVEL = 9
+COMPRESSION = Compression("zstd", 9)
 
 
 class LedgerFile(msgspec.Struct, frozen=True):
@@ -221,13 +221,19 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
     before = list[U64]()
     with DataFileWriter(
-        ledger, schema, commit_hour=None, prefix=name, compression_level=COMPRESSION_LEVEL, counted_only=True
+        ledger,
+        schema,
+        commit_hour=None,
+        prefix=name,
+        compression=COMPRESSION,
+        counted_only=True,
+        sealed=True,
     ) as writer:
         for tables in _batched((_rows(ledger, file) for file in part.files), GROUP_ROWS):
             rows = merge_rows(tables, schema)
             writer.write(rows)
             before.append(_hash(rows))
-        written = with_checksum(ledger, writer.finish())
+        written = writer.finish()
     if not np.array_equal(_join(before), _hash_file(ledger / written.path, schema)):
         path = ledger / written.path
         find_storage(ledger).delete(path)

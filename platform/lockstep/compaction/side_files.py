@@ -27,12 +27,11 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.erasure import compute_session_digest
-from lockstep.table.file_checksum import with_checksum
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.parquet import Compression, DataFile, DataFileWriter
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
 
@@ -42,7 +41,7 @@ BIN_BYTES = 64 * 1024 * 1024
 """Bytes of a compacted file at most, about: a bin is held in memory, with values of up to a megabyte each."""
 GROUP_BYTES = 16 * 1024 * 1024
 """Decoded bytes of a row group."""
-COMPRESSION_LEVEL = 3
+COMPRESSION = Compression("zstd", 3)
 _HOUR = "%Y-%m-%dT%H"
 SESSION_COLUMNS = ["batch", "topic", "session", "key"]
 """By which a message is found to be of an erased session."""
@@ -315,11 +314,11 @@ def _write(side: Path, files: Sequence[SideTableFile], rows: pa.Table) -> DataFi
     prefix = LedgerFileName(first.hour, first.generation, first.first, last).prefix(COMPACTED_PREFIX)
     group_rows = max(1, len(rows) * GROUP_BYTES // max(1, rows.nbytes))
     with DataFileWriter(
-        side, rows.schema, commit_hour=None, prefix=prefix, compression_level=COMPRESSION_LEVEL
+        side, rows.schema, commit_hour=None, prefix=prefix, compression=COMPRESSION, sealed=True
     ) as writer:
         for start in range(0, len(rows), group_rows):
             writer.write(rows.slice(start, group_rows))
-        written = with_checksum(side, writer.finish())
+        written = writer.finish()
     # As old as its newest input: its rows entered the table then, and health counts those of the last hour.
     written = msgspec.structs.replace(written, added_ms=max(file.added_ms for file in files))
     storage, path = find_storage(side), side / written.path

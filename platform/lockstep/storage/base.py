@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
@@ -46,8 +46,11 @@ class PendingFile(Protocol):
     def is_open(self) -> bool:
         """Whether it is neither finished nor abandoned."""
 
-    def finish(self) -> int:
+    def finish(self, name: str | None = None) -> int:
         """Close the file; gives its bytes. It and its name survive a power loss; a failure leaves it to be abandoned.
+
+        Args:
+            name: Its name, instead of the one that it was begun with; as unique.
 
         Raises:
             OSError: The storage did not take all of it.
@@ -126,6 +129,10 @@ class Storage(Protocol):
 
     def get_status(self, path: Path) -> FileStatus | None:
         """Size and time of a file; None where there is none."""
+
+    def get_statuses(self, paths: Sequence[Path]) -> list[FileStatus | None]:
+        """Those of several files, in their order."""
+        return list(map(self.get_status, paths))
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file or folder."""

@@ -223,11 +223,13 @@ class LocalPendingFile(PendingFile):
         return not self._sink.closed
 
     @override
-    def finish(self) -> int:
+    def finish(self, name: str | None = None) -> int:
         self._sink.flush()
         with _name_in_errors(self._path):
             os.fsync(self._sink.fileno())
         size = self._sink.tell()
+        if name is not None:
+            self._path = self._path.rename(self._path.with_name(name))
         _sync(self._path.parent)
         self._sink.close()
         return size

@@ -13,7 +13,8 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import cache, partial
@@ -34,6 +35,7 @@ from lockstep.store_clients import WAIT_SECONDS, Answer, make_arrow_client, repe
 
 READ_WHOLE_BYTES = 8 * 1024 * 1024
 """Smaller files are read by one request; of larger ones a reader fetches what it needs."""
+REQUESTS_AT_ONCE = 16
 REQUEST_SECONDS = 30
 """Timeout of one request."""
 RETRIES: Final = {
@@ -132,6 +134,14 @@ class ObjectStorage(Storage):
             return None
 
     @override
+    def get_statuses(self, paths: Sequence[Path]) -> list[FileStatus | None]:
+        """Requests at the same time: one by one, they would take as long as the files of a batch are many."""
+        if not paths:
+            return []
+        with ThreadPoolExecutor(min(len(paths), REQUESTS_AT_ONCE), "statuses") as threads:
+            return list(threads.map(self.get_status, paths))
+
+    @override
     def exists(self, path: Path) -> bool:
         return self.get_status(path) is not None or self._is_folder(path)
 
@@ -228,8 +238,9 @@ class PendingObject(PendingFile):
         return not self._sink.closed
 
     @override
-    def finish(self) -> int:
+    def finish(self, name: str | None = None) -> int:
         size = self._sink.tell()
+        self._path = self._path if name is None else self._path.with_name(name)
         try:
             _ask(self._path, self._upload)
         except FileNotFoundError:  # no such upload: it was complete, and the store's word of it was lost

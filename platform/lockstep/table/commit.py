@@ -22,7 +22,7 @@ from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import CreateEntry, NextEntry
-from lockstep.table.foreign_commits import TableReplaced, find_foreign_commit
+from lockstep.table.foreign_commits import find_foreign_commit
 from lockstep.table.head import Desired, FoldCode, Head, PolicyChange, Resumption, SideBatch, SideFile, ViolationPolicy
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import DataFile
@@ -113,7 +113,7 @@ class OutputLog:
             TableNotFoundError: There is no table.
         """
         self.folder, self._create = table, create
-        self._tail, self._landed = LogTail(table), 0
+        self._tail = LogTail(table)
 
     @cached_property
     def table_id(self) -> str:
@@ -137,8 +137,6 @@ class OutputLog:
         """
         self._tail.refresh()
         version, entry = self._tail.version, self._tail.entry
-        if version < self._landed:
-            raise TableReplaced(self.folder, f"version {self._landed} was committed here, the newest is {version}")
         for foreign in range(self._tail.find_number(delta_log.VERSION) + 1, version + 1):
             raise find_foreign_commit(self.folder, foreign)
         if entry is None or entry.head is None:
@@ -163,13 +161,13 @@ class OutputLog:
         def next_entry() -> NextEntry:
             base = self.base()  # 1
             attempts.append(Committed(version=base.version + 1, head=proposal.next_head(base)))
-            _check_files(self.folder, proposal.adds)  # 2
-            _check_needed(proposal.needs)
+            _check_files(self.folder, proposal.adds, proposal.needs)  # 2
             alter = None if proposal.alter is None else partial(proposal.alter, self._open())
             return _make_entry(attempts[-1], proposal, alter)
 
-        delta_log.append_entry(self.folder, next_entry, create=self._create)  # 3
-        self._landed = attempts[-1].version
+        written = delta_log.append_entry(self.folder, next_entry, create=self._create)  # 3
+        if written is not None:
+            self._tail.advance(written)
         return attempts[-1]
 
 
@@ -193,28 +191,23 @@ def _make_entry(
     )
 
 
-def _check_files(table: Path, files: tuple[DataFile, ...]) -> None:
+def _check_files(table: Path, adds: tuple[DataFile, ...], needs: Mapping[Path, int]) -> None:
     """Refuse a file that was deleted meanwhile (by a vacuum, by hand): readers would fail permanently."""
-    for file in files:
-        status = find_storage(table).get_status(table / file.path)
+    statuses = find_storage(table).get_statuses([*(table / file.path for file in adds), *needs])
+    for file, status in zip(adds, statuses, strict=False):
         if status is None:
-            raise _bad_file(table, file, "is missing")
+            raise _bad_file(table / file.path, "is missing")
         if status.size != file.size:
-            raise _bad_file(table, file, f"has {status.size} bytes, not {file.size}")
+            raise _bad_file(table / file.path, f"has {status.size} bytes, not {file.size}")
         if read_written_by(file.path) is None and time.time() - status.modified_at > OLDEST_FILE_SECONDS:
-            raise _bad_file(table, file, "is older than half the retention, a vacuum may delete it")
+            raise _bad_file(table / file.path, "is older than half the retention, a vacuum may delete it")
+    for (path, size), status in zip(needs.items(), statuses[len(adds) :], strict=True):
+        if status is None or status.size < size:
+            raise _bad_file(path, "is missing" if status is None else f"has {status.size} bytes, fewer than {size}")
 
 
-def _check_needed(files: Mapping[Path, int]) -> None:
-    for path, size in files.items():
-        found = find_storage(path).get_status(path)
-        if found is None or found.size < size:
-            problem = "is missing" if found is None else f"has {found.size} bytes, fewer than {size}"
-            raise TableError(f"{path} {problem}; nothing was committed", next_step="start the stream again")
-
-
-def _bad_file(table: Path, file: DataFile, problem: str) -> TableError:
-    return TableError(f"{table / file.path} {problem}; nothing was committed", next_step="start the stream again")
+def _bad_file(path: Path, problem: str) -> TableError:
+    return TableError(f"{path} {problem}; nothing was committed", next_step="start the stream again")
 
 
 def _unreadable(table: Path, version: int) -> TableError:

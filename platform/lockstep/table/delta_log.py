@@ -47,6 +47,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
     Attributes:
         version: Version of the table that the entry made.
+        size: Bytes.
         kind: lockstep's kind of commit; None for foreign commits.
         token: Identifies the call of `append_entry` that wrote it.
         head: The head of the stream; None where the entry has none.
@@ -58,6 +59,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     """
 
     version: int
+    size: int
     kind: str | None
     token: str | None
     head: Head | None
@@ -108,16 +110,24 @@ def has_log(table: Path) -> bool:
 def read_entry(table: Path, version: int) -> LogEntry | None:
     """The entry of a version; None when there is none, or it is empty or torn."""
     try:
-        text = find_storage(table).read(make_entry_path(table, version))
-        lines = decode_json_lines(text, _Line)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return decode_entry(version, find_storage(table).read(make_entry_path(table, version)))
+    except FileNotFoundError:
+        return None
+
+
+def decode_entry(version: int, content: bytes) -> LogEntry | None:
+    """The entry of a version from its content; None when it is empty or torn."""
+    try:
+        lines = decode_json_lines(content, _Line)
+    except msgspec.DecodeError:
         return None
     info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)
     if info is None:
-        return None if not lines else LogEntry(version, None, None, None, "unknown", "unknown")
+        return None if not lines else LogEntry(version, len(content), None, None, None, "unknown", "unknown")
     head = info.get(HEAD)
     return LogEntry(
         version=version,
+        size=len(content),
         kind=_text(info.get(KIND)),
         token=_text(info.get(TOKEN)),
         head=Head.decode(head) if isinstance(head, str) else None,
@@ -255,7 +265,7 @@ def append_entry(
     *,
     finds_late: bool = False,
     create: CreateEntry = create_entry,
-) -> int | None:
+) -> LogEntry | None:
     """Append an entry at exactly the version that it was planned for, or not at all.
 
     1. `next_entry` reads the newest version, checks it and returns the entry.
@@ -272,7 +282,7 @@ def append_entry(
         create: Creates the file of the entry.
 
     Returns:
-        The version that the entry made; None where there was nothing to append.
+        The entry as it is read; None where there was nothing to append.
 
     Raises:
         CommitUnknown: It is unknown whether the entry was written.
@@ -284,30 +294,31 @@ def append_entry(
         entry = next_entry()  # 1
         if entry is None:
             return None
-        path = make_entry_path(table, entry.version)
         try:
-            _write(path, entry, token, create)  # 2
+            written = _write(table, entry, token, create)  # 2
         except (DeltaError, OSError) as error:
             written = read_entry(table, entry.version)  # 3
             if written is None and not (finds_late and attempt < UNANSWERED_MAX):
                 raise _make_failure(table, entry.version, error) from error
             if written is None or written.token != token:
                 continue  # 4
-        find_storage(table).sync(path)  # 5
-        return entry.version
+        find_storage(table).sync(make_entry_path(table, entry.version))  # 5
+        return written
     raise TableError(
         f"{table}: lost {ATTEMPTS_MAX} races in a row",
         next_step="look for a process that commits in a loop: `lockstep status`",
     )
 
 
-def _write(path: Path, entry: NextEntry, token: str, create: CreateEntry) -> None:
+def _write(table: Path, entry: NextEntry, token: str, create: CreateEntry) -> LogEntry | None:
     ours = {KIND: entry.kind, TOKEN: token, **entry.metadata}
     if entry.alter is None:
-        create(path, encode_entry(entry, ours))
-        return
+        content = encode_entry(entry, ours)
+        create(make_entry_path(table, entry.version), content)
+        return decode_entry(entry.version, content)
     numbers = [Transaction(name, number) for name, number in entry.transactions.items()]
     entry.alter(CommitProperties(custom_metadata=ours, max_commit_retries=0, app_transactions=numbers))
+    return read_entry(table, entry.version)
 
 
 ENGINE = "lockstep"

@@ -11,23 +11,13 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
-from lockstep.table.parquet import DataFile
 
 _SEALED = re.compile(r"-[0-9a-f]{32}-([0-9a-f]{8})\.parquet$")
-
-
-def with_checksum(table: Path, file: DataFile) -> DataFile:
-    """The finished file renamed with its checksum."""
-    path, storage = table / file.path, find_storage(table)
-    name = f"{path.stem}-{zlib.crc32(storage.read(path)):08x}.parquet"
-    storage.move(path, path.with_name(name))
-    return msgspec.structs.replace(file, path=str(Path(file.path).with_name(name)))
 
 
 def read_verified(path: Path, stream: str) -> bytes:

@@ -20,7 +20,7 @@ from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
 from lockstep.table import delta_log
-from lockstep.table.file_checksum import iterate_verified_rows, read_verified_rows, with_checksum
+from lockstep.table.file_checksum import iterate_verified_rows, read_verified_rows
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFileWriter, write_file
@@ -196,16 +196,17 @@ def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     listed = list(rows)
     table = _make_table(listed)
     name = LedgerFileName.of_batch(listed[0]).prefix("ledger") if listed else "ledger"
-    file = with_checksum(ledger, write_file(ledger, table, prefix=name, counted_only=True))
+    file = write_file(ledger, table, prefix=name, counted_only=True, sealed=True)
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
 
 def write_ledger_parts(ledger: Path, parts: Iterable[Sequence[LedgerRow]], name: LedgerFileName) -> SideFile:
     """Write the ledger file of several batches, part by part, synced and not yet committed."""
-    with DataFileWriter(ledger, SCHEMA, commit_hour=None, prefix=name.prefix("ledger"), counted_only=True) as writer:
+    prefix = name.prefix("ledger")
+    with DataFileWriter(ledger, SCHEMA, commit_hour=None, prefix=prefix, counted_only=True, sealed=True) as writer:
         for part in parts:
             writer.write(_make_table(part))
-        file = with_checksum(ledger, writer.finish())
+        file = writer.finish()
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lockstep.errors import TableError
-from lockstep.storage import find_storage
+from lockstep.storage import FileStatus, find_storage
 from lockstep.table import delta_log
 from lockstep.table.delta_log import LogEntry
 from lockstep.table.foreign_commits import TableReplaced
@@ -35,15 +35,24 @@ class LogTail:
         self.entry: LogEntry | None = delta_log.read_entry(table, newest)
 
     def refresh(self) -> None:
-        """Read the entries that were added.
+        """Read the entries that were added, and the newest again if it is not as it was.
 
         Raises:
             TableReplaced: The newest entry that was read is gone, and no later one is there.
         """
-        while self._has_entry(self.version + 1):
+        while True:
+            following, newest = self._look(self.version + 1, self.version)
+            if following is None:
+                break
             self.version, self.entry = self.version + 1, delta_log.read_entry(self.table, self.version + 1)
-        if not self._has_entry(self.version):
+        if newest is None:
             self._pass_deleted_entries()
+        elif self.entry is None or newest.size != self.entry.size:
+            self.entry = delta_log.read_entry(self.table, self.version)
+
+    def advance(self, entry: LogEntry) -> None:
+        """Go on to an entry that this process has written on top of the newest version: it need not be read."""
+        self.version, self.entry = entry.version, entry
 
     def _pass_deleted_entries(self) -> None:
         """Housekeeping deletes entries before a log checkpoint: of a quiet table the newest that was read, too."""
@@ -67,11 +76,12 @@ class LogTail:
             handle = delta_log.open_delta_table(self.table, version=self.version)
         except DeltaError as error:
             reason, path = str(error).splitlines()[0], delta_log.make_entry_path(self.table, self.version)
-            if self.entry is None and self._has_entry(self.version):
+            if self.entry is None and self._look(self.version) != [None]:
                 step = f"lockstep repair {self.table.parent.name}"
                 raise TableError(f"{path} cannot be read: {reason}", next_step=step) from error
             raise TableReplaced(self.table, reason) from error
         return handle.transaction_version(name) or 0
 
-    def _has_entry(self, version: int) -> bool:
-        return find_storage(self.table).get_status(delta_log.make_entry_path(self.table, version)) is not None
+    def _look(self, *versions: int) -> list[FileStatus | None]:
+        paths = [delta_log.make_entry_path(self.table, version) for version in versions]
+        return find_storage(self.table).get_statuses(paths)

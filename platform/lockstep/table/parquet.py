@@ -20,19 +20,22 @@ from __future__ import annotations
 import math
 import time
 import uuid
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Self, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
+from typing_extensions import Buffer, override
 
 from lockstep.storage import find_storage
 from lockstep.table.delta_log import open_delta_table
@@ -314,9 +317,15 @@ ROW_GROUP_ROWS = 1_000_000
 NAMED_MAX = 5
 """Number of files named to people; the rest is counted."""
 
-ParquetCodec = Literal["zstd", "snappy", "none"]
 
-COMPRESSION_LEVEL = 1
+class Compression(NamedTuple):
+    """Parquet's compression: a codec, and its level where it has some."""
+
+    codec: Literal["zstd", "snappy", "none"]
+    level: int | None = None
+
+
+FAST = Compression("zstd", 1)
 """zstd's fastest usual level, for compacted files too: numbers are differences and texts are codes before zstd sees
 them, so level 3 makes an hour at most 2 % smaller, for up to a sixth of the time to write it (measured)."""
 
@@ -374,9 +383,9 @@ class DataFileWriter:
         *,
         commit_hour: str | None,
         prefix: str,
-        compression_level: int = COMPRESSION_LEVEL,
+        compression: Compression = FAST,
         counted_only: bool = False,
-        codec: ParquetCodec = "zstd",
+        sealed: bool = False,
     ) -> None:
         """Create the file.
 
@@ -386,17 +395,18 @@ class DataFileWriter:
                 `write` have one dictionary, and read as text.
             commit_hour: Value of the partition column; None for tables without partitions.
             prefix: Prefix of the name.
-            compression_level: Of zstd.
+            compression: Of its pages; see `choose_compression`.
             counted_only: Write the number of rows only, without statistics of their values: a small file that is read
                 whole is half as large, and its log entry a tenth. Bounds of some columns only would be wrong: see
                 `statistics`.
-            codec: See `choose_codec`.
+            sealed: Its name contains the checksum of its bytes: see `lockstep.table.file_checksum`.
         """
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
-        self._table, self._commit_hour, self._schema = table, commit_hour, decode_schema(schema)
+        self._commit_hour, self._schema = commit_hour, decode_schema(schema)
         self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
-        self._full, self._storage = table / self._path, find_storage(table)
-        self._file = self._storage.open_pending(self._full)
+        self._file = find_storage(table).open_pending(table / self._path)
+        self._sink, self._sealed = _SummedSink(self._file.sink), sealed
+        self._written = list[pq.FileMetaData]()
         # Floats have no Parquet statistics: a NaN would hide rows. Tracked values give Delta's own instead.
         self._seen, columns = ColumnStatistics(self._schema), find_written_columns(self._schema)
         self._counted_only, self._rows = counted_only, 0
@@ -405,16 +415,17 @@ class DataFileWriter:
         written = self._schema if needs_schema else schema
         self._coded = [field.name for field in written if pa.types.is_dictionary(field.type)]
         self._parquet = pq.ParquetWriter(
-            self._file.sink,
+            cast("IO[bytes]", self._sink) if sealed else self._file.sink,
             written,
-            compression=codec,
-            compression_level=compression_level if codec == "zstd" else None,
+            compression=compression.codec,
+            compression_level=compression.level,
             use_dictionary=cast("bool", columns.use_dictionary or False),  # or a list, which the stubs omit
             write_statistics=cast("bool", not counted_only and (columns.write_statistics or False)),
             # A few rows are larger as differences.
             column_encoding=None if counted_only else columns.column_encoding,
             store_schema=needs_schema,
             write_batch_size=BATCH_ROWS,
+            metadata_collector=self._written,
         )
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -429,7 +440,9 @@ class DataFileWriter:
     def finish(self) -> DataFile:
         """Close and sync the file and its folder; returns the finished file."""
         self._parquet.close()
-        size = self._file.finish()
+        if self._sealed:
+            self._path = f"{self._path.removesuffix('.parquet')}-{self._sink.checksum:08x}.parquet"
+        size = self._file.finish(Path(self._path).name if self._sealed else None)
         return DataFile(
             path=self._path,
             size=size,
@@ -441,7 +454,7 @@ class DataFileWriter:
     def _statistics(self) -> str:
         if self._counted_only:
             return msgspec.json.encode({"numRecords": self._rows}).decode()
-        metadata = pq.read_metadata(self._storage.open_source(self._full))
+        (metadata,) = self._written
         return compute_file_statistics(metadata, self._schema, self._seen)
 
     def abandon(self) -> None:
@@ -459,16 +472,42 @@ class DataFileWriter:
             self.abandon()
 
 
-def choose_codec(rows: pa.Table, *, counted_only: bool = False) -> ParquetCodec:
-    """The codec of a file that holds all of these rows. A few counted rows are smaller without: see the constants."""
+class _SummedSink(RawIOBase):
+    """Passes bytes on, and sums them up.
+
+    Attributes:
+        checksum: CRC-32 of the bytes so far.
+    """
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self._sink, self.checksum = sink, 0
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def write(self, content: Buffer, /) -> int:
+        self.checksum = zlib.crc32(content, self.checksum)
+        return self._sink.write(content)
+
+
+def choose_compression(rows: pa.Table, *, counted_only: bool = False) -> Compression:
+    """The compression of a file that holds all of these rows; see the constants."""
     if counted_only:
-        return "zstd" if rows.num_rows > UNCOMPRESSED_ROWS else "none"
+        return FAST if rows.num_rows > UNCOMPRESSED_ROWS else Compression("none")
     # Whole buffers: `nbytes` looks into each array, at 0.1 us a row.
-    return "snappy" if rows.get_total_buffer_size() < SNAPPY_BYTES_MAX else "zstd"
+    return Compression("snappy") if rows.get_total_buffer_size() < SNAPPY_BYTES_MAX else FAST
 
 
 def write_file(
-    table: Path, rows: pa.Table, *, prefix: str, commit_hour: str | None = None, counted_only: bool = False
+    table: Path,
+    rows: pa.Table,
+    *,
+    prefix: str,
+    commit_hour: str | None = None,
+    counted_only: bool = False,
+    sealed: bool = False,
 ) -> DataFile:
     """Write a whole table of rows as one file; see `DataFileWriter`."""
     with DataFileWriter(
@@ -477,7 +516,8 @@ def write_file(
         commit_hour=commit_hour,
         prefix=prefix,
         counted_only=counted_only,
-        codec=choose_codec(rows, counted_only=counted_only),
+        compression=choose_compression(rows, counted_only=counted_only),
+        sealed=sealed,
     ) as writer:
         writer.write(rows)
         return writer.finish()
@@ -492,8 +532,10 @@ def list_named_files(table: Path, version: int | None = None) -> list[tuple[Path
 
 def find_wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
     """Files that are missing or of another size."""
-    found = ((path, size, find_storage(path).get_status(path)) for path, size in files)
-    return [str(path) for path, size, status in found if status is None or status.size != size]
+    named = list(files)
+    statuses = find_storage(named[0][0]).get_statuses([path for path, _ in named]) if named else []
+    found = zip(named, statuses, strict=True)
+    return [str(path) for (path, size), status in found if status is None or status.size != size]
 
 
 def format_some(items: list[str]) -> str:

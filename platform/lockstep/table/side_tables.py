@@ -8,7 +8,6 @@ from pathlib import Path
 from deltalake.exceptions import TableNotFoundError
 
 from lockstep.errors import CommitUnknown, TableError
-from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import CreateEntry, NextEntry
@@ -16,7 +15,7 @@ from lockstep.table.foreign_commits import TableReplaced, refuse_foreign
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.log_tail import LogTail
-from lockstep.table.parquet import DataFile
+from lockstep.table.parquet import DataFile, find_wrong_files
 
 LOOKS_MAX = 20
 """More batches than this are not committed while the side tables are brought up to one head."""
@@ -62,16 +61,18 @@ class SideLog:
                 return None
             if held != after:
                 raise _apart(self._side, held, batch)
-            for file in files:
-                _check(self._side, file)
+            _check(self._side, files)
             actions = [DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files]
             return NextEntry(
                 version=tail.version + 1, kind="side", actions=actions, transactions={delta_log.BATCH: batch}
             )
 
-        version = delta_log.append_entry(self._side, next_entry, finds_late=True, create=self._create)
-        self._own = self._own if version is None else version
-        return version is not None
+        written = delta_log.append_entry(self._side, next_entry, finds_late=True, create=self._create)
+        if written is None:
+            return False
+        tail.advance(written)
+        self._own = written.version
+        return True
 
     def _look(self, tail: LogTail) -> None:
         tail.refresh()
@@ -132,10 +133,8 @@ def _opened(side: Path) -> LogTail:
         raise TableReplaced(side, "there is no log") from error
 
 
-def _check(side: Path, file: SideFile) -> None:
-    path = side / file.path
-    found = find_storage(side).get_status(path)
-    if found is None or found.size != file.size:
+def _check(side: Path, files: Sequence[SideFile]) -> None:
+    for path in find_wrong_files((side / file.path, file.size) for file in files):
         raise TableError(
             f"{path} is named by the last batch but is missing or has another size",
             next_step="restore the file from a copy; the output table itself is whole",

@@ -78,7 +78,14 @@ def test_a_pending_object_is_there_when_it_is_finished_and_an_abandoned_one_neve
     abandoned = storage.open_pending(prefix / "never.parquet")
     abandoned.sink.write(b"x")
     abandoned.abandon()
-    assert storage.list_names(prefix) == ["rows.parquet"]
+    named = storage.open_pending(prefix / "begun.parquet")
+    named.sink.write(b"abc")
+    assert named.finish("named.parquet") == 3
+    assert storage.list_names(prefix) == ["named.parquet", "rows.parquet"]
+    paths = [prefix / f"{name}.parquet" for name in ("begun", "named", "never", "rows")]
+    sizes = [None if status is None else status.size for status in storage.get_statuses(paths)]
+    assert sizes == [None, 3, None, len(content)]
+    assert storage.get_statuses([]) == []
 
 
 def test_a_file_too_large_to_be_read_whole_is_read_by_parts(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
