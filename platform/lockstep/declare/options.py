@@ -387,7 +387,7 @@ class Export:
             others.
         codec: Compression.
         row_group_rows: Rows of a row group, which the export holds in memory.
-        folder: Absolute path of the dataset; empty for `<table_root>/<stream>/export`.
+        folder: Absolute path of the dataset, or `s3://BUCKET/PREFIX`; empty for `<table_root>/<stream>/export`.
     """
 
     columns: tuple[str, ...] = ()
@@ -408,7 +408,7 @@ class Export:
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
             raise DeclarationError("Export.row_group_rows", rows, "is not a positive whole number", "1_000_000")
         check_field_types(self)
-        if self.folder and not self.folder.startswith("/"):
+        if self.folder and not self.folder.startswith(("/", "s3://")):
             raise DeclarationError("Export.folder", self.folder, "is no absolute path", "for example '/archive/orders'")
         if len(set(self.partition_by)) < len(self.partition_by) or "commit_hour" in self.partition_by:
             problem = "names a column twice, or commit_hour, which every dataset is divided by"

@@ -1,4 +1,4 @@
-"""The dataset on disk: one folder an hour, published whole by one rename, with its manifest inside.
+"""The dataset: one folder an hour, published whole, with its manifest inside.
 
     <folder>/_export/options.json              how all hours are written; a change needs another folder
     <folder>/_export/source.json               the table as the newest export saw it
@@ -7,21 +7,23 @@
     <folder>/_staging/H-<uuid>/                an hour that is being written, or that a killed export left
 
 Files whose names begin with an underscore are passed over by Spark, Hive and Arrow, and are no Parquet for all others.
-The rename is the only moment at which anything becomes visible: a reader sees a whole hour or none of it, of two
-exports one publishes, and a killed one leaves a staging folder, which a later export deletes.
+In a file system a rename is the only moment at which anything becomes visible: a reader sees a whole hour or none of
+it. In an object store an hour is whole when it has its manifest (publish.py). Of two exports one publishes, and what a
+killed one leaves is deleted by a later one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
-import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from lockstep.declare.options import Export
 from lockstep.errors import LockstepError
+from lockstep.export.publish import delete_stale_folders, find_whole_folders, publish_folder, take_back_folder
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.commit import Base
@@ -29,11 +31,9 @@ from lockstep.table.delta_log import make_entry_path
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
-OPTIONS, MANIFEST_FILE, STAGING = "_export", "_manifest.json", "_staging"
+OPTIONS, MANIFEST_FILE = "_export", "_manifest.json"
 SOURCE_FILE = "source.json"
 HOUR_PREFIX = "commit_hour="
-STALE_SECONDS = 86_400.0
-"""No hour takes a day to write."""
 
 
 class ExportOptions(msgspec.Struct, frozen=True):
@@ -179,9 +179,13 @@ def keep_options(folder: Path, options: ExportOptions) -> None:
     Raises:
         ExportMismatch: Another export recorded others.
     """
+    path = folder / OPTIONS / "options.json"
+    storage = find_storage(path)
     if read_options(folder) is None:
-        staged = make_staging_folder(folder, "options")
-        _publish(staged, folder / OPTIONS, "options.json", msgspec.json.encode(options))
+        storage.make_folder(path.parent)
+        with suppress(FileExistsError):
+            storage.create_whole(path, msgspec.json.format(msgspec.json.encode(options)))
+            storage.sync(path)
     check_options(folder, options)
 
 
@@ -228,9 +232,15 @@ def find_folder(export: Export, folders: StreamFolders) -> Path:
 
 
 def list_exported_hours(folder: Path) -> frozenset[str]:
-    """The hours that are exported."""
+    """The hours that are exported; in an object store also those of which files may be there already."""
     names = find_storage(folder).list_names(folder)
     return frozenset(name.removeprefix(HOUR_PREFIX) for name in names if name.startswith(HOUR_PREFIX))
+
+
+def list_whole_hours(folder: Path, hours: Iterable[str]) -> frozenset[str]:
+    """Those of some exported hours that have all their files."""
+    found = find_whole_folders((_find_hour(folder, hour) for hour in hours), MANIFEST_FILE)
+    return frozenset(target.name.removeprefix(HOUR_PREFIX) for target in found)
 
 
 def read_manifest(folder: Path, hour: str) -> HourManifest:
@@ -239,58 +249,38 @@ def read_manifest(folder: Path, hour: str) -> HourManifest:
     Raises:
         FileNotFoundError: The hour is not exported.
     """
-    path = folder / f"{HOUR_PREFIX}{hour}" / MANIFEST_FILE
+    path = _find_hour(folder, hour) / MANIFEST_FILE
     return decode_json(find_storage(path).read(path), HourManifest)
 
 
+def write_manifest(staged: Path, manifest: HourManifest) -> None:
+    """Add the manifest to the files of an hour."""
+    storage = find_storage(staged)
+    storage.replace(staged / MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
+    storage.sync(staged / MANIFEST_FILE)
+
+
 def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
-    """Write the manifest and give the hour its name; False where another export has published it before.
+    """Give an hour its name; False where another export has published it before.
 
     Args:
         folder: The dataset.
-        staged: Folder with the files of the hour, all synced.
+        staged: Folder with the files of the hour and its manifest, all synced.
         manifest: What it holds.
     """
-    target = folder / f"{HOUR_PREFIX}{manifest.hour}"
-    return _publish(staged, target, MANIFEST_FILE, msgspec.json.encode(manifest))
+    return publish_folder(staged, _find_hour(folder, manifest.hour), MANIFEST_FILE)
 
 
 def take_back_hour(folder: Path, hour: str) -> None:
-    """Take an hour back that an erasure or a rewind overtook: it leaves the readers' sight by one rename."""
-    storage, staged = find_storage(folder), make_staging_folder(folder, hour)
-    try:
-        storage.move(folder / f"{HOUR_PREFIX}{hour}", staged)
-    except FileNotFoundError:
-        return
-    storage.delete_folder(staged)
+    """Take an hour back that an erasure or a rewind overtook: it leaves the readers' sight at once."""
+    take_back_folder(folder, _find_hour(folder, hour), MANIFEST_FILE)
 
 
-def _publish(staged: Path, target: Path, name: str, content: bytes) -> bool:
-    """Write the last file of a staging folder and rename it; False where there is a folder of this name."""
-    storage = find_storage(target)
-    storage.replace(staged / name, msgspec.json.format(content))
-    storage.sync(staged / name)
-    try:
-        storage.move(staged, target)
-    except OSError:
-        storage.delete_folder(staged)
-        if not storage.exists(target / name):
-            raise
-        return False
-    return True
+def delete_leftovers(folder: Path) -> int:
+    """Delete what killed exports left a day ago; gives the number of hours."""
+    hours = [_find_hour(folder, hour) for hour in list_exported_hours(folder)]
+    return delete_stale_folders(folder, hours, MANIFEST_FILE)
 
 
-def make_staging_folder(folder: Path, hour: str) -> Path:
-    """The path of a new staging folder of an hour."""
-    return folder / STAGING / f"{hour}-{uuid.uuid4().hex}"
-
-
-def delete_stale_folders(folder: Path) -> int:
-    """Delete the staging folders that killed exports left; gives their number."""
-    storage, stale = find_storage(folder), 0
-    for name in storage.list_names(folder / STAGING):
-        status = storage.get_status(folder / STAGING / name)
-        if status is not None and time.time() - status.modified_at > STALE_SECONDS:
-            storage.delete_folder(folder / STAGING / name)
-            stale += 1
-    return stale
+def _find_hour(folder: Path, hour: str) -> Path:
+    return folder / f"{HOUR_PREFIX}{hour}"

@@ -22,10 +22,11 @@ from lockstep.export.dataset import (
     ExportedFile,
     ExportOptions,
     HourManifest,
-    make_staging_folder,
     publish_hour,
     take_back_hour,
+    write_manifest,
 )
+from lockstep.export.publish import make_staging_folder
 from lockstep.storage import find_storage
 
 PARTITIONS_MAX = 200
@@ -90,7 +91,7 @@ def write_hour(
         digest, files = 0, list[ExportedFile]()
         for number, file in enumerate(hour.files):
             rows = _read_rows(source, file, columns, options.partition_by)  # 1
-            with _FileSet(staged, f"{number:05d}", options, columns) as written:
+            with _FileSet(staged, f"{number:05d}-{staged.name[-8:]}", options, columns) as written:
                 for group in regroup_rows(rows, options.row_group_rows):
                     digest = (digest + digest_rows(group.select(columns))) % MODULUS
                     written.add(group)
@@ -107,10 +108,11 @@ def write_hour(
             below_batch=source.below_batch,
             exported_at=time.time(),
         )
-        return manifest if _publish_current(folder, staged, manifest, is_current) else None  # 3
+        write_manifest(staged, manifest)
     except BaseException:
         storage.delete_folder(staged)
         raise
+    return manifest if _publish_current(folder, staged, manifest, is_current) else None  # 3
 
 
 def _publish_current(folder: Path, staged: Path, manifest: HourManifest, is_current: Callable[[], bool]) -> bool:

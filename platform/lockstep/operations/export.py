@@ -21,17 +21,17 @@ from lockstep.export.dataset import (
     ExportOptions,
     check_options,
     check_source,
-    delete_stale_folders,
+    delete_leftovers,
     find_folder,
     keep_options,
     list_batches,
     list_exported_hours,
+    list_whole_hours,
     make_options,
     record_source,
 )
 from lockstep.export.write import HourToExport, SourceTable, write_hour
 from lockstep.operations.tables import open_table
-from lockstep.storage import require_file_system
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog
 from lockstep.table.delta_log import find_head_of_batch
@@ -161,7 +161,6 @@ class _Export:
         output = open_table(folders)
         base = output.base()
         self.folder = find_folder(stream.export, folders)
-        require_file_system(self.folder, "publish a folder at once")
         self.options: ExportOptions = make_options(stream.export, stream.name, output.table_id)
         self.base = base
         self.exported = _list_hours_of(self.folder, self.options, base, folders.table)
@@ -229,7 +228,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
     result = ExportResult(stream=stream.name, folder=str(found.folder), waiting=found.waiting)
     if found.hours:
         found.record(folders)
-    result = msgspec.structs.replace(result, stale_deleted=delete_stale_folders(found.folder))
+    result = msgspec.structs.replace(result, stale_deleted=delete_leftovers(found.folder))
     for hour in found.hours:  # 2
         result = _with_hour(result, found, hour)
     return msgspec.structs.replace(result, cpu_seconds=round(time.process_time() - began, 3))
@@ -256,7 +255,7 @@ def list_proven_hours(export: Export, folders: StreamFolders) -> frozenset[str]:
     """
     output, folder = open_table(folders), find_folder(export, folders)
     options = make_options(export, folders.stream, output.table_id)
-    return _list_hours_of(folder, options, output.base(), folders.table)
+    return list_whole_hours(folder, _list_hours_of(folder, options, output.base(), folders.table))
 
 
 def _list_hours_of(folder: Path, options: ExportOptions, base: Base, table: Path) -> frozenset[str]:

@@ -26,8 +26,6 @@ from lockstep.export import write
 from lockstep.export.dataset import (
     HOUR_PREFIX,
     SOURCE_FILE,
-    STAGING,
-    STALE_SECONDS,
     ExportMismatch,
     keep_options,
     list_exported_hours,
@@ -35,6 +33,7 @@ from lockstep.export.dataset import (
     read_manifest,
     take_back_hour,
 )
+from lockstep.export.publish import STAGING, STALE_SECONDS
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations import export as operation
 from lockstep.operations import retain

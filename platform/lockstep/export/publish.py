@@ -1,0 +1,133 @@
+"""Gives an hour its name once it is written whole, whichever of several exports is faster.
+
+In a file system by one rename of its staging folder. An object store has no rename, so there
+
+1. `_claim` is created in the folder of the hour, which names the staging folder: of several exports one succeeds,
+2. the files are copied there, the manifest last: an hour is whole when it has its manifest,
+3. the staging folder is deleted.
+
+What a killed export left is deleted when it is a day old, with the unfinished hour that it had claimed.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from lockstep.addresses import is_in_object_store
+from lockstep.storage import find_storage
+
+STAGING, CLAIM = "_staging", "_claim"
+STALE_SECONDS = 86_400.0
+"""No hour takes a day to write."""
+
+
+def make_staging_folder(folder: Path, name: str) -> Path:
+    """The path of a new staging folder of a dataset."""
+    return folder / STAGING / f"{name}-{uuid.uuid4().hex}"
+
+
+def publish_folder(staged: Path, target: Path, last: str) -> bool:
+    """Give a folder its name; False where there is one of this name: then the folder is deleted.
+
+    Args:
+        staged: The folder, whose files are synced.
+        target: Its name.
+        last: The file of it that says that it is whole.
+    """
+    publish = _copy if is_in_object_store(target) else _rename
+    if publish(staged, target, last):
+        return True
+    find_storage(staged).delete_folder(staged)
+    return False
+
+
+def _rename(staged: Path, target: Path, last: str) -> bool:
+    storage = find_storage(target)
+    try:
+        storage.move(staged, target)
+    except OSError:
+        if storage.exists(target / last):
+            return False
+        storage.delete_folder(staged)
+        raise
+    return True
+
+
+def _copy(staged: Path, target: Path, last: str) -> bool:
+    storage = find_storage(target)
+    if not _claim(staged, target):
+        return False
+    try:
+        names = [name for name, _ in storage.walk_files(staged)]
+        for name in sorted(names, key=lambda name: name == last):
+            storage.copy(staged / name, target / name)
+    except BaseException:
+        storage.delete_folder(target)  # where this fails, too, both are deleted in a day
+        storage.delete_folder(staged)
+        raise
+    storage.delete_folder(staged)
+    return True
+
+
+def _claim(staged: Path, target: Path) -> bool:
+    storage, ours = find_storage(target), staged.name.encode()
+    try:
+        storage.create_whole(target / CLAIM, ours)
+    except FileExistsError:
+        return storage.read(target / CLAIM) == ours  # then only the answer was lost
+    return True
+
+
+def take_back_folder(folder: Path, target: Path, last: str) -> None:
+    """Take a folder back: by one rename, or its last file first."""
+    storage, staged = find_storage(target), make_staging_folder(folder, target.name)
+    if is_in_object_store(target):
+        storage.delete(target / last)
+        storage.delete_folder(target)
+        return
+    try:
+        storage.move(target, staged)
+    except FileNotFoundError:
+        return
+    storage.delete_folder(staged)
+
+
+def find_whole_folders(targets: Iterable[Path], last: str) -> list[Path]:
+    """Those of some folders that are whole."""
+    listed = list(targets)
+    statuses = find_storage(listed[0]).get_statuses([target / last for target in listed]) if listed else []
+    return [target for target, status in zip(listed, statuses, strict=True) if status is not None]
+
+
+def delete_stale_folders(folder: Path, targets: Iterable[Path], last: str) -> int:
+    """Delete what killed exports left; gives the number of their staging folders.
+
+    Args:
+        folder: The dataset.
+        targets: Its published folders, and those that may be unfinished.
+        last: The file of each that says that it is whole.
+    """
+    storage = find_storage(folder)
+    stale = [name for name in storage.list_names(folder / STAGING) if _is_stale(folder / STAGING / name)]
+    if stale and is_in_object_store(folder):
+        _delete_unfinished({name.encode() for name in stale}, list(targets), last)
+    for name in stale:
+        storage.delete_folder(folder / STAGING / name)
+    return len(stale)
+
+
+def _is_stale(staged: Path) -> bool:
+    storage = find_storage(staged)
+    found = storage.get_status(staged)
+    times = [found.modified_at] if found is not None else [each.modified_at for _, each in storage.walk_files(staged)]
+    return bool(times) and time.time() - max(times) > STALE_SECONDS
+
+
+def _delete_unfinished(stale: set[bytes], targets: list[Path], last: str) -> None:
+    for target in set(targets) - set(find_whole_folders(targets, last)):
+        storage = find_storage(target)
+        if storage.read(target / CLAIM) in stale:
+            storage.delete_folder(target)

@@ -1,0 +1,143 @@
+"""An export into an object store, where no folder can be renamed: an hour is whole when it has its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Export
+from lockstep.compaction.run import compact_stream
+from lockstep.export import publish, write
+from lockstep.export.dataset import list_exported_hours, list_whole_hours, publish_hour, read_manifest
+from lockstep.operations.export import ExportResult, export_stream, list_proven_hours
+from lockstep.storage import find_storage
+from lockstep.storage.object_store import ObjectStorage
+from lockstep.store_clients import make_arrow_client
+from lockstep.table.commit import raise_rewind_floor
+from tests.support.stream_table import StreamTable
+from tests.unit.export.declared import make_stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lockstep.export.dataset import HourManifest
+
+HOURS = tuple(f"2026-01-01T0{number}" for number in range(4))
+EXPORTED = HOURS[:3]
+STREAM = make_stream(Export(partition_by=("_topic_id",)))
+
+
+@pytest.fixture
+def filled(prefix: Path) -> StreamTable:
+    """Four hours, the last one open; three of them can be exported."""
+    table = StreamTable(prefix)
+    for hour in HOURS:
+        table.batch({("a", 0): 9}, {("b", 0): 5}, hour=hour)
+    compact_stream(table.folders)
+    table.output.commit(raise_rewind_floor(1, 4))
+    return table
+
+
+def sort(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows in the order of their identity, without columns that are folders."""
+    columns = sorted(set(rows.column_names) - {"_topic_id", "topic_id", "commit_hour"})
+    return sorted(rows.select(columns).to_pylist(), key=lambda row: (row["_topic"], row["_offset"], row["_row"]))
+
+
+def assert_exported(table: StreamTable) -> None:
+    """Readers of plain Parquet see the rows of the table, each once."""
+    folders, path = table.folders, "/".join(table.folders.export.parts[1:])
+    seen = ds.dataset(path, filesystem=make_arrow_client(), format="parquet", partitioning="hive").to_table()
+    held = DeltaTable(find_storage(folders.table).uri(folders.table)).to_pyarrow_table()
+    held = held.filter([str(hour) in EXPORTED for hour in held["commit_hour"].to_pylist()])
+    assert sort(seen) == sort(held)
+    assert list_proven_hours(Export(partition_by=("_topic_id",)), folders) == {*EXPORTED}
+
+
+def test_hours_are_exported_once(filled: StreamTable) -> None:
+    done = export_stream(STREAM, filled.folders)
+    assert (done.hours, done.files) == (EXPORTED, 6)
+    assert_exported(filled)
+    assert export_stream(STREAM, filled.folders).hours == ()
+    assert find_storage(filled.folders.export).list_names(filled.folders.export / publish.STAGING) == []
+
+
+def test_of_two_exports_one_publishes(filled: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    faster = list[ExportResult]()
+
+    def publish_late(folder: Path, staged: Path, manifest: HourManifest) -> bool:
+        monkeypatch.setattr(write, "publish_hour", publish_hour)
+        faster.append(export_stream(STREAM, filled.folders))
+        return publish_hour(folder, staged, manifest)
+
+    monkeypatch.setattr(write, "publish_hour", publish_late)
+    slower = export_stream(STREAM, filled.folders)
+    assert (faster[0].hours, slower.hours, slower.hours_lost) == (EXPORTED, (), 3)
+    assert_exported(filled)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("copied", [0, 1, 2])
+def test_what_a_killed_export_left_is_no_whole_hour_and_is_written_again_after_a_day(
+    filled: StreamTable, monkeypatch: pytest.MonkeyPatch, copied: int
+) -> None:
+    export, copies = filled.folders.export, list[Path]()
+
+    def copy_until_killed(self: ObjectStorage, path: Path, target: Path) -> None:
+        if len(copies) == copied:
+            raise Killed
+        copies.append(target)
+        copy(self, path, target)
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    copy = ObjectStorage.copy
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "copy", copy_until_killed)
+        patch.setattr(ObjectStorage, "delete_folder", die)
+        with pytest.raises(Killed):
+            export_stream(STREAM, filled.folders)
+    assert list_exported_hours(export) == {HOURS[0]}
+    assert list_whole_hours(export, HOURS) == frozenset()
+    assert export_stream(STREAM, filled.folders).hours == EXPORTED[1:]
+    monkeypatch.setattr(publish, "STALE_SECONDS", -1.0)
+    again = [export_stream(STREAM, filled.folders) for _ in range(2)]
+    assert [(done.stale_deleted, done.hours) for done in again] == [(1, ()), (0, EXPORTED[:1])]
+    assert_exported(filled)
+
+
+def test_an_hour_that_could_not_be_published_leaves_nothing(
+    filled: StreamTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "copy", fail)
+        with pytest.raises(OSError, match="away"):
+            export_stream(STREAM, filled.folders)
+    assert list_exported_hours(filled.folders.export) == frozenset()
+    assert export_stream(STREAM, filled.folders).hours == EXPORTED
+    assert_exported(filled)
+
+
+def test_an_hour_that_was_overtaken_is_withdrawn(filled: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [True, False]
+    monkeypatch.setattr("lockstep.operations.export._Export.is_current", lambda _: answers.pop(0) if answers else True)
+    assert export_stream(STREAM, filled.folders).hours == EXPORTED[1:]
+    assert export_stream(STREAM, filled.folders).hours == EXPORTED[:1]
+    assert_exported(filled)
+
+
+def test_the_dataset_may_lie_elsewhere_in_a_store(filled: StreamTable, prefix: Path) -> None:
+    elsewhere = make_stream(Export(folder=f"{find_storage(prefix).uri(prefix)}/archive"))
+    assert export_stream(elsewhere, filled.folders).hours == EXPORTED
+    assert read_manifest(prefix / "archive", HOURS[0]).rows > 0
