@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,8 +32,9 @@ from lockstep.operations.copies import (
     write_manifest,
 )
 from lockstep.operations.tables import open_table
+from lockstep.operations.whole_stream import take_name
 from lockstep.state.changelog import read_header
-from lockstep.storage import find_storage, require_file_system
+from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, torn_entry
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
@@ -395,7 +397,6 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
     if manifest.stream != folders.stream:
         step = f"lockstep restore {manifest.stream}: it keeps its name"
         raise CopyDamaged(source, f"it is the backup of stream {manifest.stream}", step)
-    require_file_system(folders.root, "rename a folder at once")
     if storage.list_names(target):
         raise _occupied(folders)
     done = CopyReport(
@@ -426,21 +427,20 @@ def _refuse_newer(source: Path, manifest: BackupManifest) -> None:
 
 
 def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> None:
-    storage, target = find_storage(folders.root), folders.table.parent
+    storage, files = find_storage(folders.root), manifest.files
     drafted = StreamFolders(folders.stream, folders.root / f"{folders.stream}{RESTORING}{uuid.uuid4().hex}")
     draft = drafted.table.parent
     try:
         storage.make_folder(draft)
-        for file in manifest.files:  # 1
-            _copy_back(source / FILES / file.path, draft / file.path, file)
+        with ThreadPoolExecutor(storage.requests_at_once, "copies") as threads:
+            list(threads.map(lambda file: _copy_back(source / FILES / file.path, draft / file.path, file), files))  # 1
         _open_logs(drafted, source)
         try:
             SideLogs(drafted).catch_up(OutputLog(drafted.table).base().head)  # 2
         except TableError as error:
             raise CopyDamaged(source, error.problem, NOTHING_RESTORED) from error
-        storage.move(draft, target)  # 3
-    except OSError as error:
-        raise _occupied(folders) if storage.list_names(target) else error from None
+        if not take_name(drafted, folders):  # 3
+            raise _occupied(folders)
     finally:
         storage.delete_folder(drafted.root)
     for name in storage.list_names(folders.root):  # 4
@@ -469,5 +469,8 @@ def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:
 
 
 def _occupied(folders: StreamFolders) -> RestoreRefused:
+    if find_storage(folders.root).exists(folders.incoming):
+        reason, step = "a restore or an import is under way, or was killed", "if none runs, delete the objects there"
+        return RestoreRefused(folders.stream, folders.table.parent, reason, f"{step}, then restore again")
     step = "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
     return RestoreRefused(folders.stream, folders.table.parent, "there is something already", step)

@@ -78,11 +78,10 @@ def copy_file(source: Path, target: Path, *, expected: CopiedFile | None = None)
         made = CopiedFile(target.name, size, digest.hexdigest(), status.modified_at)
         if expected is not None:
             check_copied(source, made, expected)
-        pending.finish()
+        pending.finish(target.name)
     except BaseException:
         pending.abandon()
         raise
-    storage.move(draft, target)
     return made
 
 
@@ -119,10 +118,9 @@ def write_manifest(folder: Path, manifest: msgspec.Struct) -> None:
     pending = storage.open_pending(draft)
     try:
         pending.sink.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-        pending.finish()
+        pending.finish(MANIFEST)
     finally:
         pending.abandon()
-    storage.move(draft, folder / MANIFEST)
 
 
 def read_manifest(folder: Path, kind: type[M]) -> M:

@@ -51,9 +51,10 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.shadow import make_moved_rows
 from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.operations.whole_stream import take_name
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
-from lockstep.storage import find_storage, require_file_system
+from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.first_batch import FirstBatch, commit_first_batch
@@ -402,10 +403,8 @@ def import_savepoint(
     drafted = StreamFolders(handle.stream.name, handle.folders.root / f"{target.name}{IMPORTING}{uuid.uuid4().hex}")
     try:
         rows = _build(handle, drafted, prepared, f"{why} ({who})")  # 2
-        storage.move(drafted.table.parent, target)  # 3
-    except OSError as error:
-        occupied = [_occupied(handle, prepared.manifest)] if storage.list_names(target) else []
-        raise ImportRefused(handle.stream.name, occupied) if occupied else error from None
+        if not take_name(drafted, handle.folders):  # 3
+            raise ImportRefused(handle.stream.name, [_occupied(handle, prepared.manifest)])
     finally:
         storage.delete_folder(drafted.root)
     for name in storage.list_names(handle.folders.root):  # of imports that were killed
@@ -415,7 +414,6 @@ def import_savepoint(
 
 
 def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
-    require_file_system(handle.folders.root, "rename a folder at once")
     manifest = read_export(source, handle.stream.name)
     exported = StreamFolders(manifest.stream, source / FILES)
     stored = ledger.read_ledger_file(exported.ledger, manifest.positions)

@@ -33,9 +33,10 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.operations.whole_stream import delete_stream
 from lockstep.settings import Settings
 from lockstep.state.relocation import RelocatedState, take_state
-from lockstep.storage import find_storage, require_file_system
+from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_batch
@@ -301,7 +302,6 @@ def plan_shadow(source: StreamHandle, name: str, start: str) -> ShadowPlan:
 
 def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
     folders, head = source.folders, source.require_head()
-    require_file_system(folders.root, "rename a folder at once")
     own = try_read_head(StreamFolders(name, folders.root))
     if own is not None:
         check_empty(own)
@@ -511,7 +511,7 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
     """Delete a shadow: its tables, its state, its consumer group and the savepoint that kept its beginning.
 
     Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
-    The folder is renamed first, so that a kill leaves a whole shadow or none, and the savepoint goes last. Safe to
+    A kill leaves a whole shadow or none that is seen, and the savepoint goes last. Safe to
     repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure.
 
     Raises:
@@ -528,12 +528,7 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
         obstacle = RewindObstacle(Obstacle.WRITER, f"epoch {head.epoch} is writing", step)
         raise ShadowRefused(stream, f"deletion of shadow {name}", [obstacle])
     ConsumerGroup(settings.kafka, name).forget()
-    storage, folder = find_storage(folders.table), folders.table.parent
-    dropped = folder.with_name(f".{name}{DROPPED}")
-    storage.delete_folder(dropped)
-    if storage.exists(folder):
-        storage.move(folder, dropped)
-    storage.delete_folder(dropped)
+    delete_stream(folders, folders.root / f".{name}{DROPPED}")
     release_pin(owner, name, who)
     return ShadowDropped(name, stream, 0 if head is None else head.batch)
 

@@ -67,6 +67,11 @@ class Storage(Protocol):
     def poll_factor(self) -> float:
         """By how much to lengthen the intervals at which files are written or looked for again and again."""
 
+    @property
+    def requests_at_once(self) -> int:
+        """By how many threads to do what takes long because each request waits for its answer."""
+        return 1
+
     def create(self, path: Path, content: bytes = b"") -> None:
         """Create a small file if there is none; of several processes one succeeds. A power loss may undo it.
 

@@ -65,6 +65,11 @@ class ObjectStorage(Storage):
     def poll_factor(self) -> float:
         return 5.0  # a request costs money
 
+    @property
+    @override
+    def requests_at_once(self) -> int:
+        return REQUESTS_AT_ONCE
+
     @override
     def create(self, path: Path, content: bytes = b"") -> None:
         _ask(path, lambda: obstore.put(self._store, _key(path), content, mode="create", use_multipart=False))
@@ -138,7 +143,7 @@ class ObjectStorage(Storage):
         """Requests at the same time: one by one, they would take as long as the files of a batch are many."""
         if not paths:
             return []
-        with ThreadPoolExecutor(min(len(paths), REQUESTS_AT_ONCE), "statuses") as threads:
+        with ThreadPoolExecutor(min(len(paths), self.requests_at_once), "statuses") as threads:
             return list(threads.map(self.get_status, paths))
 
     @override

@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lockstep.addresses import is_in_object_store
 from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
 from lockstep.storage import find_storage
@@ -53,16 +54,31 @@ def open_tables(
     Raises:
         TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
     """
+    refuse_incoming(folders)
     head = Head(stream=folders.stream, cluster_id=cluster_id, version=HEAD_VERSION)
     metadata = {delta_log.KIND: CommitKind.CREATE.value, delta_log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
     for side, side_schema in (sides | ({folders.late: quarantine.SCHEMA} if keeps_late else {})).items():
         _create(side, side_schema, None, {})
     _create(folders.table, schema, ["commit_hour"], metadata)
+    refuse_incoming(folders)  # again: whoever copies looks for tables after it has said so
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)
     output.growth(schema, defaulted)
     return output
+
+
+def refuse_incoming(folders: StreamFolders) -> None:
+    """Refuse a stream whose objects are being copied to its place.
+
+    Raises:
+        TableError: They are, or that was killed.
+    """
+    if is_in_object_store(folders.root) and find_storage(folders.root).get_status(folders.incoming) is not None:
+        raise TableError(
+            f"{folders.incoming}: the stream is being restored or imported, or that was killed",
+            next_step="wait until it has ended; if none runs, delete the objects of the stream, and repeat it",
+        )
 
 
 def create_late_table(folders: StreamFolders) -> None:

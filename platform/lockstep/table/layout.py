@@ -58,6 +58,11 @@ class StreamFolders(msgspec.Struct, frozen=True):
         """Liveness counters and request files between runs."""
         return self.root / self.stream / "control"
 
+    @property
+    def incoming(self) -> Path:
+        """There while the objects of the stream are copied to its place in an object store."""
+        return self.root / self.stream / "incoming"
+
 
 class DerivedFolders(msgspec.Struct, frozen=True):
     """The folders of one derived table.

@@ -13,53 +13,35 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import AssetCheckKey, AssetKey
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
-from deltalake import DeltaTable
 
 from lockstep import Every, Limits
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.operations.diff import compare_streams
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rewind import rewind_stream
-from lockstep.operations.shadow import plan_shadow
+from lockstep.operations.shadow import begin_shadow, drop_shadow
 from lockstep.operations.tables import try_read_head
-from lockstep.storage import NeedsFileSystem, find_storage
-from lockstep.table.commit import OutputLog
+from lockstep.storage import find_storage
 from lockstep.table.delta_log import make_entry_path, open_delta_table
 from lockstep.table.ledger import read_positions
 from lockstep.verify.files import find_size, open_table
-from lockstep.verify.verify import verify_stream
-from tests.integration.cli.conftest import Platform, platform_in
-from tests.support.feed import COLUMNS, folded, session
+from tests.integration.object_store.conftest import assert_proven, rows
+from tests.support.adding_stream import Mended, adding
+from tests.support.feed import folded, session
 from tests.support.installation import Installation, wait_until
 from tests.support.local_runs import read_in_batches
-from tests.support.plain_reader import named_files, rows_of
+from tests.support.plain_reader import named_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockstep.localdev.broker import Broker
+    from tests.integration.cli.conftest import Platform
     from tests.support.link import Link
     from tests.support.local_runs import LocalRuns
     from tests.support.object_store import ObjectStore
-
-
-@pytest.fixture
-def made(broker: Broker, tmp_path: Path, prefix: Path) -> Platform:
-    """A platform whose table root is in the store."""
-    found = platform_in(tmp_path, broker)
-    environment = {**found.environment, "LOCKSTEP_TABLE_ROOT": find_storage(prefix).uri(prefix)}
-    return dataclasses.replace(found, runs=dataclasses.replace(found.runs, tables=prefix), environment=environment)
-
-
-def rows(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
-    """The rows as delta-rs reads them."""
-    table = DeltaTable(find_storage(runs.folders.table).uri(runs.folders.table)).to_pyarrow_table()
-    return sorted(rows_of(table, topic, COLUMNS), key=repr)
-
-
-def assert_proven(runs: LocalRuns) -> None:
-    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
-    assert report.status.value == "proven", (report.violations, report.notes)
 
 
 def test_a_stream_goes_on_from_its_state_after_a_crash_and_without_its_local_store(made: Platform) -> None:
@@ -207,18 +189,22 @@ def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, obje
     assert str(len(left)) in said.stdout, said.output
 
 
-def test_what_needs_a_file_system_is_refused_before_anything_is_done(made: Platform, tmp_path: Path) -> None:
-    topic = made.feed.create("values")
-    read_in_batches(made.feed, made.runs, topic, session(3))
-    backup = made.call("backup", "adding", str(tmp_path / "copy"))
-    assert backup.exit_code == 0, backup.output
-    head = OutputLog(made.runs.folders.table).base().head
-    refused = made.call("restore", "adding", str(tmp_path / "copy"))
-    assert "object store" in refused.output
-    assert refused.exit_code == 1
-    with pytest.raises(NeedsFileSystem, match="object store"):
-        plan_shadow(made.runs.handle, "adding_new", "1")
-    assert OutputLog(made.runs.folders.table).base().head == head
+def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
+    live, topic = made.runs.of(adding(made.feed.pattern, transform=Mended())), made.feed.create("values")
+    read_in_batches(made.feed, live, topic, session(9))
+    begin_shadow(made.runs.handle, "other", "2", code="", who="ann", why="a fix")
+    shadow = made.runs.of(dataclasses.replace(made.runs.stream, name="other"))
+    shadow.run()
+    assert_proven(shadow)
+    assert compare_streams(live.folders, shadow.folders).changed == 0
+    promote_shadow(made.runs.handle, "other", who="ann", why="the fix")
+    made.runs.run()
+    expected = sorted(folded([(offset, "s", value) for offset, value in enumerate(session(9))]), key=repr)
+    assert rows(made.runs, topic) == expected
+    assert_proven(made.runs)
+    drop_shadow("adding", "other", made.runs.settings, who="ann")
+    assert find_storage(made.runs.folders.root).list_names(made.runs.folders.root) == ["adding"]
+    assert_proven(made.runs)
 
 
 def test_dagster_runs_checks_and_compacts_a_stream(broker: Broker, prefix: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from lockstep.model.position import Position
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import BatchCommit, Committed, commit_batch
+from lockstep.table.create import refuse_incoming
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 
@@ -265,11 +266,12 @@ def check_table_present(stream: AnyStream, folders: StreamFolders, admin: Cluste
     """Refuse to read everything again as if the stream were new: the table root may be mistyped.
 
     Raises:
-        TableError: There is no table, but the group in Kafka has offsets.
+        TableError: There is no table, but the group in Kafka has offsets; or the stream is being restored.
         KafkaError: Kafka does not answer.
     """
     if delta_log.has_log(folders.table):
         return
+    refuse_incoming(folders)
     topics = admin.topics(stream.topics.select(admin.topic_names())).values()
     known = group.published((topic.name, partition) for topic in topics for partition in range(topic.partitions))
     if any(known.values()) and not delta_log.has_log(folders.table):  # else another first start was faster

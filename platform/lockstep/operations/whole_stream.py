@@ -1,0 +1,124 @@
+"""A stream appears whole and disappears at once: it is restored, imported, or deleted.
+
+What was written whole under another name gets the stream's own: nothing is there before, and all of it after.
+
+In a file system by one rename. An object store has none, so there the objects are copied:
+
+1. Create `incoming` in the folder of the stream: no run starts while it is there, and of two copies one succeeds.
+2. Look that no run has created a table meanwhile; one that does so later looks for `incoming` before it claims.
+3. Copy the objects; those that let a reader find the output table come last, so it is never seen in part.
+4. Delete `incoming`.
+
+A copy that was killed leaves `incoming`: an operator deletes what is there, and repeats the command.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lockstep.addresses import is_in_object_store
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.layout import StreamFolders
+
+NOTICED = 2
+"""From this rank on: without these objects there is no table for a reader."""
+FIRST_ENTRY = delta_log.make_entry_path(Path(), 0).name
+LOG = "_delta_log"
+
+
+def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
+    """Give the stream below a root of its own its place; False where there is something already.
+
+    Raises:
+        OSError: The storage did not do it; nothing has the stream's name.
+    """
+    if is_in_object_store(folders.root):
+        return _copy_stream(drafted, folders)
+    storage, target = find_storage(folders.root), folders.table.parent
+    try:
+        storage.move(drafted.table.parent, target)
+    except OSError:
+        if storage.list_names(target):
+            return False
+        raise
+    return True
+
+
+def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
+    storage = find_storage(folders.root)
+    try:
+        storage.create_whole(folders.incoming, drafted.root.name.encode())  # 1
+    except FileExistsError:
+        return False
+    try:
+        is_free = not any(
+            map(delta_log.has_log, (folders.table, folders.ledger, folders.quarantine, folders.late))
+        )  # 2
+        if is_free:
+            _copy_objects(drafted.table.parent, folders.table.parent)  # 3
+    except FileExistsError:  # the first entry of a table
+        is_free = False
+    except BaseException:
+        _withdraw(folders)
+        raise
+    if is_free:
+        storage.delete(folders.incoming)  # 4
+    else:
+        _withdraw(folders)
+    return is_free
+
+
+def _copy_objects(draft: Path, target: Path) -> None:
+    storage = find_storage(target)
+
+    def copy(name: str) -> None:
+        if name.endswith(f"{LOG}/{FIRST_ENTRY}"):
+            storage.create_whole(target / name, storage.read(draft / name))
+        else:
+            storage.copy(draft / name, target / name)
+
+    names = [name for name, _ in storage.walk_files(draft)]
+    with ThreadPoolExecutor(storage.requests_at_once, "copies") as threads:
+        for rank in sorted(set(map(_rank, names))):
+            list(threads.map(copy, (name for name in names if _rank(name) == rank)))
+
+
+def _rank(name: str) -> int:
+    """When an object is copied: a reader finds a table by its checkpoint or its first entry."""
+    folder, _, file = name.rpartition("/")
+    if folder != f"table/{LOG}":
+        return 0
+    if file == FIRST_ENTRY:
+        return 3
+    return 1 if file.endswith(".json") else 2
+
+
+def _withdraw(folders: StreamFolders) -> None:
+    """Delete what was copied; no run has claimed the stream, as `incoming` is there until the end."""
+    storage, target = find_storage(folders.root), folders.table.parent
+    for name, _ in storage.walk_files(target):
+        if target / name != folders.incoming:
+            storage.delete(target / name)
+    storage.delete(folders.incoming)
+
+
+def delete_stream(folders: StreamFolders, dropped: Path) -> None:
+    """Delete all of a stream; after a kill nothing of it is seen, and it can be repeated.
+
+    Args:
+        folders: Its folders.
+        dropped: A name for the folder until it is deleted, where it can be renamed.
+    """
+    storage, folder = find_storage(folders.root), folders.table.parent
+    if is_in_object_store(folders.root):
+        for name in sorted((name for name, _ in storage.walk_files(folder)), key=_rank, reverse=True):
+            if _rank(name) >= NOTICED:
+                storage.delete(folder / name)
+        storage.delete_folder(folder)
+        return
+    storage.delete_folder(dropped)
+    if storage.exists(folder):
+        storage.move(folder, dropped)
+    storage.delete_folder(dropped)

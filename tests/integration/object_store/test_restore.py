@@ -1,0 +1,187 @@
+"""A backup and a savepoint come back into an object store, where no folder can be renamed: whole, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.errors import TableError
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.backup import RestoreRefused, make_backup, restore_backup
+from lockstep.operations.relocate import export_savepoint, import_savepoint
+from lockstep.operations.savepoint import make_savepoint
+from lockstep.storage import find_storage
+from lockstep.storage.object_store import ObjectStorage
+from lockstep.table import create
+from lockstep.table.create import open_tables
+from lockstep.table.delta_log import has_log
+from lockstep.table.layout import StreamFolders
+from tests.integration.object_store.conftest import assert_proven, rows
+from tests.support.adding_stream import Reading
+from tests.support.feed import folded, session
+from tests.support.local_runs import read_in_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from lockstep.storage import FileStatus
+    from tests.integration.cli.conftest import Platform
+    from tests.support.local_runs import LocalRuns
+
+VALUES = session(9)
+
+
+@pytest.fixture
+def topic(made: Platform) -> str:
+    """Eight of ten messages are read in four batches."""
+    topic = made.feed.create("values")
+    read_in_batches(made.feed, made.runs, topic, VALUES[:8])
+    return topic
+
+
+@pytest.fixture
+def backup(made: Platform, topic: str, tmp_path: Path) -> Path:  # noqa: ARG001  # it is read
+    make_backup(made.runs.folders, tmp_path / "backup")
+    return tmp_path / "backup"
+
+
+@pytest.fixture
+def elsewhere(made: Platform, prefix: Path) -> LocalRuns:
+    """The same stream with another table root."""
+    return dataclasses.replace(made.runs, root=made.folder / "elsewhere", tables=prefix / "elsewhere", reports=[])
+
+
+def fold(values: list[bytes]) -> list[tuple[object, ...]]:
+    return folded([(offset, "s", value) for offset, value in enumerate(values)])
+
+
+def assert_goes_on(made: Platform, topic: str, runs: LocalRuns, since: int = 0) -> None:
+    """The rest of the messages is read, and all rows are there once."""
+    made.feed.send(topic, VALUES[8:])
+    runs.run()
+    assert rows(runs, topic) == sorted((row for row in fold(VALUES) if int(str(row[0])) >= since), key=repr)
+    assert_proven(runs)
+    assert find_storage(runs.folders.root).list_names(runs.folders.root) == [runs.stream.name]
+
+
+def test_a_restored_stream_goes_on(made: Platform, topic: str, backup: Path, elsewhere: LocalRuns) -> None:
+    restore_backup(elsewhere.folders, backup)
+    with pytest.raises(RestoreRefused, match="something already"):
+        restore_backup(elsewhere.folders, backup)
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_a_stream_moves_from_a_folder_into_a_store_and_back(made: Platform, elsewhere: LocalRuns) -> None:
+    topic = made.feed.create("values")
+    for at, (name, tables) in enumerate((("folder", None), ("store", elsewhere.tables), ("back", None))):
+        runs = dataclasses.replace(made.runs, root=made.folder / name, tables=tables, reports=[])
+        if at:
+            restore_backup(runs.folders, made.folder / f"backup{at - 1}")
+        made.feed.send(topic, VALUES[3 * at : 3 * at + 3])
+        runs.run()
+        make_backup(runs.folders, made.folder / f"backup{at}")
+        assert_proven(runs)
+        assert rows(runs, topic) == sorted(fold(VALUES[: 3 * at + 3]), key=repr)
+
+
+def test_an_imported_savepoint_goes_on(made: Platform, topic: str, elsewhere: LocalRuns, tmp_path: Path) -> None:
+    make_savepoint(made.runs.folders, "now", who="ann", why="move")
+    export_savepoint(made.runs.handle, "now", tmp_path / "savepoint")
+    import_savepoint(elsewhere.handle, tmp_path / "savepoint", who="ann", why="move")
+    assert_goes_on(made, topic, elsewhere, since=8)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def is_first(target: Path) -> bool:
+    return target.name.endswith((".parquet", ".state", ".json"))
+
+
+def is_entry_of_the_table(target: Path) -> bool:
+    return target.parent.parent.name == "table" and target.name.endswith(".json")
+
+
+def is_first_entry_of_the_table(target: Path) -> bool:
+    return is_entry_of_the_table(target) and target.name == f"{0:020d}.json"
+
+
+def die_at(patch: pytest.MonkeyPatch, below: Path, at: Callable[[Path], bool]) -> None:
+    """End before an object below a folder is written, without the deletions that an error has."""
+    copy, create = ObjectStorage.copy, ObjectStorage.create_whole
+
+    def die(path: Path) -> None:
+        if path.is_relative_to(below) and at(path):
+            raise Killed
+
+    def copying(self: ObjectStorage, path: Path, into: Path) -> None:
+        die(into)
+        copy(self, path, into)
+
+    def creating(self: ObjectStorage, path: Path, content: bytes) -> None:
+        die(path)
+        create(self, path, content)
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    patch.setattr(ObjectStorage, "copy", copying)
+    patch.setattr(ObjectStorage, "create_whole", creating)
+    for name in ("delete", "delete_folder"):
+        patch.setattr(ObjectStorage, name, kill)
+
+
+@pytest.mark.parametrize("at", [is_first, is_entry_of_the_table, is_first_entry_of_the_table])
+def test_nothing_is_seen_of_a_restore_that_was_killed_and_no_run_starts(
+    made: Platform,
+    topic: str,
+    backup: Path,
+    elsewhere: LocalRuns,
+    monkeypatch: pytest.MonkeyPatch,
+    at: Callable[[Path], bool],
+) -> None:
+    folders = elsewhere.folders
+    with monkeypatch.context() as patch:
+        die_at(patch, folders.table.parent, at)
+        with pytest.raises(Killed):
+            restore_backup(folders, backup)
+    assert not has_log(folders.table)
+    with pytest.raises(TableError, match="is being restored or imported"):
+        elsewhere.run()
+    with pytest.raises(RestoreRefused, match="is under way, or was killed"):
+        restore_backup(folders, backup)
+    find_storage(folders.root).delete_folder(folders.table.parent)
+    restore_backup(folders, backup)
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_of_a_first_start_and_a_restore_at_the_same_time_none_mixes_its_files_with_the_other(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start has looked for a restore just before it, and creates its tables just after the restore has looked."""
+    walk, refuse, looks = ObjectStorage.walk_files, vars(create)["refuse_incoming"], list[StreamFolders]()
+
+    def refuse_the_second_time(folders: StreamFolders) -> None:
+        looks.append(folders)
+        if len(looks) > 1:
+            refuse(folders)
+
+    def start_meanwhile(self: ObjectStorage, folder: Path) -> Iterator[tuple[str, FileStatus]]:
+        if ".restoring-" in str(folder) and not looks:
+            with pytest.raises(TableError, match="is being restored or imported"):
+                open_tables(elsewhere.folders, make_table_schema(Reading), elsewhere.cluster_id())
+        return walk(self, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(create, "refuse_incoming", refuse_the_second_time)
+        patch.setattr(ObjectStorage, "walk_files", start_meanwhile)
+        with pytest.raises(RestoreRefused):
+            restore_backup(elsewhere.folders, backup)
+    assert len(looks) == 2
+    assert find_storage(elsewhere.folders.root).list_names(elsewhere.folders.root) == []
+    restore_backup(elsewhere.folders, backup)
+    assert_goes_on(made, topic, elsewhere)
