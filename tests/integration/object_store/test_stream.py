@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +20,14 @@ from deltalake import DeltaTable
 from lockstep import Every, Limits
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.localdev.processes import find_free_ports
+from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.shadow import plan_shadow
 from lockstep.operations.tables import try_read_head
 from lockstep.storage import NeedsFileSystem, find_storage
+from lockstep.storage.object_store import open_object_storage
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path, open_delta_table
 from lockstep.table.ledger import read_positions
@@ -205,6 +210,44 @@ def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, obje
     assert rows(made.runs, topic) == left
     said = made.call("query", "SELECT count(*) AS rows FROM adding", "--json")
     assert str(len(left)) in said.stdout, said.output
+
+
+def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, link: Link) -> None:
+    """Column by column a ledger file of a batch took 136 requests: the proof of an hour of batches took an hour."""
+    topic = made.feed.create("values")
+    read_in_batches(made.feed, made.runs, topic, session(11))
+    link.asked.clear()
+    assert_proven(made.runs)
+    asked = Counter(line for line in link.asked if ".parquet" in line and "checkpoint" not in line)
+    assert {line.rpartition("/")[2].partition("-")[0] for line in asked} >= {"ledger", "rows"}
+    assert max(asked.values()) <= 4
+    close_hour(made.runs.folders)
+    compact_stream(made.runs.folders)
+    link.asked.clear()
+    done = run_housekeeping(made.runs.folders, retention_seconds=0)
+    steps = [step for step in done.steps if step.files]
+    deletions = [line for line in link.asked if line.startswith(("POST", "DELETE"))]
+    assert len(deletions) == len(steps) < sum(step.files for step in steps)
+    assert_proven(made.runs)
+
+
+def test_a_command_names_the_next_step_where_the_store_refuses_or_is_gone(
+    made: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows no traceback, and the doctor does not wait for the store."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    open_object_storage.cache_clear()
+    refused = made.call("status", "adding")
+    assert (refused.exit_code, type(refused.exception)) == (1, SystemExit)
+    assert "AWS_SECRET_ACCESS_KEY" in refused.output
+    (port,) = find_free_ports(1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    open_object_storage.cache_clear()
+    found = json.loads(made.call("doctor", "--json").stdout)["findings"]
+    open_object_storage.cache_clear()
+    (root,) = (each for each in found if each["check"].startswith("table"))
+    assert root["level"] == "error"
+    assert "AWS_ENDPOINT_URL" in root["next_step"]
 
 
 def test_what_needs_a_file_system_is_refused_before_anything_is_done(made: Platform, tmp_path: Path) -> None:
