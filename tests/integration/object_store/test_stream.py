@@ -34,7 +34,7 @@ from lockstep.table.ledger import read_positions
 from lockstep.verify.files import find_size, open_table
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import Platform, platform_in
-from tests.support.feed import COLUMNS, folded, session
+from tests.support.feed import COLUMNS, folded, session, update
 from tests.support.installation import Installation, wait_until
 from tests.support.local_runs import read_in_batches
 from tests.support.plain_reader import named_files, rows_of
@@ -228,6 +228,25 @@ def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, li
     steps = [step for step in done.steps if step.files]
     deletions = [line for line in link.asked if line.startswith(("POST", "DELETE"))]
     assert len(deletions) == len(steps) < sum(step.files for step in steps)
+    assert_proven(made.runs)
+
+
+def test_the_state_of_several_partitions_is_asked_for_at_the_same_time(made: Platform, link: Link) -> None:
+    """A start reads the header of each by one request, a rebuilt local store its whole chain."""
+    partitions = range(6)
+    topic = made.feed.create("values", partitions=len(partitions))
+    for offset in range(0, 6, 2):
+        for partition in partitions:
+            made.feed.send(topic, session(5)[offset : offset + 2], key=f"k{partition}", partition=partition)
+        made.runs.run()
+    link.asked.clear()
+    assert made.runs.run() is RunOutcome.ENDED
+    read = [line for line in link.asked if line.endswith(".state") and line.startswith("GET")]
+    assert len(read) == len(partitions)
+    shutil.rmtree(made.runs.settings.local_root)
+    for partition in partitions:
+        made.feed.send(topic, [update(7, a=1)], key=f"k{partition}", partition=partition)
+    made.runs.run()
     assert_proven(made.runs)
 
 
