@@ -16,6 +16,7 @@ from obstore.exceptions import PermissionDeniedError
 
 from lockstep.errors import EnvironmentProblem, StoreFailed
 from lockstep.localdev.processes import find_free_ports
+from lockstep.operations.copies import copy_file
 from lockstep.operations.doctor.diagnosis import Level
 from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.storage import NeedsFileSystem, NotWritten, find_storage
@@ -171,6 +172,16 @@ def test_files_are_deleted_by_one_request_for_a_thousand(prefix: Path, object_st
     assert sum(line.startswith("POST") for line in link.asked) == 2
     assert storage.list_names(prefix / "log") == []
     assert storage.delete_files([]) == []
+
+
+def test_a_file_is_copied_by_a_look_and_a_request_for_each_piece(prefix: Path, tmp_path: Path, link: Link) -> None:
+    content = bytes(range(256)) * 8192
+    for size, requests in ((0, 3), (1000, 2), (len(content), 2)):
+        find_storage(prefix).replace(prefix / "file", content[:size])
+        link.asked.clear()
+        copied = copy_file(prefix / "file", tmp_path / "file")
+        assert (copied.size, (tmp_path / "file").read_bytes()) == (size, content[:size])
+        assert len(link.asked) <= requests, link.asked
 
 
 def test_arrows_client_keeps_its_connections(prefix: Path, link: Link) -> None:
