@@ -75,6 +75,8 @@ LockstepError                 base class; `next_step` names the remedy
 `- Violation                  raised by a fold whose check failed
    `- RuleViolated            a row violates a rule that quarantines or fails (declare/rules.py)
 
+Errors of stored files are those of Python's files (`OSError`); an object store's are `StoreFailed`, with a next step.
+
 A test compares this drawing with the classes, each of which has an entry in docs/runbook.md.
 Errors carry their parts as attributes, so that callers never parse a message, and the next
 command to run, so that readers never search for it.
@@ -144,6 +146,25 @@ class SettingsError(LockstepError):
 
 class EnvironmentProblem(LockstepError):
     """This machine lacks something: Java, a jar, disk space, network."""
+
+
+class StoreFailed(OSError):
+    """An object store did not do what it was asked for: an error as that of a file, with the next step.
+
+    Attributes:
+        next_step: What to do.
+    """
+
+    def __init__(self, number: int, reason: str, address: str, next_step: str = "") -> None:
+        super().__init__(number, reason, address)
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}\n  next: {self.next_step}"
+
+
+class StoreRefused(StoreFailed, PermissionError):
+    """An object store does not know the credentials, or does not let them do it."""
 
 
 class RegistryUnreachable(EnvironmentProblem):

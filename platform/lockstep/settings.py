@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -42,6 +43,10 @@ ALIKE_MIN: Final = 0.85
 _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
 
 
+_NOT_IN_PREFIX: Final = re.compile(r"[#?\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+"""delta-rs reads these as fragment, query and quoted character, and would make the tables below another prefix."""
+
+
 def _address(value: str) -> str:
     if "@" in value:
         raise ValueError("an address holds no user or password; they are registry.user and registry.secrets")
@@ -64,6 +69,8 @@ def _folder_or_prefix(value: object) -> object:
         parts = PurePosixPath(value).parts
         if len(parts) < 3 or ".." in parts:  # noqa: PLR2004  # scheme, bucket, prefix
             raise ValueError("is not a bucket and a prefix of its own, such as s3://data/lockstep")
+        if found := _NOT_IN_PREFIX.search(value):
+            raise ValueError(f"has {found[0]!r} in its prefix, which delta-rs and Spark read as part of an URL")
         return value
     if isinstance(value, str) and "://" in value:
         raise ValueError("is neither the path of a folder, such as /data/lockstep, nor s3://BUCKET/PREFIX")

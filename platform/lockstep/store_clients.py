@@ -6,9 +6,14 @@ and delta-rs repeat the request of a file then, but not that of a list, nor any 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
@@ -18,7 +23,10 @@ from lockstep.addresses import is_in_object_store
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
 
+LOG = logging.getLogger("lockstep")
+
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 WAIT_SECONDS: Final = 60
 """A store that is away is waited for as long; by default, clients give up after one to five seconds, where it refuses
@@ -31,8 +39,25 @@ _DELTA_RETRIES: Final = {
     "backoff_config.base": "2",
 }
 _ARROW_ATTEMPTS: Final = 11  # after 25 ms, then twice as long each time: 50 seconds
+_UNANSWERED: Final = re.compile("error sending request|request or response body error| retries, max_retries")
 _BROKEN_OFF: Final = "request or response body error"  # as ours and delta-rs name it
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 2.0
+REQUESTS_AT_ONCE: Final = 16
+
+
+def ask_ahead(ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+    """The answers for some items, in their order; several are asked for at the same time.
+
+    One by one, they would take as long as the items are many: 20 to 50 ms each. So many answers are in memory at most.
+    """
+    running = deque[Future[Answer]]()
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, "requests") as threads:
+        for item in items:
+            if len(running) == REQUESTS_AT_ONCE:
+                yield running.popleft().result()
+            running.append(threads.submit(ask, item))
+        while running:
+            yield running.popleft().result()
 
 
 def repeat_broken_off(ask: Callable[[], Answer]) -> Answer:
@@ -52,6 +77,34 @@ def repeat_broken_off(ask: Callable[[], Answer]) -> Answer:
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
 
+def repeat_unanswered(ask: Callable[[], Answer], wait_seconds: float) -> Answer:
+    """The answer to a request, which is repeated, with one warning, while the store does not answer.
+
+    The client has repeated it for a while before it fails here.
+
+    Args:
+        ask: Sends the request; an error of it has that of the client as its cause.
+        wait_seconds: For so long.
+
+    Raises:
+        OSError: Any other error of the request, or this one after `wait_seconds`.
+    """
+    begin, pause, is_told = time.monotonic(), _PAUSE_SECONDS, False
+    while True:
+        try:
+            return ask()
+        except OSError as error:
+            left = wait_seconds - (time.monotonic() - begin)
+            text = str(error.__cause__)
+            if not _UNANSWERED.search(text) or left <= 0:
+                raise
+            if not (is_told or _BROKEN_OFF in text):
+                LOG.warning("no answer yet, asked again for %.0f s: %s", left, str(error).splitlines()[0])
+                is_told = True
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+
 def find_region() -> str | None:
     """The region of the buckets, by the environment."""
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -62,11 +115,19 @@ def find_delta_options(table: Path) -> dict[str, str] | None:
     return dict(_DELTA_RETRIES) if is_in_object_store(table) else None
 
 
-def make_arrow_client() -> S3FileSystem:
-    """Arrow's own client of an object store, configured by the variables of the environment that delta-rs reads."""
+def open_arrow_client() -> S3FileSystem:
+    """Arrow's own client of an object store, configured by the variables of the environment that delta-rs reads.
+
+    One a process: it keeps connections open. Each new one begins with a connection, and with a handshake of TLS.
+    """
+    return _make_arrow_client(os.getpid(), os.environ.get("AWS_ENDPOINT_URL", ""))
+
+
+@lru_cache(maxsize=4)
+def _make_arrow_client(_process: int, endpoint_url: str) -> S3FileSystem:
     from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem  # heavy; only tables in an object store pay for it
 
-    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
+    endpoint = urlsplit(endpoint_url)
     return S3FileSystem(
         endpoint_override=endpoint.netloc or None,
         scheme="http" if endpoint.scheme == "http" else "https",

@@ -27,6 +27,8 @@ class Link:
         bytes_per_second: Throughput of each connection and direction; None for no limit.
         carries: While it is not set, connections stay open and nothing arrives.
         breaks_each: One of so many pieces of answers loses its end, and its connection ends; 0 for none.
+        connections: Number of connections so far.
+        asked: The first lines of HTTP requests so far, such as `GET /bucket/key`.
     """
 
     port: int
@@ -35,25 +37,41 @@ class Link:
     bytes_per_second: float | None = None
     carries: threading.Event = field(default_factory=threading.Event)
     breaks_each: int = 0
+    connections: int = 0
+    asked: list[str] = field(default_factory=list)
     _answered: Iterator[int] = field(default_factory=lambda: count(1))
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection until either side ends it."""
-        with suppress(ConnectionError), closing(writer):
+        self.connections += 1
+        with suppress(ConnectionError, asyncio.CancelledError), closing(writer):  # cancelled at the end of the link
             answers, requests = await asyncio.open_connection("127.0.0.1", self.target)
             with closing(requests):
-                await asyncio.gather(self._carry(reader, requests), self._carry(answers, writer, self._breaks))
+                await asyncio.gather(
+                    self._carry(reader, requests, noted=self._note), self._carry(answers, writer, breaks=self._breaks)
+                )
+
+    def _note(self, chunk: bytes) -> None:
+        line, end, _ = chunk.partition(b" HTTP/1.1\r\n")
+        if end:
+            self.asked.append(line.decode(errors="replace"))
 
     def _breaks(self) -> bool:
         return self.breaks_each > 0 and next(self._answered) % self.breaks_each == 0
 
     async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, breaks: Callable[[], bool] = lambda: False
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        breaks: Callable[[], bool] = lambda: False,
+        noted: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         on_its_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1_000)
         delivery = asyncio.create_task(self._deliver(on_its_way, writer))
         with suppress(ConnectionError):
             while chunk := await reader.read(CHUNK_BYTES):
+                noted(chunk)
                 is_broken, due = breaks(), asyncio.get_running_loop().time() + self.delay_seconds
                 await on_its_way.put((due, chunk[:-LOST_BYTES] if is_broken else chunk))
                 if is_broken:

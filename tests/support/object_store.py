@@ -14,6 +14,8 @@ from lockstep.spark.java import require_java
 from tests.support.installation import wait_until
 
 BUCKET = "lockstep"
+KEY, SECRET = "tests", "no secret"
+"""Credentials that the store knows; it refuses all others."""
 
 
 @dataclass
@@ -35,7 +37,9 @@ class ObjectStore:
         (port,) = find_free_ports(1)
         (folder / "data" / BUCKET).mkdir(parents=True)
         settings = {
-            "s3proxy.authorization": "none",
+            "s3proxy.authorization": "aws-v2-or-v4",
+            "s3proxy.identity": KEY,
+            "s3proxy.credential": SECRET,
             "s3proxy.endpoint": f"http://127.0.0.1:{port}",
             "jclouds.provider": "filesystem-nio2",
             "jclouds.filesystem.basedir": str(folder / "data"),
@@ -45,8 +49,8 @@ class ObjectStore:
             "AWS_ENDPOINT_URL": settings["s3proxy.endpoint"],
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "tests",
-            "AWS_SECRET_ACCESS_KEY": "tests",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
             "NO_PROXY": ",".join(filter(None, ("127.0.0.1", os.environ.get("NO_PROXY")))),
         }
         store = cls(folder / "data", environment)

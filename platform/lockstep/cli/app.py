@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from lockstep.errors import EnvironmentProblem, LockstepError, TableError, name_stream
+from lockstep.errors import EnvironmentProblem, LockstepError, StoreFailed, TableError, name_stream
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def find_problem(error: OSError | EOFError) -> EnvironmentProblem | None:
     if isinstance(error, (ConnectionError, EOFError)):
         of_spark = any("/py4j/" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
         return _JVM_ENDED if of_spark else None
+    if isinstance(error, StoreFailed):
+        return EnvironmentProblem(f"{error.filename}: {error.strerror}", next_step=error.next_step)
     step = _OF_FILES.get(error.errno or 0)
     if step is None or (error.filename is None and step != _NO_SPACE):
         return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import groupby, starmap
 from pathlib import Path
 from typing import cast
@@ -144,7 +144,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
             continue
         done = done.with_bin(len(part.files), output.rows)
     replaced = list_replaced_files(folders.ledger, head)  # 4
-    deleted = [size for path in replaced if (size := storage.delete(path)) is not None]
+    deleted = [size for size in storage.delete_files(replaced) if size is not None]
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
@@ -160,9 +160,15 @@ def list_replaced_files(ledger: Path, head: Head) -> list[Path]:
     compacted = [(ledger / file.path, file.name) for file in live if file.path.startswith(COMPACTED_PREFIX)]
     paths = (path for path in find_storage(ledger).find_files(ledger, "*.parquet") if path.name not in named)
     others = [(path, name) for path in paths if (name := LedgerFileName.parse(path.name)) is not None]
-    before = time.time() - OLDEST_FILE_SECONDS
-    left = [path for path, name in others if name.generation > head.generation and _is_older(path, before)]
-    return [*find_replaced(compacted, others), *left]
+    begun = [path for path, name in others if name.generation > head.generation]
+    return [*find_replaced(compacted, others), *list_older(begun, time.time() - OLDEST_FILE_SECONDS)]
+
+
+def list_older(paths: Sequence[Path], than: float) -> list[Path]:
+    """Those of some files that were written before a time; not those that are gone."""
+    statuses = find_storage(paths[0]).get_statuses(paths) if paths else []
+    found = zip(paths, statuses, strict=True)
+    return [path for path, status in found if status is not None and status.modified_at < than]
 
 
 def _is_older(path: Path, than: float) -> bool:
@@ -229,7 +235,7 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
         counted_only=True,
         sealed=True,
     ) as writer:
-        for tables in _batched((_rows(ledger, file) for file in part.files), GROUP_ROWS):
+        for tables in _batched(find_storage(ledger).map_files(partial(_rows, ledger), part.files), GROUP_ROWS):
             rows = merge_rows(tables, schema)
             writer.write(rows)
             before.append(_hash(rows))

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lockstep.compaction.plan import COMPACTED_PREFIX, OPEN_PREFIX, Bin
+from lockstep.compaction.plan import COMPACTED_PREFIX, OPEN_PREFIX, Bin, LiveFile
 from lockstep.compaction.proof import RowProof, compare_proofs, make_proof
 from lockstep.compaction.row_order import (
     I64,
@@ -222,6 +223,9 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 WHOLE_BYTES_MAX = 8 * 1024 * 1024
 """Smaller files are read with one request instead of two for each column."""
 
+AHEAD_BYTES_MAX = 1024 * 1024
+"""In an object store smaller files are read before their turn, several at the same time: they are in memory."""
+
 
 DICTIONARY_BYTES_MAX = 64 * 1024
 """A column of text is written by its codes if its dictionary has so many bytes at most. Each row group holds all of it:
@@ -354,9 +358,10 @@ def _find_repetitive(path: Path) -> list[str]:
 
 def _read_inputs(task: RewriteTask, dictionaries: Sequence[str], widest: pa.Schema | None = None) -> Iterator[pa.Table]:
     schema = widest
-    for file in task.bin.files:
+    contents = find_storage(task.table).map_files(partial(_read_ahead, task.table), task.bin.files)
+    for file, content in zip(task.bin.files, contents, strict=True):
         path = task.table / file.path
-        for found in _row_groups(path, dictionaries, is_small=file.size < WHOLE_BYTES_MAX):
+        for found in _row_groups(path, dictionaries, content, is_small=file.size < WHOLE_BYTES_MAX):
             rows = found if widest is None else widen_schema(found, widest)
             schema = schema or rows.schema
             if rows.schema != schema:
@@ -390,12 +395,23 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
     return pa.schema([field if field.name in everywhere else field.with_nullable(nullable=True) for field in united])
 
 
-def _row_groups(path: Path, dictionaries: Sequence[str] = (), *, is_small: bool = False) -> Iterator[pa.Table]:
+def _read_ahead(table: Path, file: LiveFile) -> bytes | None:
+    """The content of a file of a batch; None for larger ones, which are read in their turn."""
+    try:
+        return find_storage(table).read(table / file.path) if file.size < AHEAD_BYTES_MAX else None
+    except FileNotFoundError:
+        raise _missing(table / file.path) from None
+
+
+def _row_groups(
+    path: Path, dictionaries: Sequence[str] = (), content: bytes | None = None, *, is_small: bool = False
+) -> Iterator[pa.Table]:
     storage = find_storage(path)
     try:
+        whole = storage.read(path) if content is None and is_small else content
         with (
-            pq.ParquetFile(pa.BufferReader(storage.read(path)), pre_buffer=False, read_dictionary=list(dictionaries))
-            if is_small
+            pq.ParquetFile(pa.BufferReader(whole), pre_buffer=False, read_dictionary=list(dictionaries))
+            if whole is not None
             else pq.ParquetFile(storage.open_source(path), pre_buffer=False, read_dictionary=list(dictionaries))
         ) as parquet:
             for group in range(parquet.num_row_groups):

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.compaction.ledger_files import FilesCompaction, commit_replacement, find_replaced, merge_rows
+from lockstep.compaction.ledger_files import FilesCompaction, commit_replacement, find_replaced, list_older, merge_rows
 from lockstep.compaction.plan import COMPACTED_PREFIX, is_closed
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
@@ -152,7 +153,7 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
             if (output := _replace(side, table, part.files)) is not None:  # 2, 3
                 done = done.with_bin(len(part.files), output.rows)
     due = [path for side in list_side_tables(folders) for path in list_replaced_side_files(side, head)]
-    deleted = [size for path in due if (size := find_storage(path).delete(path)) is not None]  # 4
+    deleted = [size for size in find_storage(folders.root).delete_files(due) if size is not None]  # 4
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
@@ -168,13 +169,9 @@ def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
     over = {path: by for path in others if (by := read_written_by(path.name)) is None or by.is_over(head)}
     batches = [(path, LedgerFileName("", by.generation, by.batch, by.batch)) for path, by in over.items() if by]
     compacted = [(side / file.path, file.name) for file in live if file.is_compacted]
-    replaced, before = set(find_replaced(compacted, batches)), time.time() - OLDEST_FILE_SECONDS
-    return [path for path in over if path in replaced or _read_time(path) < before]
-
-
-def _read_time(path: Path) -> float:
-    found = find_storage(path).get_status(path)
-    return time.time() if found is None else found.modified_at
+    replaced = set(find_replaced(compacted, batches))
+    left = list_older([path for path in over if path not in replaced], time.time() - OLDEST_FILE_SECONDS)
+    return sorted(replaced.union(left))
 
 
 def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
@@ -335,7 +332,7 @@ def _read_live(side: Path, table: DeltaTable, files: Sequence[SideTableFile]) ->
     """The rows of some files; None where another process has replaced one and deleted it."""
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     try:
-        return merge_rows((_read(side, file) for file in files), schema)
+        return merge_rows(find_storage(side).map_files(partial(_read, side), files), schema)
     except TableError:
         refresh(table, side)
         if {file.path for file in files} <= {file.path for file in list_side_files(table)}:

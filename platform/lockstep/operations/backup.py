@@ -11,8 +11,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -34,7 +34,7 @@ from lockstep.operations.copies import (
 from lockstep.operations.tables import open_table
 from lockstep.operations.whole_stream import take_name
 from lockstep.state.changelog import read_header
-from lockstep.storage import find_storage
+from lockstep.storage import FileStatus, find_storage
 from lockstep.table import delta_log, ledger, torn_entry
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
@@ -166,7 +166,8 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
     _read_held(folders, target)  # refuses before anything is written to a folder with something else
     if plan_only:
         plan = _plan(folders, target, _read_held(folders, target))
-        return _report(folders, plan.cut, target, _describe(plan.wanted), _describe(plan.missing), plan_only=True)
+        wanted, missing = (_describe(folders, files) for files in (plan.wanted, plan.missing))
+        return _report(folders, plan.cut, target, wanted, missing, plan_only=True)
     with lock_copy(target):  # 1
         held = _read_held(folders, target)
         cut, there = _copy_moment(folders, target, held)  # 2 to 4
@@ -184,7 +185,10 @@ def _copy_moment(
     known = dict(held)
     for _ in range(LOOKS_MAX):
         plan = _plan(folders, target, known)
-        tried = {name: _copy(path, target / FILES / name, name) for name, path in plan.missing.items()}
+        copies = find_storage(folders.root).map_files(
+            lambda file: _copy(file[1], target / FILES / file[0], file[0]), plan.missing.items()
+        )
+        tried = dict(zip(plan.missing, copies, strict=True))
         known |= {name: file for name, file in tried.items() if file is not None}
         there = {name: path for name, path in plan.wanted.items() if tried.get(name, path) is not None}
         _check_complete(folders, plan.cut, there)
@@ -210,7 +214,12 @@ def _plan(folders: StreamFolders, target: Path, held: Mapping[str, CopiedFile]) 
     cut = _choose_moment(folders)
     wanted = dict(_list_files(folders, cut))
     _check_complete(folders, cut, wanted)
-    missing = {name: path for name, path in wanted.items() if not _is_held(held.get(name), path, target / FILES / name)}
+    statuses = find_storage(folders.root).get_statuses(list(wanted.values()))
+    missing = {
+        name: path
+        for (name, path), status in zip(wanted.items(), statuses, strict=True)
+        if not _is_held(held.get(name), status, target / FILES / name)
+    }
     return _Plan(cut, wanted, missing)
 
 
@@ -288,10 +297,11 @@ def _list_head_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
 
 
 def _list_state_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
-    for row in ledger.read_positions(folders, head).values():
-        segment = read_position(row).state
-        if segment is not None:
-            yield from (folders.state / ref.file for ref in (*read_header(folders.state, segment).chain, segment))
+    rows = ledger.read_positions(folders, head).values()
+    segments = [segment for row in rows if (segment := read_position(row).state) is not None]
+    yield from (folders.state / segment.file for segment in segments)
+    for header in find_storage(folders.state).map_files(partial(read_header, folders.state), segments):
+        yield from (folders.state / ref.file for ref in header.chain)
 
 
 def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
@@ -313,9 +323,9 @@ def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
     return {file.path: file for file in manifest.files}
 
 
-def _is_held(held: CopiedFile | None, path: Path, copy: Path) -> bool:
+def _is_held(held: CopiedFile | None, here: FileStatus | None, copy: Path) -> bool:
     """Whether the earlier backup has a file as it is now, and still has it."""
-    here, there = find_storage(path).get_status(path), find_storage(copy).get_status(copy)
+    there = find_storage(copy).get_status(copy)
     if held is None or here is None or there is None:
         return False
     return (held.size, held.modified_at, held.size) == (here.size, here.modified_at, there.size)
@@ -347,8 +357,8 @@ def _make_manifest(cut: _Cut, files: tuple[CopiedFile, ...]) -> BackupManifest:
     )
 
 
-def _describe(files: Mapping[str, Path]) -> list[CopiedFile]:
-    found = ((name, find_storage(path).get_status(path)) for name, path in files.items())
+def _describe(folders: StreamFolders, files: Mapping[str, Path]) -> list[CopiedFile]:
+    found = zip(files, find_storage(folders.root).get_statuses(list(files.values())), strict=True)
     return [CopiedFile(name, status.size, "") for name, status in found if status is not None]
 
 
@@ -432,8 +442,7 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
     draft = drafted.table.parent
     try:
         storage.make_folder(draft)
-        with ThreadPoolExecutor(storage.requests_at_once, "copies") as threads:
-            list(threads.map(lambda file: _copy_back(source / FILES / file.path, draft / file.path, file), files))  # 1
+        list(storage.map_files(partial(_copy_back, source / FILES, draft), files))  # 1
         _open_logs(drafted, source)
         try:
             SideLogs(drafted).catch_up(OutputLog(drafted.table).base().head)  # 2
@@ -463,9 +472,9 @@ def _open_logs(drafted: StreamFolders, source: Path) -> None:
 
 def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:
     try:
-        copy_file(source, target, expected=file)
+        copy_file(source / file.path, target / file.path, expected=file)
     except FileNotFoundError:
-        raise CopyDamaged(source, "it is gone from the backup", NOTHING_RESTORED) from None
+        raise CopyDamaged(source / file.path, "it is gone from the backup", NOTHING_RESTORED) from None
 
 
 def _occupied(folders: StreamFolders) -> RestoreRefused:

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import msgspec
@@ -53,6 +53,8 @@ back to a checkpoint; without any in between the oldest one would always be need
 BEFORE_ALL = -1
 EPOCHS_KEPT = 20
 """Heartbeat files of this many epochs stay, as a record of who wrote when."""
+DELETED_AT_ONCE = 1_000
+"""Files: an object store deletes so many by one request."""
 DEAD_SECONDS = 86_400.0
 """A run whose heartbeat file is older is dead: it writes it several times a second, and no clock is a day off."""
 
@@ -150,8 +152,9 @@ def run_housekeeping(
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
         "unfinished files": partial(_unfinished_files, folders),
-        "dropped shadows": partial(_delete_dropped, folders.root, plan_only=plan_only),  # 6
+        "dropped shadows": partial(_list_dropped_files, folders.root),  # 6
     }
+    after: dict[str, Callable[[], object]] = {"dropped shadows": partial(delete_dropped, folders.root)}
     if not plan_only:
         due = {
             "interrupted erasure": partial(_finish_erasure, folders),
@@ -163,7 +166,10 @@ def run_housekeeping(
         stream=folders.stream,
         planned_only=plan_only,
         rewind_floor=head.rewind_floor,
-        steps=(*dropped, *(_attempt(step, files, plan_only=plan_only) for step, files in due.items())),
+        steps=(
+            *dropped,
+            *(_attempt(step, files, after.get(step), plan_only=plan_only) for step, files in due.items()),
+        ),
     )
     result = _with_growth(folders, result)  # 7
     if result.problems:
@@ -340,31 +346,41 @@ def _unfinished_files(folders: StreamFolders) -> Iterator[Path]:
     yield from (path for path in found if _modified(path) < recent)
 
 
-def _delete_dropped(root: Path, *, plan_only: bool) -> Iterator[Path]:
+def _list_dropped_files(root: Path) -> Iterator[Path]:
     """The files of deleted shadows; after them their folders go."""
     for folder in list_dropped(root):
         yield from [folder / name for name, _ in find_storage(folder).walk_files(folder)]
-    if not plan_only:
-        delete_dropped(root)
 
 
-def _attempt(step: str, due: Callable[[], Iterable[Path]], *, plan_only: bool) -> StepResult:
-    """Run a step, or plan it; an error is reported and does not stop the next step."""
+def _attempt(
+    step: str, due: Callable[[], Iterable[Path]], after: Callable[[], object] | None, *, plan_only: bool
+) -> StepResult:
+    """Run a step, or plan it; an error is reported and does not stop the next step.
+
+    Args:
+        step: Its name.
+        due: Finds the files to delete.
+        after: What is done after them.
+        plan_only: Change nothing.
+    """
     files = size = 0
     try:
-        for path in due():
-            found = _count_bytes(path) if plan_only else find_storage(path).delete(path)
-            files, size = files + (found is not None), size + (found or 0)
+        left = iter(due())
+        while paths := list(islice(left, DELETED_AT_ONCE)):
+            found = _count_bytes(paths) if plan_only else find_storage(paths[0]).delete_files(paths)
+            sizes = [each for each in found if each is not None]
+            files, size = files + len(sizes), size + sum(sizes)
+        if after is not None and not plan_only:
+            after()
     except (LockstepError, DeltaError, OSError) as error:
         LOG.warning("housekeeping: %s failed", step, exc_info=True)
         return StepResult(step=step, files=files, bytes=size, problem=str(error).splitlines()[0])
     return StepResult(step=step, files=files, bytes=size)
 
 
-def _count_bytes(path: Path) -> int | None:
-    """Bytes of a file; None where another housekeeping has deleted it."""
-    found = find_storage(path).get_status(path)
-    return None if found is None else found.size
+def _count_bytes(paths: Sequence[Path]) -> list[int | None]:
+    """Bytes of some files; None where another housekeeping has deleted one."""
+    return [None if found is None else found.size for found in find_storage(paths[0]).get_statuses(paths)]
 
 
 def _modified(path: Path) -> float:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_po
 from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Key, Position, SegmentRef
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.quarantine import Place
 from lockstep.operations.tables import StreamHandle, open_table
@@ -504,23 +505,28 @@ def _find_gone(
 def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[dict[Path, int], list[str]]:
     """The state files of all chains of some positions, with the least size of each; and what of them is missing."""
     needs, wrong, storage = dict[Path, int](), list[str](), find_storage(folders.state)
-    for row in rows:
-        segment = read_position(row).state
-        if segment is None:
-            continue
-        try:
-            chain = (*read_header(folders.state, segment).chain, segment)
-        except StateDamaged as error:
-            wrong.append(f"{row.topic}/{row.partition}: {error.problem}")
+    stored = [(row, segment) for row in rows if (segment := read_position(row).state) is not None]
+    chains = storage.map_files(partial(_try_read_chain, folders), [segment for _, segment in stored])
+    for (row, _), chain in zip(stored, chains, strict=True):
+        if isinstance(chain, StateDamaged):
+            wrong.append(f"{row.topic}/{row.partition}: {chain.problem}")
             continue
         for ref in chain:
             path = folders.state / ref.file
             needs[path] = max(needs.get(path, 0), ref.start + ref.length)
-    for path, size in needs.items():
-        found = storage.get_status(path)
+    statuses = storage.get_statuses(list(needs))
+    for (path, size), found in zip(needs.items(), statuses, strict=True):
         if found is None or found.size < size:
             wrong.append(str(path))
     return needs, wrong
+
+
+def _try_read_chain(folders: StreamFolders, segment: SegmentRef) -> tuple[SegmentRef, ...] | StateDamaged:
+    """The chain of a segment, with itself; or what is wrong with it."""
+    try:
+        return (*read_header(folders.state, segment).chain, segment)
+    except StateDamaged as error:
+        return error
 
 
 def _compare(view: ClusterView, now: Mapping[Key, LedgerRow], rows: Iterable[LedgerRow]) -> Iterable[RewoundPartition]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -99,9 +100,10 @@ def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
     """
     since = ledger.read_columns(folders.ledger, [*_ORDER, "state_file"], first_batch=head.rewind_floor)
     named = {name for name in since["state_file"].to_pylist() if name is not None}
-    for segment in _in_force(folders, head):
-        named.add(segment.file)
-        named.update(ref.file for ref in read_header(folders.state, segment).chain)
+    in_force = frozenset(_in_force(folders, head))
+    named.update(segment.file for segment in in_force)
+    for header in find_storage(folders.state).map_files(partial(read_header, folders.state), in_force):
+        named.update(ref.file for ref in header.chain)
     return frozenset(named)
 
 

@@ -14,7 +14,6 @@ A copy that was killed leaves `incoming`: an operator deletes what is there, and
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
@@ -80,9 +79,8 @@ def _copy_objects(draft: Path, target: Path) -> None:
             storage.copy(draft / name, target / name)
 
     names = [name for name, _ in storage.walk_files(draft)]
-    with ThreadPoolExecutor(storage.requests_at_once, "copies") as threads:
-        for rank in sorted(set(map(_rank, names))):
-            list(threads.map(copy, (name for name in names if _rank(name) == rank)))
+    for rank in sorted(set(map(_rank, names))):
+        list(storage.map_files(copy, (name for name in names if _rank(name) == rank)))
 
 
 def _rank(name: str) -> int:
@@ -98,9 +96,8 @@ def _rank(name: str) -> int:
 def _withdraw(folders: StreamFolders) -> None:
     """Delete what was copied; no run has claimed the stream, as `incoming` is there until the end."""
     storage, target = find_storage(folders.root), folders.table.parent
-    for name, _ in storage.walk_files(target):
-        if target / name != folders.incoming:
-            storage.delete(target / name)
+    copied = [target / name for name, _ in storage.walk_files(target)]
+    storage.delete_files([path for path in copied if path != folders.incoming])
     storage.delete(folders.incoming)
 
 
@@ -113,9 +110,7 @@ def delete_stream(folders: StreamFolders, dropped: Path) -> None:
     """
     storage, folder = find_storage(folders.root), folders.table.parent
     if is_in_object_store(folders.root):
-        for name in sorted((name for name, _ in storage.walk_files(folder)), key=_rank, reverse=True):
-            if _rank(name) >= NOTICED:
-                storage.delete(folder / name)
+        storage.delete_files([folder / name for name, _ in storage.walk_files(folder) if _rank(name) >= NOTICED])
         storage.delete_folder(folder)
         return
     storage.delete_folder(dropped)

@@ -404,6 +404,10 @@ def read_segment(folder: Path, ref: SegmentRef, address: StateVersion) -> Segmen
     return segment
 
 
+BEGIN_BYTES = 4096
+"""Of a segment: a header of a usual chain is in them, and is read by one request."""
+
+
 def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     """The header of one segment; its entries are not read.
 
@@ -412,8 +416,9 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     """
     place, path, storage = _place(folder, ref), folder / ref.file, find_storage(folder)
     try:
-        preamble = storage.read_range(path, ref.start, PREAMBLE_BYTES)
-        return decode_header(storage.read_range(path, ref.start, count_header_bytes(preamble, place)), place)
+        begin = storage.read_range(path, ref.start, min(ref.length, BEGIN_BYTES))
+        size = count_header_bytes(begin[:PREAMBLE_BYTES], place)
+        return decode_header(begin[:size] if size <= len(begin) else storage.read_range(path, ref.start, size), place)
     except FileNotFoundError:
         raise StateDamaged(place, "a durable state file", "no such file") from None
 

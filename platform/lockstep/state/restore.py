@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -27,6 +27,7 @@ from lockstep.state.codec import S, StateSchema
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.values import read_versions
+from lockstep.storage import find_storage
 
 
 class StoreVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -88,11 +89,27 @@ def restore_store(store: LocalStore, address: StateVersion, folder: Path, schema
     plan = restore_plan(stamp.segment if stamp else None, address.segment, head.header.chain)
     if plan.recovery is RestoreKind.REBUILT:
         store.reset()
-    for ref in plan.segments:
-        segment = head if ref == address.segment else read_segment(folder, ref, address)
+    for ref, segment in _read_segments(folder, plan, head, address):
         _check_place_in_chain(segment, ref, (*head.header.chain, address.segment))
         apply_stamped(store, segment.blocks(), encode_stamp(StoreVersion(ref, segment.header)))
     return Restored(head.header, plan.recovery, _sections_read(plan))
+
+
+AHEAD_BYTES_MAX = 1024 * 1024
+"""In an object store smaller segments are read before their turn, several at the same time: they are in memory."""
+
+
+def _read_segments(
+    folder: Path, plan: RestorePlan, head: Segment, address: StateVersion
+) -> Iterator[tuple[SegmentRef, Segment]]:
+    """The segments of a plan, in their order; its last one is read already. Raises as `read_segment` does."""
+    small = [ref for ref in plan.segments if ref != address.segment and ref.length < AHEAD_BYTES_MAX]
+    ahead = find_storage(folder).map_files(lambda ref: read_segment(folder, ref, address), small)
+    for ref in plan.segments:
+        if ref == address.segment:
+            yield ref, head
+        else:
+            yield ref, next(ahead) if ref.length < AHEAD_BYTES_MAX else read_segment(folder, ref, address)
 
 
 def _stamp(store: LocalStore) -> StoreVersion | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +15,9 @@ from lockstep.errors import EnvironmentProblem
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import SubTreeFileSystem
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class FileStatus(msgspec.Struct, frozen=True):
@@ -66,11 +69,6 @@ class Storage(Protocol):
     @property
     def poll_factor(self) -> float:
         """By how much to lengthen the intervals at which files are written or looked for again and again."""
-
-    @property
-    def requests_at_once(self) -> int:
-        """By how many threads to do what takes long because each request waits for its answer."""
-        return 1
 
     def create(self, path: Path, content: bytes = b"") -> None:
         """Create a small file if there is none; of several processes one succeeds. A power loss may undo it.
@@ -137,13 +135,24 @@ class Storage(Protocol):
 
     def get_statuses(self, paths: Sequence[Path]) -> list[FileStatus | None]:
         """Those of several files, in their order."""
-        return list(map(self.get_status, paths))
+        return list(self.map_files(self.get_status, paths))
+
+    def map_files(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """What `act` gives for each item, in their order; several run at the same time where each waits for a network.
+
+        A few results are ahead of the consumer: they are in memory.
+        """
+        return map(act, items)
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file or folder."""
 
     def delete(self, path: Path) -> int | None:
         """Delete a file; gives its bytes, or None where there was none."""
+
+    def delete_files(self, paths: Sequence[Path]) -> list[int | None]:
+        """Delete several files; gives the bytes of each, or None where there was none."""
+        return list(map(self.delete, paths))
 
     def delete_folder(self, folder: Path) -> None:
         """Delete a folder with all that is in it; a missing one is no error."""

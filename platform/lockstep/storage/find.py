@@ -9,12 +9,17 @@ from lockstep.addresses import is_in_object_store
 from lockstep.errors import EnvironmentProblem
 from lockstep.storage.base import NeedsFileSystem, Storage
 from lockstep.storage.local import LocalStorage
+from lockstep.store_clients import WAIT_SECONDS
 
 _LOCAL: Final = LocalStorage()
 
 
-def find_storage(path: Path) -> Storage:
+def find_storage(path: Path, *, wait_seconds: float = WAIT_SECONDS) -> Storage:
     """The storage that holds a path.
+
+    Args:
+        path: A file or a folder.
+        wait_seconds: How long an object store that does not answer is waited for, a request.
 
     Raises:
         EnvironmentProblem: It is in an object store, whose client is not installed or not configured.
@@ -28,7 +33,7 @@ def find_storage(path: Path) -> Storage:
             f"{error.name} is not installed: tables in an object store need it",
             next_step="install the extra `s3`, on each machine that runs tasks: pip install 'lockstep[s3]'",
         ) from error
-    return open_object_storage(path.parts[1])
+    return open_object_storage(path.parts[1], wait_seconds)
 
 
 def require_file_system(path: Path, what: str) -> None:

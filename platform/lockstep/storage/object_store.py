@@ -13,11 +13,10 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
@@ -29,50 +28,51 @@ from pyarrow.fs import SubTreeFileSystem
 from typing_extensions import override
 
 from lockstep.addresses import to_uri
-from lockstep.errors import EnvironmentProblem
-from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage
-from lockstep.store_clients import WAIT_SECONDS, Answer, make_arrow_client, repeat_broken_off
+from lockstep.errors import EnvironmentProblem, StoreFailed, StoreRefused
+from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, R, Storage, T
+from lockstep.store_clients import WAIT_SECONDS, Answer, ask_ahead, open_arrow_client, repeat_unanswered
 
 READ_WHOLE_BYTES = 8 * 1024 * 1024
 """Smaller files are read by one request; of larger ones a reader fetches what it needs."""
-REQUESTS_AT_ONCE = 16
 REQUEST_SECONDS = 30
 """Timeout of one request."""
+CLIENT_WAIT_SECONDS = 3
+"""So long the client repeats a request without a word; after that it is repeated with a warning."""
 RETRIES: Final = {
     "max_retries": 100,
-    "retry_timeout": timedelta(seconds=WAIT_SECONDS),
+    "retry_timeout": timedelta(seconds=CLIENT_WAIT_SECONDS),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
 }
 """Of one request."""
 
 
 class ObjectStorage(Storage):
-    """The objects of a bucket as files; folders are prefixes of their keys."""
+    """The objects of a bucket as files; folders are prefixes of their keys.
 
-    def __init__(self, bucket: str) -> None:
+    Attributes:
+        client: Sends the requests.
+    """
+
+    def __init__(self, bucket: str, wait_seconds: float = WAIT_SECONDS) -> None:
         """Prepare a client; no request is sent.
 
         Args:
             bucket: Name of the bucket.
+            wait_seconds: How long a request is repeated while the store does not answer.
         """
+        self._wait_seconds = wait_seconds
         # Options given here replace those of the environment.
-        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}
-        client: Any = {"timeout": f"{REQUEST_SECONDS}s", "allow_http": plain}
-        self._store = S3Store(bucket, retry_config=cast("Any", RETRIES), client_options=client)
+        options: Any = {"timeout": f"{REQUEST_SECONDS}s", "allow_http": _is_plain_allowed()}
+        self.client = S3Store(bucket, retry_config=cast("Any", RETRIES), client_options=options)
 
     @property
     @override
     def poll_factor(self) -> float:
         return 5.0  # a request costs money
 
-    @property
-    @override
-    def requests_at_once(self) -> int:
-        return REQUESTS_AT_ONCE
-
     @override
     def create(self, path: Path, content: bytes = b"") -> None:
-        _ask(path, lambda: obstore.put(self._store, _key(path), content, mode="create", use_multipart=False))
+        self.ask(path, lambda: obstore.put(self.client, _key(path), content, mode="create", use_multipart=False))
 
     @override
     def create_whole(self, path: Path, content: bytes) -> None:
@@ -83,37 +83,39 @@ class ObjectStorage(Storage):
 
     @override
     def replace(self, path: Path, content: bytes) -> None:
-        _ask(path, lambda: obstore.put(self._store, _key(path), content, use_multipart=False))
+        self.ask(path, lambda: obstore.put(self.client, _key(path), content, use_multipart=False))
 
     @override
     def open_pending(self, path: Path) -> PendingObject:
-        return PendingObject(self._store, path)
+        return PendingObject(self, path)
 
     @override
     def read(self, path: Path) -> bytes:
-        return _ask(path, lambda: bytes(obstore.get(self._store, _key(path)).bytes()))
+        return self.ask(path, lambda: bytes(obstore.get(self.client, _key(path)).bytes()))
 
     @override
     def read_range(self, path: Path, start: int, length: int) -> bytes:
         if not length:
             return b""
         try:
-            return _ask(path, lambda: bytes(obstore.get_range(self._store, _key(path), start=start, length=length)))
+            return self.ask(path, lambda: bytes(obstore.get_range(self.client, _key(path), start=start, length=length)))
+        except FileNotFoundError:
+            raise
         except OSError:
-            if start < _ask(path, lambda: obstore.head(self._store, _key(path)))["size"]:
+            if start < self.ask(path, lambda: obstore.head(self.client, _key(path)))["size"]:
                 raise
             return b""
 
     @override
     def open_source(self, path: Path) -> pa.NativeFile:
-        content = _ask(path, lambda: self._read_small(path))
+        content = self.ask(path, lambda: self._read_small(path))
         if content is not None:
             return pa.BufferReader(content)
-        return make_arrow_client().open_input_file("/".join(path.parts[1:]))
+        return open_arrow_client().open_input_file("/".join(path.parts[1:]))
 
     @override
     def list_names(self, folder: Path) -> list[str]:
-        found = _ask(folder, lambda: obstore.list_with_delimiter(self._store, _prefix(folder)))
+        found = self.ask(folder, lambda: obstore.list_with_delimiter(self.client, _prefix(folder)))
         below = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         return [key.rpartition("/")[2] for key in below]
 
@@ -127,24 +129,20 @@ class ObjectStorage(Storage):
     @override
     def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
         prefix = _prefix(folder)
-        for chunk in _ask(folder, lambda: list(obstore.list(self._store, prefix))):
+        for chunk in self.ask(folder, lambda: list(obstore.list(self.client, prefix))):
             for each in chunk:
                 yield each["path"].removeprefix(prefix), _to_status(each)
 
     @override
     def get_status(self, path: Path) -> FileStatus | None:
         try:
-            return _to_status(_ask(path, lambda: obstore.head(self._store, _key(path))))
+            return _to_status(self.ask(path, lambda: obstore.head(self.client, _key(path))))
         except FileNotFoundError:
             return None
 
     @override
-    def get_statuses(self, paths: Sequence[Path]) -> list[FileStatus | None]:
-        """Requests at the same time: one by one, they would take as long as the files of a batch are many."""
-        if not paths:
-            return []
-        with ThreadPoolExecutor(min(len(paths), self.requests_at_once), "statuses") as threads:
-            return list(threads.map(self.get_status, paths))
+    def map_files(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        return ask_ahead(act, items)
 
     @override
     def exists(self, path: Path) -> bool:
@@ -155,14 +153,19 @@ class ObjectStorage(Storage):
         found = self.get_status(path)
         if found is None:
             return None
-        _ask(path, lambda: obstore.delete(self._store, _key(path)))
+        self.ask(path, lambda: obstore.delete(self.client, _key(path)))
         return found.size
 
     @override
+    def delete_files(self, paths: Sequence[Path]) -> list[int | None]:
+        found = self.get_statuses(paths)
+        self._delete_keys([_key(path) for path, status in zip(paths, found, strict=True) if status is not None], paths)
+        return [None if status is None else status.size for status in found]
+
+    @override
     def delete_folder(self, folder: Path) -> None:
-        for chunk in _ask(folder, lambda: list(obstore.list(self._store, _prefix(folder)))):
-            keys = [each["path"] for each in chunk]
-            _ask(folder, partial(obstore.delete, self._store, keys))
+        chunks = self.ask(folder, lambda: list(obstore.list(self.client, _prefix(folder))))
+        self._delete_keys([each["path"] for chunk in chunks for each in chunk], [folder])
 
     @override
     def delete_empty_folder(self, folder: Path) -> None:
@@ -173,11 +176,11 @@ class ObjectStorage(Storage):
         if self.get_status(path) is None and self._is_folder(path):
             raise NeedsFileSystem(path, "rename a folder at once")
         self.copy(path, target)
-        _ask(path, lambda: obstore.delete(self._store, _key(path)))
+        self.ask(path, lambda: obstore.delete(self.client, _key(path)))
 
     @override
     def copy(self, path: Path, target: Path) -> None:
-        _ask(path, lambda: obstore.copy(self._store, _key(path), _key(target)))
+        self.ask(path, lambda: obstore.copy(self.client, _key(path), _key(target)))
 
     @override
     def point(self, pointer: Path, target: Path) -> None:
@@ -205,31 +208,45 @@ class ObjectStorage(Storage):
 
     @override
     def open_arrow(self, folder: Path) -> SubTreeFileSystem:
-        return SubTreeFileSystem("/".join(folder.parts[1:]), make_arrow_client())
+        return SubTreeFileSystem("/".join(folder.parts[1:]), open_arrow_client())
 
     @override
     def resolve(self, path: Path) -> Path:
         return path
 
+    def ask(self, path: Path, request: Callable[[], Answer]) -> Answer:
+        """What the store answers to a request about an object, or its error as that of a file."""
+
+        def ask() -> Answer:
+            with _as_os_error(path):
+                return request()
+
+        return repeat_unanswered(ask, self._wait_seconds)
+
     def _read_small(self, path: Path) -> bytes | None:
-        found = obstore.get(self._store, _key(path))
+        found = obstore.get(self.client, _key(path))
         return bytes(found.bytes()) if found.meta["size"] <= READ_WHOLE_BYTES else None
 
+    def _delete_keys(self, keys: list[str], asked: Sequence[Path]) -> None:
+        """One request for a thousand objects. An error names the first of the paths that were asked for."""
+        if keys:
+            self.ask(asked[0], lambda: obstore.delete(self.client, keys))
+
     def _is_folder(self, path: Path) -> bool:
-        return _ask(path, lambda: next(iter(obstore.list(self._store, _prefix(path))), None)) is not None
+        return self.ask(path, lambda: next(iter(obstore.list(self.client, _prefix(path))), None)) is not None
 
 
 class PendingObject(PendingFile):
     """An object whose bytes wait on the local disk: it is uploaded when all of them are there."""
 
-    def __init__(self, store: S3Store, path: Path) -> None:
+    def __init__(self, storage: ObjectStorage, path: Path) -> None:
         """Create the local file.
 
         Args:
-            store: Where it is uploaded.
+            storage: Where it is uploaded.
             path: Address of the object.
         """
-        self._store, self._path = store, path
+        self._storage, self._path = storage, path
         self._sink = cast("BinaryIO", tempfile.TemporaryFile(prefix="lockstep-upload-"))  # noqa: SIM115  # closed by its owner
 
     @property
@@ -247,9 +264,10 @@ class PendingObject(PendingFile):
         size = self._sink.tell()
         self._path = self._path if name is None else self._path.with_name(name)
         try:
-            _ask(self._path, self._upload)
+            self._storage.ask(self._path, self._upload)
         except FileNotFoundError:  # no such upload: it was complete, and the store's word of it was lost
-            if _ask(self._path, lambda: obstore.head(self._store, _key(self._path)))["size"] != size:
+            found = self._storage.get_status(self._path)
+            if found is None or found.size != size:
                 raise
         self._sink.close()
         return size
@@ -260,23 +278,38 @@ class PendingObject(PendingFile):
 
     def _upload(self) -> None:
         self._sink.seek(0)
-        obstore.put(self._store, _key(self._path), self._sink)
+        obstore.put(self._storage.client, _key(self._path), self._sink)
 
 
 @cache
-def open_object_storage(bucket: str) -> ObjectStorage:
+def open_object_storage(bucket: str, wait_seconds: float = WAIT_SECONDS) -> ObjectStorage:
     """The storage of a bucket, one client a process: it keeps connections open.
 
     Raises:
         EnvironmentProblem: The environment does not configure a client.
     """
+    _refuse_plain_endpoint(bucket)
     try:
-        return ObjectStorage(bucket)
+        return ObjectStorage(bucket, wait_seconds)
     except (BaseError, ValueError) as error:
         raise EnvironmentProblem(
             f"s3://{bucket} cannot be reached as the environment says: {error}",
             next_step="set AWS_REGION, credentials and, for another store than Amazon's, AWS_ENDPOINT_URL",
         ) from error
+
+
+def _refuse_plain_endpoint(bucket: str) -> None:
+    """Refuse an endpoint that no client would connect to; they say no more of it than "builder error"."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+    if endpoint.startswith("http://") and not _is_plain_allowed():
+        raise EnvironmentProblem(
+            f"s3://{bucket} cannot be reached as the environment says: AWS_ENDPOINT_URL={endpoint} is without TLS",
+            next_step="set AWS_ALLOW_HTTP=true, or name an endpoint with https",
+        )
+
+
+def _is_plain_allowed() -> bool:
+    return os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}
 
 
 def _key(path: Path) -> str:
@@ -303,33 +336,49 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(parts).removesuffix("/"))
 
 
-def _ask(path: Path, request: Callable[[], Answer]) -> Answer:
-    """What the store answers, or its error as that of a file."""
-
-    def ask() -> Answer:
-        with _as_os_error(path):
-            return request()
-
-    return repeat_broken_off(ask)
-
-
 @contextmanager
 def _as_os_error(path: Path) -> Iterator[None]:
     """Errors of the store as those of files, which name the object."""
     try:
         yield
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error):
+            raise _make_failure(error, to_uri(path)) from error
         raise FileNotFoundError(errno.ENOENT, "no such object", to_uri(path)) from None
     except AlreadyExistsError as error:
         raise FileExistsError(errno.EEXIST, "the object exists", to_uri(path)) from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise PermissionError(errno.EACCES, _tell(error), to_uri(path)) from error
     except BaseError as error:
-        raise OSError(errno.EIO, _tell(error), to_uri(path)) from error
+        raise _make_failure(error, to_uri(path)) from error
 
 
-def _tell(error: BaseError) -> str:
+_REFUSALS: Final = "AccessDenied|AllAccessDisabled|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken"
+_REMEDIES: Final = {
+    "NoSuchBucket": "create the bucket, or correct table_root (LOCKSTEP_TABLE_ROOT)",
+    r"http://169\.254\.|[Cc]redential": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role",
+    f"{_REFUSALS}|40[13] ": (
+        "see to it that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of this machine, are right, and may "
+        "read, write, list and delete objects below table_root"
+    ),
+    "": "see to it that the store answers at AWS_ENDPOINT_URL, in AWS_REGION; what is committed is not lost",
+}
+"""What to do about an error of the store, by what its text contains; the first that fits."""
+
+
+def _make_failure(error: Exception, address: str) -> StoreFailed:
+    text, said = str(error), _tell(error)
+    is_refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.match(_REFUSALS, said)
+    step = next(step for pattern, step in _REMEDIES.items() if re.search(pattern, text))
+    return (
+        StoreRefused(errno.EACCES, said, address, step) if is_refused else StoreFailed(errno.EIO, said, address, step)
+    )
+
+
+def _tell(error: Exception) -> str:
     """What the store said, on one line: the error repeats the answer, an XML document, in each of its causes."""
     text = str(error)
     said = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
-    return ": ".join(said.groups()) if said else text.partition("\n")[0]
+    if said is not None:
+        return ": ".join(said.groups())
+    line = text.partition("\n")[0]
+    asked = re.search(r"Error performing (\w+ \S+) in .* - (?:Server returned non-2xx status code: )?(.*?):?\s*$", line)
+    return line if asked is None else ": ".join(asked.groups())

@@ -19,6 +19,7 @@ from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import SuspendedSession
 from lockstep.model.table_schema import make_row_schema
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.file_checksum import iterate_verified_rows, read_verified_rows
 from lockstep.table.head import Head, SideFile
@@ -389,10 +390,13 @@ def _read_files(
     last_batch: int | None = None,
 ) -> pa.Table:
     """Rows of some files."""
-    parts, wanted = list[pa.Table](), _within(first_batch, last_batch)
-    for path in paths:
+    wanted = _within(first_batch, last_batch)
+
+    def read(path: str) -> pa.Table:
         found = read_verified_rows(ledger / path, ledger.parent.name, columns)
-        parts.append(found if _holds_only(path, first_batch, last_batch) else found.filter(wanted))
+        return found if _holds_only(path, first_batch, last_batch) else found.filter(wanted)
+
+    parts = list(find_storage(ledger).map_files(read, paths))
     return _in_order(parts, SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns]))
 
 

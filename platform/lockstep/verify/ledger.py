@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import cast, overload
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from typing_extensions import override
@@ -27,7 +29,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.file_checksum import read_verified
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.files import find_size, open_parquet, open_table
+from lockstep.verify.files import ask_each, find_size, open_parquet, open_table
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, Numbers, PartitionRows, RowSpool
 
@@ -526,8 +528,10 @@ def _side(folder: Path) -> SideTable:
 def _named(table: Path, version: int) -> NamedFile:
     """The files that commits name; also those after `version`, because the side tables may be ahead of it by now."""
     found = NamedFile({}, {}, {}, version, {})
-    for at in range(version, -1, -1):
-        entry = delta_log.read_entry(table, at)
+    newest_first = range(version, -1, -1)
+    for at, entry in zip(
+        newest_first, ask_each(table, partial(delta_log.read_entry, table), newest_first), strict=True
+    ):
         if entry is None:
             break
         found.first_version = at
@@ -586,8 +590,10 @@ def _compare(
     """
     wanted = {file.path: (batch, file) for batch, those in files.items() for file in those}
     parts = _find_parts(side, wanted, named, head, violations)
-    for part in sorted(parts, key=lambda each: (each.first, each.path)):
-        for rows in _read_groups(side.folder / part.path):
+    parts = sorted(parts, key=lambda each: (each.first, each.path))
+    opened = ask_each(side.folder, open_parquet, [side.folder / part.path for part in parts])
+    for part, parquet in zip(parts, opened, strict=True):
+        for rows in _read_groups(parquet):
             if part.path in wanted:
                 _check_batches(part.path, rows, range(part.first, wanted[part.path][0] + 1), violations)
             take(_select(rows, part.batches, head))
@@ -606,6 +612,7 @@ def _find_parts(
     2. Those that no commit names any more, and what is left of the compacted ones.
     """
     parts, compacted = list[_SidePart](), _CompactedRows(side, violations)
+    counting = list[tuple[int, int, SideFile]]()
     replaced: dict[int, list[SideFile]] = {}
     # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
     newest = max((batch for batch, _ in wanted.values() if batch <= head.batch), default=0)
@@ -617,8 +624,9 @@ def _find_parts(
         if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
             found = "no live file of that name"
             violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
-        if batch <= head.batch and _is_whole(side, batch, file, violations):
-            parts.append(_SidePart(begins, path))
+        if batch <= head.batch:
+            counting.append((batch, begins, file))
+    parts += _find_whole(side, counting, violations)
     for batch, gone in replaced.items():
         compacted.take(batch, gone, begins=named.find_begin(batch, gone))
     first_known = 0  # 2
@@ -629,17 +637,17 @@ def _find_parts(
     return parts + compacted.rest(first_known)
 
 
-def _read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+def _read_groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
     """The rows of a file, a row group at a time."""
-    with open_parquet(path) as parquet:
+    with file as parquet:
         for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group, columns=columns, use_threads=False)
+            yield parquet.read_row_group(group, use_threads=False)
 
 
 def _read_batches(path: Path) -> Numbers | None:
     """The batch of each row of a file, of which every value can be read; None when it is missing or no Parquet."""
     try:
-        found = [_to_numbers(rows, "batch") for rows in _read_groups(path)]
+        found = [_to_numbers(rows, "batch") for rows in _read_groups(open_parquet(path))]
     except (pa.ArrowException, OSError):
         return None
     return np.concatenate([np.zeros(0, np.int64), *found])
@@ -733,10 +741,26 @@ def _foreign_parts(side: SideTable, path: str, first_known: int, violations: Vio
     return []
 
 
-def _is_whole(side: SideTable, batch: int, file: SideFile, violations: Violations) -> bool:
+def _find_whole(
+    side: SideTable, files: Sequence[tuple[int, int, SideFile]], violations: Violations
+) -> Iterator[_SidePart]:
+    """Those of some files that can be read; each comes with its batch, and the first one of its commit."""
+    looks = ask_each(side.folder, _look, [side.folder / file.path for _, _, file in files])
+    for (batch, begins, file), look in zip(files, looks, strict=True):
+        if _is_whole(side, batch, file, look, violations):
+            yield _SidePart(begins, file.path)
+
+
+def _look(path: Path) -> tuple[Numbers | None, int | None]:
+    """The batch of each row of a file, and its bytes."""
+    return _read_batches(path), find_size(path)
+
+
+def _is_whole(
+    side: SideTable, batch: int, file: SideFile, look: tuple[Numbers | None, int | None], violations: Violations
+) -> bool:
     """Whether a file that a commit names can be read, whether the side table has it or not; compares its size."""
-    path = side.folder / file.path
-    batches, live, size = _read_batches(path), side.files.get(file.path), find_size(path)
+    (batches, size), live = look, side.files.get(file.path)
     if batches is None or size is None:
         found = "no such file" if size is None else "unreadable"
         violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
@@ -769,17 +793,23 @@ def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFil
     """Each file is there, of its size, with the columns of the table; what was added later may be missing."""
     declared = {field.name: field.type for field in table.schema().fields if field.name != COMMIT_HOUR}
     required = declared.keys() - _absent(table)
-    for file in files:
-        path = folder / file.path
-        size = find_size(path)
+    files = list(files)
+    looks = ask_each(folder, _look_at_columns, [folder / file.path for file in files])
+    for file, (size, held) in zip(files, looks, strict=True):
         found = "no such file" if size is None else f"{size} bytes"
         if found != f"{file.size} bytes":
             violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", found)
         if size is not None:
-            held = {field.name: field.type for field in to_delta(open_parquet(path).schema_arrow).fields}
             for name in sorted(required - held.keys() | {name for name in held if held[name] != declared.get(name)}):
                 expected = f"{file.path}: {name}, {_describe_column(declared.get(name))}"
                 violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, expected, _describe_column(held.get(name)))
+
+
+def _look_at_columns(path: Path) -> tuple[int | None, dict[str, object]]:
+    """The bytes of a data file, and its columns with their types; None and no columns where there is none."""
+    size = find_size(path)
+    fields = () if size is None else to_delta(open_parquet(path).schema_arrow).fields
+    return size, {field.name: field.type for field in fields}
 
 
 def _describe_column(kind: object) -> str:

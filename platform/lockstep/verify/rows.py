@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from lockstep.model.table_schema import make_row_schema
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
-from lockstep.verify.files import find_size, open_parquet
+from lockstep.verify.files import ask_each, open_if_there
 from lockstep.verify.ledger import Key, RowPosition, StoredFile
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
@@ -82,11 +82,10 @@ class TableRows:
         """Read all files; those that are missing, or do not say where their rows belong, are reported elsewhere."""
         with ExitStack() as stack:
             writers: list[tuple[pa.ipc.RecordBatchFileWriter, int]] = []
-            for file in files:
-                if find_size(table / file.path) is not None:
-                    held = open_parquet(table / file.path)
-                    if not {*PLACE_COLUMNS, *ORDER_COLUMNS} <= set(held.schema_arrow.names):
-                        continue
+            there = list(files)
+            opened = ask_each(table, open_if_there, [table / file.path for file in there])
+            for file, held in zip(there, opened, strict=True):
+                if held is not None and {*PLACE_COLUMNS, *ORDER_COLUMNS} <= set(held.schema_arrow.names):
                     for batch in held.iter_batches(BATCH_ROWS):
                         self._add(batch, file.hour, writers, stack)
         for number in range(len(self._schemas)):

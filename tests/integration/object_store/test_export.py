@@ -16,7 +16,7 @@ from lockstep.export.dataset import list_exported_hours, list_whole_hours, publi
 from lockstep.operations.export import ExportResult, export_stream, list_proven_hours
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
-from lockstep.store_clients import make_arrow_client
+from lockstep.store_clients import open_arrow_client
 from lockstep.table.commit import raise_rewind_floor
 from tests.support.stream_table import StreamTable
 from tests.unit.export.declared import make_stream
@@ -51,7 +51,7 @@ def sort(rows: pa.Table) -> list[dict[str, Any]]:
 def assert_exported(table: StreamTable) -> None:
     """Readers of plain Parquet see the rows of the table, each once."""
     folders, path = table.folders, "/".join(table.folders.export.parts[1:])
-    seen = ds.dataset(path, filesystem=make_arrow_client(), format="parquet", partitioning="hive").to_table()
+    seen = ds.dataset(path, filesystem=open_arrow_client(), format="parquet", partitioning="hive").to_table()
     held = DeltaTable(find_storage(folders.table).uri(folders.table)).to_pyarrow_table()
     held = held.filter([str(hour) in EXPORTED for hour in held["commit_hour"].to_pylist()])
     assert sort(seen) == sort(held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,11 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.exceptions import PermissionDeniedError
 
-from lockstep.errors import EnvironmentProblem
+from lockstep.errors import EnvironmentProblem, StoreFailed
+from lockstep.localdev.processes import find_free_ports
+from lockstep.operations.copies import copy_file
 from lockstep.operations.doctor.diagnosis import Level
 from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.storage import NeedsFileSystem, NotWritten, find_storage
 from lockstep.storage import object_store as module
+from lockstep.verify.files import find_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +138,60 @@ def test_an_upload_is_complete_where_the_answer_to_its_end_breaks_off(prefix: Pa
     assert find_storage(prefix).read(prefix / "large") == content
 
 
+def test_requests_for_several_files_are_sent_at_the_same_time(prefix: Path) -> None:
+    """Their answers come in the order of the files, and an error in the place of its file."""
+    storage, together = find_storage(prefix), threading.Barrier(8)
+
+    def read(number: int) -> bytes:
+        together.wait(30)
+        return storage.read(prefix / str(number))
+
+    for number in range(40):
+        storage.create(prefix / str(number), b"%d" % number)
+    assert list(storage.map_files(read, range(40))) == [b"%d" % number for number in range(40)]
+    answers = storage.map_files(storage.read, [prefix / "1", prefix / "none", prefix / "2"])
+    assert next(answers) == b"1"
+    with pytest.raises(FileNotFoundError, match="none"):
+        next(answers)
+
+
+def test_files_are_deleted_by_one_request_for_a_thousand(prefix: Path, object_store: ObjectStore, link: Link) -> None:
+    """One by one they took two requests each: an hour of a stream leaves three thousand of them."""
+    storage, folder = find_storage(prefix), object_store.find_file(prefix / "log")
+    folder.mkdir(parents=True)
+    paths = [prefix / "log" / f"{number}.json" for number in range(2_100)]
+    for number in range(2_100):
+        (folder / f"{number}.json").write_bytes(b"x" * (number % 3))
+    assert len(storage.list_names(prefix / "log")) == len(list(storage.walk_files(prefix))) == 2_100
+    link.asked.clear()
+    sizes = storage.delete_files([prefix / "none", *paths[:100]])
+    assert sizes == [None, *(number % 3 for number in range(100))]
+    assert sum(not line.startswith("HEAD") for line in link.asked) == 1
+    link.asked.clear()
+    storage.delete_folder(prefix / "log")
+    assert sum(line.startswith("POST") for line in link.asked) == 2
+    assert storage.list_names(prefix / "log") == []
+    assert storage.delete_files([]) == []
+
+
+def test_a_file_is_copied_by_a_look_and_a_request_for_each_piece(prefix: Path, tmp_path: Path, link: Link) -> None:
+    content = bytes(range(256)) * 8192
+    for size, requests in ((0, 3), (1000, 2), (len(content), 2)):
+        find_storage(prefix).replace(prefix / "file", content[:size])
+        link.asked.clear()
+        copied = copy_file(prefix / "file", tmp_path / "file")
+        assert (copied.size, (tmp_path / "file").read_bytes()) == (size, content[:size])
+        assert len(link.asked) <= requests, link.asked
+
+
+def test_arrows_client_keeps_its_connections(prefix: Path, link: Link) -> None:
+    """Each new one would begin with a handshake of TLS."""
+    find_storage(prefix).create(prefix / "a", b"abc")
+    link.connections = 0
+    assert [find_size(prefix / "a") for _ in range(10)] == [3] * 10
+    assert link.connections == 1
+
+
 def upload(path: Path, content: bytes) -> int:
     pending = find_storage(path).open_pending(path)
     pending.sink.write(content)
@@ -151,8 +209,50 @@ def test_errors_are_those_of_files_and_name_the_object(prefix: Path) -> None:
     storage.create(path)
     with pytest.raises(FileExistsError):
         storage.create_whole(path, b"again")
-    with pytest.raises(OSError, match="NoSuchBucket"):
-        find_storage(Path("s3:/no-such-bucket/x")).list_names(Path("s3:/no-such-bucket/x"))
+    nowhere = Path("s3:/no-such-bucket/x")
+    for ask in (find_storage(nowhere).list_names, find_storage(nowhere).create, find_storage(nowhere).read):
+        with pytest.raises(StoreFailed, match=r"NoSuchBucket.*\n.*create the bucket, or correct table_root"):
+            ask(nowhere)
+
+
+def test_a_store_that_refuses_the_credentials_says_which(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, "wrong")
+            storage = module.ObjectStorage(prefix.parts[1])
+        asked: tuple[Callable[[Path], object], ...] = (
+            storage.get_status,
+            storage.list_names,
+            storage.read,
+            storage.create,
+            storage.delete_folder,
+        )
+        for ask in asked:
+            with pytest.raises(PermissionError, match="AWS_ACCESS_KEY_ID"):
+                ask(prefix)
+        with pytest.raises(NotWritten):
+            storage.create_whole(prefix / "0.json", b"")
+
+
+def test_a_store_that_does_not_answer_is_named_and_waited_for(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (port,) = find_free_ports(1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setitem(module.RETRIES, "retry_timeout", timedelta(seconds=0.1))
+    with pytest.raises(StoreFailed, match=rf"HEAD http://127\.0\.0\.1:{port}/.*\n.*AWS_ENDPOINT_URL"):
+        module.ObjectStorage(prefix.parts[1], wait_seconds=0).get_status(prefix)
+    assert caplog.messages == []
+    with pytest.raises(StoreFailed):
+        module.ObjectStorage(prefix.parts[1], wait_seconds=2).get_status(prefix)
+    (warning,) = caplog.messages
+    assert "no answer yet" in warning
+
+
+def test_an_endpoint_without_tls_is_refused_unless_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
+    with pytest.raises(EnvironmentProblem, match="AWS_ALLOW_HTTP=true"):
+        find_storage(Path("s3:/one-more-bucket/x"))
 
 
 def test_what_an_object_store_lacks_is_refused_by_name(prefix: Path) -> None:

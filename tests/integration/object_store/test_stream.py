@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,19 +19,22 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from lockstep import Every, Limits
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.localdev.processes import find_free_ports
 from lockstep.operations.diff import compare_streams
+from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.shadow import begin_shadow, drop_shadow
 from lockstep.operations.tables import try_read_head
 from lockstep.storage import find_storage
+from lockstep.storage.object_store import open_object_storage
 from lockstep.table.delta_log import make_entry_path, open_delta_table
 from lockstep.table.ledger import read_positions
 from lockstep.verify.files import find_size, open_table
 from tests.integration.object_store.conftest import assert_proven, rows
 from tests.support.adding_stream import Mended, adding
-from tests.support.feed import folded, session
+from tests.support.feed import folded, session, update
 from tests.support.installation import Installation, wait_until
 from tests.support.local_runs import read_in_batches
 from tests.support.plain_reader import named_files
@@ -205,6 +210,63 @@ def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
     drop_shadow("adding", "other", made.runs.settings, who="ann")
     assert find_storage(made.runs.folders.root).list_names(made.runs.folders.root) == ["adding"]
     assert_proven(made.runs)
+
+
+def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, link: Link) -> None:
+    """Column by column a ledger file of a batch took 136 requests: the proof of an hour of batches took an hour."""
+    topic = made.feed.create("values")
+    read_in_batches(made.feed, made.runs, topic, session(11))
+    link.asked.clear()
+    assert_proven(made.runs)
+    asked = Counter(line for line in link.asked if ".parquet" in line and "checkpoint" not in line)
+    assert {line.rpartition("/")[2].partition("-")[0] for line in asked} >= {"ledger", "rows"}
+    assert max(asked.values()) <= 4
+    close_hour(made.runs.folders)
+    compact_stream(made.runs.folders)
+    link.asked.clear()
+    done = run_housekeeping(made.runs.folders, retention_seconds=0)
+    steps = [step for step in done.steps if step.files]
+    deletions = [line for line in link.asked if line.startswith(("POST", "DELETE"))]
+    assert len(deletions) == len(steps) < sum(step.files for step in steps)
+    assert_proven(made.runs)
+
+
+def test_the_state_of_several_partitions_is_asked_for_at_the_same_time(made: Platform, link: Link) -> None:
+    """A start reads the header of each by one request, a rebuilt local store its whole chain."""
+    partitions = range(6)
+    topic = made.feed.create("values", partitions=len(partitions))
+    for offset in range(0, 6, 2):
+        for partition in partitions:
+            made.feed.send(topic, session(5)[offset : offset + 2], key=f"k{partition}", partition=partition)
+        made.runs.run()
+    link.asked.clear()
+    assert made.runs.run() is RunOutcome.ENDED
+    read = [line for line in link.asked if line.endswith(".state") and line.startswith("GET")]
+    assert len(read) == len(partitions)
+    shutil.rmtree(made.runs.settings.local_root)
+    for partition in partitions:
+        made.feed.send(topic, [update(7, a=1)], key=f"k{partition}", partition=partition)
+    made.runs.run()
+    assert_proven(made.runs)
+
+
+def test_a_command_names_the_next_step_where_the_store_refuses_or_is_gone(
+    made: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows no traceback, and the doctor does not wait for the store."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    open_object_storage.cache_clear()
+    refused = made.call("status", "adding")
+    assert (refused.exit_code, type(refused.exception)) == (1, SystemExit)
+    assert "AWS_SECRET_ACCESS_KEY" in refused.output
+    (port,) = find_free_ports(1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    open_object_storage.cache_clear()
+    found = json.loads(made.call("doctor", "--json").stdout)["findings"]
+    open_object_storage.cache_clear()
+    (root,) = (each for each in found if each["check"].startswith("table"))
+    assert root["level"] == "error"
+    assert "AWS_ENDPOINT_URL" in root["next_step"]
 
 
 def test_dagster_runs_checks_and_compacts_a_stream(broker: Broker, prefix: Path, tmp_path: Path) -> None:

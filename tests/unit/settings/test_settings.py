@@ -143,6 +143,11 @@ def test_a_group_and_its_part_joined_by_one_underscore_are_refused_with_the_righ
         ),
         ('table_root = "s3://bucket"', "table_root = 's3://bucket': is not a bucket and a prefix of its own, such as"),
         ('table_root = "s3://bucket/../x"', "table_root = 's3://bucket/../x': is not a bucket and a prefix of its own"),
+        ('table_root = "s3://bucket/a#b"', "table_root = 's3://bucket/a#b': has '#' in its prefix, which delta-rs and"),
+        (
+            'table_root = "s3://bucket/a%20b"',
+            "table_root = 's3://bucket/a%20b': has '%20' in its prefix, which delta-rs",
+        ),
         ('local_root = "s3://bucket/x"', "local_root = 's3://bucket/x': is not the path of a folder"),
         ('table_root = ""', "table_root = '': is not the path of a folder"),
         ('local_root = "~/local"', "local_root = '~/local': begins with ~, which only a shell expands"),

@@ -9,6 +9,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 
@@ -24,12 +25,13 @@ from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import find_compacted
-from lockstep.model.position import Key
+from lockstep.model.position import Key, SegmentRef
 from lockstep.model.table_schema import make_table_schema
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import SegmentHeader, StateDamaged, read_header
 from lockstep.state.codec import StateSchema
 from lockstep.state.values import read_versions
+from lockstep.storage import find_storage
 from lockstep.table import side_tables
 from lockstep.table.commit import Committed, Deployed, OutputLog, Writer, commit_claim
 from lockstep.table.create import evolve_tables, open_tables
@@ -69,15 +71,18 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
 
 def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[SegmentHeader, str]]:
     """The newest header of each partition's state; unreadable files are left to the task that needs them."""
-    for row in rows:
-        segment = read_position(row).state
-        if segment is None:
-            continue
-        try:
-            header = read_header(folders.state, segment)
-        except StateDamaged:
-            continue
-        yield header, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
+    stored = [(row, segment) for row in rows if (segment := read_position(row).state) is not None]
+    headers = find_storage(folders.state).map_files(partial(_try_read_header, folders), stored)
+    for (row, _), header in zip(stored, headers, strict=True):
+        if header is not None:
+            yield header, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
+
+
+def _try_read_header(folders: StreamFolders, stored: tuple[LedgerRow, SegmentRef]) -> SegmentHeader | None:
+    try:
+        return read_header(folders.state, stored[1])
+    except StateDamaged:
+        return None
 
 
 def find_code_digest(stream: AnyStream) -> str:

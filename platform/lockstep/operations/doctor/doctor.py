@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from lockstep.addresses import is_in_object_store
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, StoreFailed
 from lockstep.operations.doctor import machine
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_warning
 from lockstep.operations.doctor.kafka import check_cluster, check_topics
@@ -54,9 +54,12 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
         "tables": lambda: _find_undeclared(settings.table_root, streams),
         "Kafka": lambda: _kafka(settings.kafka, streams),
     }
-    return Report(
-        settings.kafka.bootstrap_servers, tuple(found for name, look in looks.items() for found in _safely(name, look))
-    )
+    found = list[Diagnosis]()
+    for name, look in looks.items():
+        is_lost = any(each.check == "table root" and each.level is Level.ERROR for each in found)
+        if not (name == "tables" and is_lost and is_in_object_store(settings.table_root)):  # not waited for twice
+            found += _safely(name, look)
+    return Report(settings.kafka.bootstrap_servers, tuple(found))
 
 
 def _check_table_root(root: Path) -> Iterator[Diagnosis]:
@@ -96,6 +99,8 @@ def _safely(name: str, look: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosi
         found.extend(look())
     except LockstepError as problem:
         found.append(make_error(name, problem.problem, problem.next_step))
+    except StoreFailed as problem:
+        found.append(make_error(name, f"{problem.filename}: {problem.strerror}", problem.next_step))
     except OSError as problem:
         found.append(make_error(name, str(problem), "fix what the operating system reports"))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.errors import TableError
 from lockstep.operations.inspect.suspensions import PartitionSuspension, read_first_batches
 from lockstep.operations.tables import NoTable, try_read_head
+from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
 from lockstep.table.delta_log import LogEntry
@@ -175,8 +177,10 @@ def _add_suspensions(event: StreamEvent, begun: Mapping[PartitionSuspension, int
 def _list_newest_first(table: Path, versions: list[int]) -> Iterator[StreamEvent]:
     """The events; an entry that housekeeping deletes meanwhile is passed over."""
     batches: list[int] = []
-    for version in reversed(versions):
-        if delta_log.is_of_kind(table, version, CommitKind.BATCH.value):
+    newest_first = versions[::-1]
+    looks = find_storage(table).map_files(partial(_is_batch, table), newest_first)
+    for version, is_batch in zip(newest_first, looks, strict=True):
+        if is_batch:
             batches.append(version)
             continue
         yield from _group_batches(table, batches)
@@ -185,6 +189,10 @@ def _list_newest_first(table: Path, versions: list[int]) -> Iterator[StreamEvent
         if entry is not None:
             yield _make_event(entry)
     yield from _group_batches(table, batches)
+
+
+def _is_batch(table: Path, version: int) -> bool:
+    return delta_log.is_of_kind(table, version, CommitKind.BATCH.value)
 
 
 def _group_batches(table: Path, versions: list[int]) -> Iterator[StreamEvent]:
