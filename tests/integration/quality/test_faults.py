@@ -176,18 +176,19 @@ def test_many_tasks_measure_what_one_does_also_in_increments(
     spark: SparkSession, batches: list[Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = [InRange("value", at_least=150), Unique("_row"), Predicate("_offset % 2 = 0", id="even")]
-    folders, found = write(tmp_path, batches[:1]), list[Checked]()
+    folders = write(tmp_path, batches[:1])
+
+    def check(small_bytes: int, *, keep: bool = False, full: bool = False) -> Checked:
+        with monkeypatch.context() as patch:
+            patch.setattr(aggregate, "SMALL_BYTES", small_bytes)
+            return check_stream(spark, folders, rules=rules, snapshots_emit=False, keep=keep, full=full)
+
     for number in range(1, len(batches) + 1):
-        for size in (aggregate.SMALL_BYTES, -1):
-            with monkeypatch.context() as patch:
-                patch.setattr(aggregate, "SMALL_BYTES", size)
-                found += [
-                    check_stream(spark, folders, rules=rules, snapshots_emit=False, keep=False, full=True),
-                    check_stream(spark, folders, rules=rules, snapshots_emit=False, keep=size < 0),
-                ]
+        assert check(aggregate.SMALL_BYTES) == (last := check(-1, keep=True))
         write_more(folders, batches[: number + 1], number)
-    assert [found[at : at + 2] for at in (0, 4, 8)] == [found[at : at + 2] for at in (2, 6, 10)]
-    assert [check.coverage.full for check in found[-2:]] == [True, False]
+    whole = check(aggregate.SMALL_BYTES, full=True)
+    assert whole == check(-1, full=True)
+    assert [each.coverage.full for each in (whole, last)] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["a_number_is_used_by_two_messages"])
