@@ -51,22 +51,20 @@ def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
         storage.create_whole(folders.incoming, drafted.root.name.encode())  # 1
     except FileExistsError:
         return False
+    tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
+    if any(map(delta_log.has_log, tables)):  # 2
+        storage.delete(folders.incoming)
+        return False
     try:
-        is_free = not any(
-            map(delta_log.has_log, (folders.table, folders.ledger, folders.quarantine, folders.late))
-        )  # 2
-        if is_free:
-            _copy_objects(drafted.table.parent, folders.table.parent)  # 3
-    except FileExistsError:  # the first entry of a table
-        is_free = False
+        _copy_objects(drafted.table.parent, folders.table.parent)  # 3
+    except FileExistsError:  # the first entry of a table: the run that created it finds `incoming`, and claims nothing
+        _delete_copied(folders)
+        return False
     except BaseException:
-        _withdraw(folders)
+        _delete_copied(folders)
         raise
-    if is_free:
-        storage.delete(folders.incoming)  # 4
-    else:
-        _withdraw(folders)
-    return is_free
+    storage.delete(folders.incoming)  # 4
+    return True
 
 
 def _copy_objects(draft: Path, target: Path) -> None:
@@ -93,8 +91,8 @@ def _rank(name: str) -> int:
     return 1 if file.endswith(".json") else 2
 
 
-def _withdraw(folders: StreamFolders) -> None:
-    """Delete what was copied; no run has claimed the stream, as `incoming` is there until the end."""
+def _delete_copied(folders: StreamFolders) -> None:
+    """Delete what is there; no run has claimed the stream, as `incoming` is there until the end."""
     storage, target = find_storage(folders.root), folders.table.parent
     copied = [target / name for name, _ in storage.walk_files(target)]
     storage.delete_files([path for path in copied if path != folders.incoming])

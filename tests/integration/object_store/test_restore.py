@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import TableError
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.backup import RestoreRefused, make_backup, restore_backup
 from lockstep.operations.relocate import export_savepoint, import_savepoint
@@ -184,4 +185,23 @@ def test_of_a_first_start_and_a_restore_at_the_same_time_none_mixes_its_files_wi
     assert len(looks) == 2
     assert find_storage(elsewhere.folders.root).list_names(elsewhere.folders.root) == []
     restore_backup(elsewhere.folders, backup)
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore has found nothing there, and says that it comes after the run has claimed."""
+    create_whole = ObjectStorage.create_whole
+
+    def create_late(self: ObjectStorage, path: Path, content: bytes) -> None:
+        if path == elsewhere.folders.incoming:
+            monkeypatch.undo()
+            ConsumerGroup(elsewhere.settings.kafka, elsewhere.stream.name).forget()
+            elsewhere.run()
+        create_whole(self, path, content)
+
+    monkeypatch.setattr(ObjectStorage, "create_whole", create_late)
+    with pytest.raises(RestoreRefused):
+        restore_backup(elsewhere.folders, backup)
     assert_goes_on(made, topic, elsewhere)
