@@ -1,15 +1,17 @@
 """Keeps Python's collector of reference cycles off state: it would scan all sessions again and again.
 
-It is off during a task, and looks once at what the task left behind, but not at the sessions that the worker has kept
-decoded since earlier ones. In a worker of Spark that is PySpark's own look after each task, once the result is sent.
-Now and then it sees all: a cycle within a state that was replaced is garbage that nothing else frees.
+It is off during a task, and does not look at what tasks leave behind, most of which is state, until a look is due: once
+a minute, or when the process has grown. Then it sees all: a cycle in what a task made, or in a state that was replaced,
+is garbage that nothing else frees. In a worker of Spark the look is PySpark's own, once the result is sent.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.spark.surplus_worker import is_serving
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 POLL_SECONDS = 60.0
-"""Between two looks at what outlives tasks."""
+"""Between two looks at the most."""
+GROWTH_BYTES = 64_000_000
+"""By how much the process may grow before a look is due: cycles may hold all of it."""
+_STATUS = Path("/proc/self/statm")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class CollectorSchedule:
@@ -27,19 +33,34 @@ class CollectorSchedule:
     def __init__(self, seconds: float = POLL_SECONDS, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Changes nothing yet."""
         self._seconds, self._clock, self._looked_at = seconds, clock, clock()
+        self._bytes_after: int | None = None
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """No collection in this context, one of what was made in it afterwards; of everything when a look is due."""
+        """No collection in this context; afterwards one of everything where a look is due."""
         gc.freeze()
         gc.disable()
+        if self._bytes_after is None:  # the look after the task before this one is over
+            self._bytes_after = _read_memory_bytes()
         try:
             yield
         finally:
-            if self._clock() - self._looked_at >= self._seconds:
-                self._looked_at = self._clock()
+            if self._is_due(self._bytes_after):
+                self._looked_at, self._bytes_after = self._clock(), None
                 gc.unfreeze()
+            else:
+                gc.freeze()
             if not is_serving():
                 gc.collect()
                 gc.freeze()
                 gc.enable()
+
+    def _is_due(self, bytes_after: int) -> bool:
+        is_time = self._clock() - self._looked_at >= self._seconds
+        return is_time or _read_memory_bytes() - bytes_after >= GROWTH_BYTES
+
+
+def _read_memory_bytes() -> int:
+    """Memory of this process that no file backs."""
+    resident, shared = _STATUS.read_bytes().split()[1:3]
+    return (int(resident) - int(shared)) * _PAGE_BYTES
