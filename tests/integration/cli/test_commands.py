@@ -193,7 +193,7 @@ def test_a_stream_whose_file_is_gone_is_named_and_can_be_stopped(fresh: Platform
     fresh.feed.send(fresh.feed.create("values"), session(1))
     fresh.runs.run()
     (fresh.folder / "assets" / f"{fresh.feed.family}.py").unlink()
-    problem = "a table of no declared stream; it has no living writer"
+    problem = "there is a table, and no declaration of its stream; it has no living writer"
     assert f"adding: {problem}" in fresh.call("streams").stderr
     said = fresh.call("status")
     assert said.exit_code == 0
