@@ -522,7 +522,7 @@ def reset(
     new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Allow a stream whose table was deleted to restart from the earliest offsets; without it a start refuses.
+    """Allow a stream whose table was deleted to begin again, where `Topics(start=...)` says; else a start refuses.
 
     Deletes the positions that were published to Kafka, nothing else.
     """
