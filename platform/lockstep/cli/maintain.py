@@ -63,7 +63,7 @@ def _erase_plan(found: ErasePlan) -> RenderableType:
         *(style_text(f"note: {each}") for each in found.notes),
         make_derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.refusals),
-        None if found.refusals else style_text("nothing refuses it; say it again without --plan", "green"),
+        None if found.refusals else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
 
 
