@@ -307,6 +307,11 @@ def test_wrong_arguments_are_exit_code_2(platform: Platform, arguments: list[str
     assert platform.call(*arguments).exit_code == 2
 
 
+def test_an_option_that_only_a_path_takes_is_named(platform: Platform) -> None:
+    said = platform.call("compact", "adding", "--remove-old")
+    assert (said.exit_code, "--remove-old" in said.stderr) == (2, True)
+
+
 def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: Platform) -> None:
     topic = fresh.feed.create("values")
     fresh.feed.send(topic, [*session(1), update(9, a=1)])
