@@ -43,7 +43,7 @@ master = "local[4,3]"
 compaction = "10 * * * *"
 ```
 
-A table in one variable is JSON: `LOCKSTEP_KAFKA__OPTIONS='{"client.id": "lockstep"}'`.
+A table in one variable is JSON: `LOCKSTEP_KAFKA__OPTIONS='{"client.rack": "eu-central-1a"}'`.
 
 A secret is a reference to the place of its value: `file:` and an absolute path, or `env:` and the name of a variable. Each process that connects reads it there; a value that is written out is refused ([security.md](security.md)).
 """  # noqa: E501  # a line of the page is a paragraph

@@ -63,7 +63,7 @@ def _erase_plan(found: ErasePlan) -> RenderableType:
         *(style_text(f"note: {each}") for each in found.notes),
         make_derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.refusals),
-        None if found.refusals else style_text("nothing refuses it; say it again without --plan", "green"),
+        None if found.refusals else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
 
 
@@ -127,7 +127,8 @@ def compact(
         _compact_dataset(Path(stream), plan=plan, remove_old=remove_old, as_json=as_json)
         return
     if remove_old:
-        raise typer.BadParameter("is for a PATH; replaced files of a stream are deleted by: lockstep housekeeping")
+        problem = "only a PATH has generations; replaced files of a stream are deleted by: lockstep housekeeping"
+        raise typer.BadParameter(problem, param_hint="--remove-old")
     from lockstep.operations.compact import compact as do_compact
     from lockstep.operations.compact import plan_compaction
 

@@ -337,7 +337,7 @@ def _promotion_plan(found: PromotionPlan) -> RenderableType:
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         make_derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
-        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
 
 
@@ -371,7 +371,7 @@ def _shadow_plan(found: ShadowPlan) -> RenderableType:
         make_more(len(found.partitions) - SHOWN_SCOPES),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
-        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
 
 
@@ -423,10 +423,10 @@ def _rewind_plan(found: RewindPlan) -> RenderableType:
         make_more(len(found.partitions) - SHOWN_SCOPES),
         *(style_text(f"accepted since, to be accepted again: {each}") for each in found.decisions[:SHOWN_MAX]),
         make_more(len(found.decisions) - SHOWN_MAX),
-        *(style_text(f"taken up since, kept from its first position: {each}") for each in found.topics[:SHOWN_MAX]),
+        *(style_text(f"adopted later, read again from its first offset: {each}") for each in found.topics[:SHOWN_MAX]),
         make_derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
-        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
 
 
@@ -488,7 +488,7 @@ def _import_plan(found: ImportPlan) -> RenderableType:
         *(style_text(f"left out: {each} is retired, and not read here") for each in found.left_out[:SHOWN_MAX]),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
-        None if found.obstacles else style_text("nothing refuses it; say it again without --plan", "green"),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
 
 
@@ -522,7 +522,7 @@ def reset(
     new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Allow a stream whose table was deleted to restart from the earliest offsets; without it a start refuses.
+    """Allow a stream whose table was deleted to begin again, where `Topics(start=...)` says; else a start refuses.
 
     Deletes the positions that were published to Kafka, nothing else.
     """

@@ -29,7 +29,7 @@ from lockstep.compaction.proof import digest_rows
 from lockstep.compaction.rewrite import ROW_GROUP_BYTES, regroup_rows, widen_schema
 from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_json
-from lockstep.storage import find_storage
+from lockstep.storage import find_storage, require_file_system
 
 SUFFIX, POINTER, MANIFEST, STAGING = ".compacted", "current", "_manifest.json", ".staging-"
 GROUP_ROWS_MAX = 1_000_000
@@ -157,7 +157,9 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
     Raises:
         DatasetRefused: It is no plain Parquet dataset, a file cannot be read, columns differ in type, or files that the
             current generation was made of are gone.
+        NeedsFileSystem: It is in an object store.
     """
+    require_file_system(dataset, "make a symbolic link")
     dataset = dataset.resolve()
     _refuse_other_formats(dataset)
     files = _list_files(dataset)
@@ -198,6 +200,7 @@ def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_o
 
     Raises:
         DatasetRefused: See `plan_dataset`; or a source changed, or what was written differs from it.
+        NeedsFileSystem: It is in an object store.
     """
     began, plan = time.process_time(), plan_dataset(dataset, target_bytes=target_bytes)  # 1
     dataset, storage = Path(plan.dataset), find_storage(dataset)

@@ -214,6 +214,6 @@ class NeedsFileSystem(EnvironmentProblem):
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(
             f"{to_uri(path)} is in an object store, which cannot {what}",
-            next_step="use a table root in a file system for this: docs/object-stores.md lists what works",
+            next_step="use a folder of a file system for this; docs/object-stores.md lists what works",
         )
         self.path = path

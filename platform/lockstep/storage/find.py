@@ -31,7 +31,7 @@ def find_storage(path: Path, *, wait_seconds: float = WAIT_SECONDS) -> Storage:
     except ModuleNotFoundError as error:
         raise EnvironmentProblem(
             f"{error.name} is not installed: tables in an object store need it",
-            next_step="install the extra `s3`, on each machine that runs tasks: pip install 'lockstep[s3]'",
+            next_step="on each machine that runs tasks: pip install 'PATH/TO/CHECKOUT[s3]'",
         ) from error
     return open_object_storage(path.parts[1], wait_seconds)
 

@@ -184,11 +184,11 @@ class ObjectStorage(Storage):
 
     @override
     def point(self, pointer: Path, target: Path) -> None:
-        raise NeedsFileSystem(pointer, "let a name stand for a folder")
+        raise NeedsFileSystem(pointer, "make a symbolic link")
 
     @override
     def read_pointer(self, pointer: Path) -> Path | None:
-        raise NeedsFileSystem(pointer, "let a name stand for a folder")
+        raise NeedsFileSystem(pointer, "make a symbolic link")
 
     @override
     def sync(self, path: Path) -> None:

@@ -96,10 +96,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         suspended_from: Sessions that began before this offset are suspended until their next snapshot.
         holes: Offsets without a message, with their causes.
         leader_epoch: Leader epoch of the last record read.
-        first_event_time: Lowest event time of the range.
-        last_event_time: Highest event time of the range.
+        first_event_time: Lowest event time of the range, of those that envelopes give.
+        last_event_time: Highest of them.
         newest_timestamp: Kafka timestamp of the last message up to `until`, of this range or an earlier one.
-        batch_seconds: Wall time of the batch.
+        batch_seconds: Wall time of the batch, without its commit.
         cpu_seconds: CPU time of the range in its task.
         state_file: File of the segment with the newest change of the partition's state.
         state_start: First byte of that segment.

@@ -162,7 +162,9 @@ def add_savepoint(savepoint: Savepoint) -> Proposal:
             )
             raise TableError(f"stream {head.stream} {problem}", next_step=step)
         if len(head.savepoints) >= SAVEPOINTS_MAX:
-            problem, step = f"has {SAVEPOINTS_MAX} savepoints, the maximum", f"lockstep savepoint {head.stream} --list"
+            problem = f"has {SAVEPOINTS_MAX} savepoints, the maximum"
+            command = f"lockstep savepoint {head.stream}"
+            step = f"{command} lists them; delete one: {command} NAME --delete"
             raise TableError(f"stream {head.stream} {problem}", next_step=step)
         return msgspec.structs.replace(head, savepoints=(*head.savepoints, savepoint))
 

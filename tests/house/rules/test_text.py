@@ -25,6 +25,8 @@ FORBIDDEN = {
     r"pmjs)",
 }
 
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+ANCHOR = re.compile(r"\[[^\]]*\]\((?!https?://)([^)\s#]*)#([^)\s]*)\)")
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
 
 
@@ -53,6 +55,23 @@ def test_every_relative_link_in_the_documents_leads_to_a_file(tracked: list[Path
         if page.suffix == ".md"
         for target in LINK.findall(page.read_text())
         if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def list_anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
+
+
+def test_every_anchor_in_the_documents_is_that_of_a_heading(tracked: list[Path]) -> None:
+    broken = [
+        f"{page}: {target}#{anchor}"
+        for page in tracked
+        if page.suffix == ".md"
+        for target, anchor in ANCHOR.findall(page.read_text())
+        if (whole := page.parent / target if target else page).suffix == ".md" and anchor not in list_anchors(whole)
     ]
     assert broken == []
 

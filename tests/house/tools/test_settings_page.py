@@ -1,4 +1,4 @@
-"""The page of settings is that of the docstrings, and its example is a valid file."""
+"""The page of settings is that of the docstrings, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def test_the_example_is_a_valid_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = load_settings()
     assert settings.kafka.secrets == {"sasl.password": "file:/run/secrets/kafka-password"}
     assert settings.spark.master == "local[4,3]"
+
+
+def test_the_example_of_a_variable_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((name, value),) = re.findall(r"`(LOCKSTEP_\w+)='(.*)'`", PAGE)
+    monkeypatch.setenv(name, value)
+    assert load_settings().kafka.options == {"client.rack": "eu-central-1a"}

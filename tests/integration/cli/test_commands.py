@@ -193,7 +193,7 @@ def test_a_stream_whose_file_is_gone_is_named_and_can_be_stopped(fresh: Platform
     fresh.feed.send(fresh.feed.create("values"), session(1))
     fresh.runs.run()
     (fresh.folder / "assets" / f"{fresh.feed.family}.py").unlink()
-    problem = "a table of no declared stream; it has no living writer"
+    problem = "there is a table, and no declaration of its stream; it has no living writer"
     assert f"adding: {problem}" in fresh.call("streams").stderr
     said = fresh.call("status")
     assert said.exit_code == 0
@@ -305,6 +305,11 @@ def test_an_error_about_a_file_of_a_stream_names_the_stream_in_its_next_step(fre
 @pytest.mark.parametrize("arguments", [["plan"], ["positions", "adding", "--format", "xml"], ["no_such_command"]])
 def test_wrong_arguments_are_exit_code_2(platform: Platform, arguments: list[str]) -> None:
     assert platform.call(*arguments).exit_code == 2
+
+
+def test_an_option_that_only_a_path_takes_is_named(platform: Platform) -> None:
+    said = platform.call("compact", "adding", "--remove-old")
+    assert (said.exit_code, "--remove-old" in said.stderr) == (2, True)
 
 
 def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: Platform) -> None:

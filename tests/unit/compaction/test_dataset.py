@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from deltalake import write_deltalake
 
 from lockstep.compaction import dataset as module
 from lockstep.compaction.dataset import MANIFEST, POINTER, STAGING, DatasetRefused, compact_dataset, plan_dataset
-from lockstep.storage import LocalStorage
+from lockstep.storage import LocalStorage, NeedsFileSystem
 
 ROOT = Path(__file__).parents[3]
 DAYS = ("day=2026-01-01", "day=2026-01-02")
@@ -122,6 +123,12 @@ def test_columns_that_a_file_lacks_are_null_and_other_types_are_refused(dataset:
     pq.write_table(pa.table({"number": ["one"]}), dataset / DAYS[1] / "a.parquet")
     with pytest.raises(DatasetRefused, match=r"day=2026-01-02/a.parquet has columns of other types.*number"):
         plan_dataset(dataset)
+
+
+@pytest.mark.parametrize("refuses", [compact_dataset, plan_dataset])
+def test_a_dataset_in_an_object_store_is_refused_as_such(refuses: Callable[[Path], object]) -> None:
+    with pytest.raises(NeedsFileSystem, match="s3://bucket/readings is in an object store"):
+        refuses(Path("s3://bucket/readings"))
 
 
 def test_what_is_no_plain_dataset_is_refused_with_the_next_step(dataset: Path, tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def test_a_readers_schema_that_is_none_is_refused_when_declared() -> None:
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(DeclarationError, match=r"next: pip install 'lockstep\[avro,registry\]'"):
+    with pytest.raises(DeclarationError, match=r"next: pip install 'PATH/TO/CHECKOUT\[avro,registry\]'"):
         Avro().build(Update)
 
 

@@ -160,7 +160,7 @@ def test_a_message_type_that_is_no_generated_class_is_refused_when_declared(mess
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
-    with pytest.raises(DeclarationError, match=r"next: pip install 'lockstep\[protobuf,registry\]'"):
+    with pytest.raises(DeclarationError, match=r"next: pip install 'PATH/TO/CHECKOUT\[protobuf,registry\]'"):
         Protobuf().build(Update)
 
 

@@ -1,4 +1,4 @@
-"""The runbook has an entry for every error, and every command in it, and in an error, is one."""
+"""The runbook has an entry for every error; every command in it, in the documents and in a message is one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ from tests.unit.errors.every import EVERY
 if TYPE_CHECKING:
     from lockstep.errors import LockstepError
 
-RUNBOOK = (Path(__file__).parents[3] / "docs" / "runbook.md").read_text()
+ROOT = Path(__file__).parents[3]
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ENTRIES = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
 COMMAND = re.compile(r"lockstep [a-z][^`\n]*")
+TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("platform/lockstep/**/*.py")]
+PHRASE = re.compile(r"lockstep ((?:quarantine )?[a-z][a-z-]*)(.*?)(?=; |, | \(|: | or |[`#|]|$)", re.MULTILINE)
+"""A command, and what follows it up to the end of the phrase."""
+OPTIONS_OF_ALL = {"--help"}
 
 
 def of_words(words: list[str]) -> tuple[Any, list[str]]:
@@ -27,6 +32,11 @@ def of_words(words: list[str]) -> tuple[Any, list[str]]:
     while words and words[0] in getattr(group, "commands", {}):
         group, words = group.commands[words[0]], words[1:]
     return group, words
+
+
+def list_options(command: Any) -> set[str]:
+    """The options of a command."""
+    return {option for parameter in command.params for option in parameter.opts}
 
 
 def test_every_error_has_an_entry_and_every_entry_is_an_error(kinds: dict[str, type[LockstepError]]) -> None:
@@ -56,8 +66,19 @@ def test_the_commands_that_an_error_names_exist_with_their_options(error: Lockst
     for said in re.findall(r"lockstep [a-z][a-z ]*.*?(?= \(|, or |; |, then[: ]|`|$)", error.next_step):
         command, words = of_words(said.split()[1:])
         assert not hasattr(command, "commands"), f"{said}: no such command"
-        options = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= options
+        assert {word for word in words if word.startswith("--")} <= list_options(command)
+
+
+def test_a_command_in_a_text_has_the_options_that_it_is_given() -> None:
+    said = {phrase for path in TEXTS for phrase in PHRASE.findall(path.read_text())}
+    of_name = {name: of_words(name.split())[0] for name in {name for name, _ in said}}
+    wrong = [
+        f"lockstep {name}{rest}"
+        for name, rest in sorted(said)
+        if not hasattr(of_name[name], "commands")
+        and set(re.findall(r"(?<= )--[a-z][a-z-]*", rest)) - OPTIONS_OF_ALL - list_options(of_name[name])
+    ]
+    assert wrong == []
 
 
 def test_every_option_of_resume_is_explained() -> None:

@@ -16,6 +16,9 @@ from tests.support.protocol_run import ProtocolRun, folders_in
 if TYPE_CHECKING:
     from pathlib import Path
 
+PROBLEM = "there is a table, and no declaration of its stream"
+STEP = "declare meters in assets/ again (a file that was left out may declare it)"
+
 
 def test_a_table_without_a_declaration_is_named_with_its_writer(tmp_path: Path) -> None:
     for name in ("meters", "readings"):
@@ -23,10 +26,10 @@ def test_a_table_without_a_declaration_is_named_with_its_writer(tmp_path: Path) 
     with Heartbeat(folders_in(tmp_path, "meters").control, 1):
         (found,) = find_undeclared_tables({"readings"}, tmp_path)
         assert (found.name, found.epoch, found.writer, found.is_live) == ("meters", 1, "writing", True)
-        assert found.problem == "a table of no declared stream; its writer of epoch 1 is alive"
-        assert found.next_step == "declare meters in assets/ again, or end it: lockstep stop meters"
+        assert found.problem == f"{PROBLEM}; its writer of epoch 1 is alive"
+        assert found.next_step == f"{STEP}, or end it: lockstep stop meters"
     (ended,) = find_undeclared_tables({"readings"}, tmp_path)
-    assert (ended.writer, ended.problem) == ("ended", "a table of no declared stream; it has no living writer")
+    assert (ended.writer, ended.problem) == ("ended", f"{PROBLEM}; it has no living writer")
 
 
 def test_what_is_no_table_of_a_stream_is_passed_over(tmp_path: Path) -> None:
@@ -43,8 +46,8 @@ def test_an_unknown_name_is_told_that_a_table_has_it(tmp_path: Path) -> None:
     ProtocolRun(folders_in(tmp_path, "meters")).claim()
     with pytest.raises(UnknownStream) as unknown:
         find_stream("meters", {}, tmp_path)
-    table = "a table of no declared stream; it has no living writer"
+    table = f"{PROBLEM}; it has no living writer"
     assert unknown.value.problem == f"no stream 'meters' in assets/, but {table}"
-    assert unknown.value.next_step.startswith("declare meters in assets/ again, or move its folder out")
+    assert unknown.value.next_step.startswith(f"{STEP}, or move its folder out")
     with pytest.raises(UnknownStream, match=r"no stream '../meters' in assets/\n"):
         find_stream("../meters", {}, tmp_path / "below")

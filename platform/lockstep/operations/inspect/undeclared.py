@@ -43,15 +43,15 @@ class UndeclaredTable(msgspec.Struct, frozen=True):
     def problem(self) -> str:
         """What is wrong, in a sentence."""
         state = f"its writer of epoch {self.epoch} is alive" if self.is_live else "it has no living writer"
-        return f"a table of no declared stream; {state}"
+        return f"there is a table, and no declaration of its stream; {state}"
 
     @property
     def next_step(self) -> str:
         """What an operator can do."""
         end = f"end it: lockstep stop {self.name}"
         if not self.is_live:
-            end = "move its folder out of the table root, unless a file of assets/ was left out, which may declare it"
-        return f"declare {self.name} in assets/ again, or {end}"
+            end = "move its folder out of the table root"
+        return f"declare {self.name} in assets/ again (a file that was left out may declare it), or {end}"
 
 
 def find_undeclared_tables(declared: Collection[str], root: Path) -> tuple[UndeclaredTable, ...]:
