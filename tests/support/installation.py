@@ -264,9 +264,9 @@ class Installation:
         where = {"host": "127.0.0.1", "port": port, "location_name": "lockstep"}
         self.workspace.write_text(json.dumps({"load_from": [{"grpc_server": where}]}))
         code = self.code or "tests.support.one_stream"
-        arguments = ("api", "grpc", "--host", "127.0.0.1", "--port", str(port), "-m", code)
+        arguments = ("--host", "127.0.0.1", "--port", str(port), "-m", code, "--location-name", "lockstep")
         output = self.folder / f"code-server-{time.monotonic_ns()}.log"
-        server = self._start_dagster(environment, output, "dagster", *arguments, "--location-name", "lockstep")
+        server = self._start_dagster(environment, output, "lockstep.orchestration.code_server", *arguments)
         try:
             wait_until(lambda: server.poll() is not None or is_listening(port), "the code server answers")
             assert server.poll() is None, output.read_text()

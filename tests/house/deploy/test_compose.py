@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import re
 import shutil
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own, for one call
 from dagster._core.instance.ref import InstanceRef
+from sqlalchemy import make_url
 
 from lockstep.declare.options import Limits
 from lockstep.settings import OTHER_VARIABLES, Settings
@@ -131,5 +132,13 @@ def test_dagster_takes_the_configuration_of_the_image(tmp_path: Path, monkeypatc
     instance = InstanceRef.from_dir(str(tmp_path))
     assert instance.run_storage_data is not None
     assert instance.run_storage_data.class_name == "DagsterPostgresStorage" or "postgres" in str(instance.storage_data)
+    assert make_url("postgresql://postgres/dagster").get_dialect().import_dbapi() is not None  # as Dagster writes it
     assert type(instance.compute_log_manager).__name__ == "LocalComputeLogManager"
     assert type(instance.local_artifact_storage).__name__ == "LocalArtifactStorage"
+
+
+def test_the_code_server_ends_its_runs_and_what_they_need_ends_after_it(compose: dict[str, Any]) -> None:
+    code = compose["services"]["code"]
+    assert code["command"][:3] == ["python", "-m", "lockstep.orchestration.code_server"]
+    assert importlib.util.find_spec(code["command"][2]) is not None
+    assert {"kafka", "postgres", "spark-worker-1", "spark-worker-2"} <= set(code["depends_on"])

@@ -160,7 +160,7 @@ def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site
     """It was a run of the command line: Dagster itself would show it as started for ever."""
     run = site.started_by_hand()
     killed, epoch = site.writer().run_id, site.epoch()
-    with site.daemon(served=True):
+    with site.daemon(served=True) as daemon:
         run.process.kill()
         began = time.monotonic()
         site.read_on("a new run commits what came after the kill")
@@ -171,6 +171,17 @@ def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site
         assert (site.epoch(), site.desired()) == (epoch + 1, Desired.RUNNING)
         last = site.writer()
         assert (last.phase, last.never_ending, last.run_id) == (Phase.WRITING, True, replacement.run_id)
+        ends_its_runs_before_itself(site, daemon)
+
+
+def ends_its_runs_before_itself(site: Site, daemon: Daemon) -> None:
+    """The code server as a container stops it: Dagster's own would wait for its runs until it is killed."""
+    assert daemon.server is not None
+    began, epoch = time.monotonic(), site.epoch()
+    daemon.server.terminate()
+    daemon.server.wait(60)
+    say_seconds("SIGTERM of a code server with a live run", began)
+    assert (site.epoch(), site.writer().phase, site.desired()) == (epoch, Phase.ENDED, Desired.RUNNING)
 
 
 @pytest.mark.slow
