@@ -17,6 +17,7 @@ OTHER_FILES = {
     "declare.decoders.schema_registry": "a password file",
     "declare.derived": "the source file of a function",
     "declare.discovery": "the source files of assets/",
+    "html_page": "tries a file that the user names",
     "kafka.secrets": "a password file",
     "localdev": "brokers, recordings and processes of a local platform",
     "operations.diff": "writes a file that the user names",
