@@ -89,7 +89,9 @@ class PruningScope(msgspec.Struct, frozen=True):
         """Whether a run exists and belongs to the streams."""
         if run is None or run.job_name != ASSET_JOB:
             return run is not None and run.job_name in self.jobs
-        return bool(run.asset_selection) and set(run.asset_selection or ()) <= self.assets
+        checked = {check.asset_key for check in run.asset_check_selection or ()}
+        selected = checked | set(run.asset_selection or ())
+        return bool(selected) and selected <= self.assets
 
 
 class PruningLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,17 +158,23 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
 def _prune_job(
     instance: DagsterInstance, scope: PruningScope, job: str, limits: PruningLimits, before: datetime
 ) -> int:
-    newest = instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER), limit=limits.runs_max)
-    all_ended = instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER))
+    ended = list(_list_ended(instance, scope, job))
     old = set(instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER, updated_before=before)))
+    newest = ended[: limits.runs_max]
     kept = {*newest[: limits.runs_min], *(run_id for run_id in newest if run_id not in old)}
-    deleted = 0
-    for run_id in all_ended:
-        if run_id not in kept and scope.holds(instance.get_run_by_id(run_id)):
-            instance.compute_log_manager.delete_logs(prefix=[run_id])
-            instance.delete_run(run_id)
-            deleted += 1
-    return deleted
+    deleted = [run_id for run_id in ended if run_id not in kept]
+    for run_id in deleted:
+        instance.compute_log_manager.delete_logs(prefix=[run_id])
+        instance.delete_run(run_id)
+    return len(deleted)
+
+
+def _list_ended(instance: DagsterInstance, scope: PruningScope, job: str) -> Iterator[str]:
+    """Ended runs of a job, the newest first; all code locations have the same job for assets without a job."""
+    of_job, last = RunsFilter(job_name=job, statuses=OVER), None
+    while runs := instance.get_runs(of_job, cursor=last, limit=AT_ONCE):
+        yield from (run.run_id for run in runs if scope.holds(run))
+        last = runs[-1].run_id
 
 
 def _prune_ticks(instance: DagsterInstance, scope: PruningScope, before: float) -> None:

@@ -15,6 +15,7 @@ from dagster import (
     DagsterEvent,
     DagsterEventType,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     JobDefinition,
     OpExecutionContext,
@@ -30,7 +31,7 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from dagster._core.storage.compute_log_manager import ComputeIOType
 
 from assets.order_books import order_books
-from lockstep.orchestration.pruning import Pruned, PruningLimits, PruningScope, prune_storage
+from lockstep.orchestration.pruning import ASSET_JOB, Pruned, PruningLimits, PruningScope, prune_storage
 from lockstep.orchestration.pruning_job import make_pruning_job, read_limits
 from lockstep.settings import DagsterSettings
 
@@ -137,6 +138,25 @@ def test_no_more_than_so_many_runs_of_a_job_stay_however_young(instance: Dagster
     ours = [run(instance) for _ in range(5)]
     assert prune_storage(instance, SCOPE, LIMITS, time.time()).runs == 2
     assert instance.get_run_ids() == ours[:1:-1]
+
+
+def test_of_runs_without_a_job_only_ours_are_counted_and_those_of_checks_alone_are_ours(
+    instance: DagsterInstance,
+) -> None:
+    """All code locations share Dagster's job for what a person launches without one."""
+
+    def launch(asset: AssetKey, *, checks: bool = False) -> str:
+        selected = frozenset({AssetCheckKey(asset, "complete")}) if checks else None
+        assets, status = frozenset[AssetKey]() if checks else frozenset({asset}), DagsterRunStatus.SUCCESS
+        run = DagsterRun(ASSET_JOB, asset_selection=assets, asset_check_selection=selected, status=status)
+        return instance.add_run(run).run_id
+
+    ours = [launch(TABLE, checks=checks) for checks in (True, False, True, False, True)]
+    theirs = [launch(FOREIGN, checks=checks) for checks in (True, False, True, False, True)]
+
+    assert prune_storage(instance, SCOPE, LIMITS, time.time()).runs == 2
+
+    assert set(instance.get_run_ids()) == {*ours[2:], *theirs}
 
 
 def test_a_run_that_goes_on_stays_and_loses_its_old_windows_but_the_newest(instance: DagsterInstance) -> None:
