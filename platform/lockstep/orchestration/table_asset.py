@@ -85,6 +85,7 @@ MEANING = {
 def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
     """Metadata of the table's asset."""
     folders = StreamFolders(stream.name, root)
+    lookups = {each.name: to_uri(each.find_table(root)) for each in stream.lookups}
     return {
         "dagster/column_schema": make_column_schema(stream.types.row),
         "dagster/uri": to_url(folders.table),  # must be plain text, or the catalog shows none
@@ -93,9 +94,7 @@ def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataV
         "integrity": describe_integrity(stream),
         "promise": stream.integrity.guarantee(),
         "trigger": format_source(stream.trigger, with_defaults=True),
-        **(
-            {"lookups": {each.name: to_uri(each.find_table(root)) for each in stream.lookups}} if stream.lookups else {}
-        ),
+        **({"lookups": lookups} if lookups else {}),
     }
 
 

@@ -21,7 +21,6 @@ from dagster import (
     ScheduleDefinition,
     build_schedule_context,
 )
-from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
 from jobs.compaction import compaction_schedules
 from jobs.export import export_schedules
@@ -38,6 +37,7 @@ from lockstep.settings import ScheduleSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import raise_rewind_floor
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
+from tests.support.queued_run import enqueue
 from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
@@ -142,13 +142,6 @@ def test_the_open_hour_is_compacted_by_the_same_job_only_while_it_has_many_files
     assert (minor.job_name, request.run_key) == (SCHEDULES[0].job_name, None)
     _, without_table = compaction_schedules(STREAM, Settings(table_root=run.folders.root / "none"))
     assert without_table.evaluate_tick(context).run_requests == []
-
-
-def enqueue(instance: DagsterInstance, job: str) -> DagsterRun:
-    """A run in the queue, which has to say where its code is."""
-    code = GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name="lockstep")
-    origin = RemoteRepositoryOrigin(code, "__repository__").get_job_origin(job)
-    return instance.add_run(DagsterRun(job, status=DagsterRunStatus.QUEUED, remote_job_origin=origin))
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, *checks_schedules(STREAM, DEFAULTS)], ids=lambda each: each.name)
