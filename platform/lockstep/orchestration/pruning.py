@@ -133,7 +133,7 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
     2. Ticks of sensors that did nothing, with their logs.
     3. Events of no run and of runs that go on; the newest of each kind stays, but for topics that are gone.
     4. Results of checks; the newest of each check stays.
-    5. Files that deleted runs left behind.
+    5. Files, logs and events that deleted runs left behind.
 
     Args:
         instance: The Dagster instance.
@@ -277,10 +277,16 @@ def _delete(connect: Connect, table: Table, old: Select[int]) -> int:
 
 
 def _prune_files(instance: DagsterInstance, storage: SqliteEventLogStorage) -> int:
-    """Delete files of deleted runs: Dagster empties the file of a deleted run and leaves it."""
+    """Delete what deleted runs left behind.
+
+    Dagster empties the file of a deleted run and leaves it, with the logs where a person has deleted the run. One that
+    was deleted while it lived, or by a pruning that was killed, leaves events in the index, too.
+    """
     count = 0
     for run_id in storage.get_all_run_ids():
         if instance.get_run_by_id(run_id) is None:
+            instance.compute_log_manager.delete_logs(prefix=[run_id])
+            storage.delete_events(run_id)
             path = Path(storage.path_for_shard(run_id))
             for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
                 name.unlink(missing_ok=True)

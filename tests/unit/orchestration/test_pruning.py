@@ -257,6 +257,16 @@ def test_what_a_killed_pruning_left_behind_is_cleared_by_the_next(instance: Dags
     assert ended in files(tmp_path)
     assert prune_storage(instance, SCOPE, LIMITS, time.time()).files == 1
     assert not list((tmp_path / "history" / "runs").glob(f"{ended}*"))
+    assert ended not in files(tmp_path)
+    assert observed(instance, TABLE) == []
+
+
+def test_the_logs_of_a_run_that_a_person_has_deleted_go_too(instance: DagsterInstance, tmp_path: Path) -> None:
+    ended = run(instance)
+    instance.delete_run(ended)
+    assert ended in files(tmp_path)
+    assert prune_storage(instance, SCOPE, LIMITS, time.time()).files == 1
+    assert ended not in files(tmp_path)
 
 
 def test_the_files_do_not_grow_from_week_to_week(instance: DagsterInstance, tmp_path: Path) -> None:
