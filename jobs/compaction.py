@@ -1,10 +1,11 @@
 """One job per stream: compacts its closed hours every hour, and its open hour when that has many files."""
 
-from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
 from lockstep.orchestration.compaction_asset import request_minor_compaction
+from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.settings import Settings
 
 
@@ -16,18 +17,11 @@ def compaction_schedules(stream: AnyStream, settings: Settings) -> list[Schedule
         description=f"Rewrites small files of {stream.name} as large ones; order kept and proven.",
         tags=names.MAINTENANCE,
     )
-    hourly = ScheduleDefinition(
-        job=job,
-        cron_schedule=settings.schedules.compaction,
-        description=job.description,
-        default_status=DefaultScheduleStatus.RUNNING,
-    )
-    minor = ScheduleDefinition(
+    minor = make_maintenance_schedule(
+        job,
+        settings.schedules.minor_compaction,
         name=names.name_minor_compaction_schedule(stream),
-        job=job,
-        cron_schedule=settings.schedules.minor_compaction,
-        execution_fn=lambda _: request_minor_compaction(stream, settings),
         description=f"Compacts the open hour of {stream.name} when it has many files.",
-        default_status=DefaultScheduleStatus.RUNNING,
+        request=lambda: request_minor_compaction(stream, settings),
     )
-    return [hourly, minor]
+    return [make_maintenance_schedule(job, settings.schedules.compaction), minor]

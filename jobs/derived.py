@@ -1,9 +1,10 @@
 """One job per derived table: brings it up to its sources, by its own schedule."""
 
-from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
 from lockstep import Derived
 from lockstep.orchestration import names
+from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 
 
 def derived_schedule(derived: Derived) -> ScheduleDefinition:
@@ -14,9 +15,4 @@ def derived_schedule(derived: Derived) -> ScheduleDefinition:
         description=f"Brings {derived.name} up to the tables from which it is derived.",
         tags=names.MAINTENANCE,
     )
-    return ScheduleDefinition(
-        job=job,
-        cron_schedule=derived.schedule,
-        description=job.description,
-        default_status=DefaultScheduleStatus.RUNNING,
-    )
+    return make_maintenance_schedule(job, derived.schedule)

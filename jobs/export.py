@@ -1,9 +1,10 @@
 """One job per stream that declares an export: writes its old hours as plain Parquet, every hour."""
 
-from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.settings import Settings
 
 
@@ -17,6 +18,4 @@ def export_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefi
         description=f"Writes hours of {stream.name} that no rewind can go back to as plain Parquet, each once.",
         tags=names.MAINTENANCE,
     )
-    cron = settings.schedules.export
-    running = DefaultScheduleStatus.RUNNING
-    return [ScheduleDefinition(job=job, cron_schedule=cron, description=job.description, default_status=running)]
+    return [make_maintenance_schedule(job, settings.schedules.export)]

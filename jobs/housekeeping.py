@@ -1,9 +1,10 @@
 """One job per stream: deletes files that nothing can need any more, every hour."""
 
-from dagster import AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.settings import Settings
 
 
@@ -15,6 +16,4 @@ def housekeeping_schedules(stream: AnyStream, settings: Settings) -> list[Schedu
         description=f"Deletes old log entries, replaced files and unreachable state of {stream.name}.",
         tags=names.MAINTENANCE,
     )
-    cron = settings.schedules.housekeeping
-    running = DefaultScheduleStatus.RUNNING
-    return [ScheduleDefinition(job=job, cron_schedule=cron, description=job.description, default_status=running)]
+    return [make_maintenance_schedule(job, settings.schedules.housekeeping)]

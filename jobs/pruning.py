@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from dagster import DefaultScheduleStatus, ScheduleDefinition
+from dagster import ScheduleDefinition
 
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
+from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.orchestration.pruning_job import make_pruning_job
 from lockstep.settings import Settings
 
@@ -15,9 +16,4 @@ def pruning_schedule(
 ) -> ScheduleDefinition:
     """The schedule and its job: ten minutes to the hour, apart from compaction, housekeeping and checks."""
     job = make_pruning_job(streams, settings.dagster, derived)
-    return ScheduleDefinition(
-        job=job,
-        cron_schedule="50 * * * *",
-        description=job.description,
-        default_status=DefaultScheduleStatus.RUNNING,
-    )
+    return make_maintenance_schedule(job, "50 * * * *")

@@ -1,9 +1,10 @@
 """One job per stream: the checks of its table, every hour. The check `health` is evaluated by its sensor."""
 
-from dagster import AssetCheckKey, AssetSelection, DefaultScheduleStatus, ScheduleDefinition, define_asset_job
+from dagster import AssetCheckKey, AssetSelection, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.settings import Settings
 
 
@@ -17,6 +18,4 @@ def checks_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefi
         description=f"Checks that {stream.name} is complete, without duplicates and in order, and its own rules.",
         tags=names.MAINTENANCE,
     )
-    cron = settings.schedules.checks
-    running = DefaultScheduleStatus.RUNNING
-    return [ScheduleDefinition(job=job, cron_schedule=cron, description=job.description, default_status=running)]
+    return [make_maintenance_schedule(job, settings.schedules.checks)]

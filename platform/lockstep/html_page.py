@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
 
 import jinja2
 import msgspec
@@ -165,6 +166,19 @@ COLORS = 6
 TICKS = 4
 LONG = 40
 """Letters from which on a cell has lines of several words also on a phone, whose reader scrolls the table instead."""
+
+
+def check_page_path(path: Path) -> None:
+    """Check that a page can be written there, before what it shows is made: by opening the file.
+
+    Raises:
+        OSError: It cannot, and why.
+    """
+    existed = path.exists()
+    with path.open("ab"):
+        pass
+    if not existed:
+        path.unlink()
 
 
 def render_page(page: Page) -> str:

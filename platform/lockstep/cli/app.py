@@ -209,6 +209,23 @@ def require_reason(why: str | None) -> str | None:
     return why
 
 
+def refuse_unwritable_page(file: Path | None, option: str) -> None:
+    """Refuse a page that could not be written when the work whose result it shows is done.
+
+    Raises:
+        typer.BadParameter: It cannot be written, and why.
+    """
+    from lockstep.html_page import check_page_path
+
+    if file is None:
+        return
+    try:
+        check_page_path(file)
+    except OSError as error:
+        problem = f"{file.absolute()} cannot be written: {error.strerror}"
+        raise typer.BadParameter(problem, param_hint=option) from None
+
+
 def list_all_streams() -> dict[str, AnyStream]:
     """The streams declared in assets/ of the working folder; a file that cannot be imported is named and left out."""
     from lockstep.declare.discovery import find_streams

@@ -39,6 +39,7 @@ from lockstep.cli.app import (
     make_group,
     open_handle,
     parse_time,
+    refuse_unwritable_page,
     register_command,
 )
 from lockstep.cli.output import (
@@ -214,14 +215,20 @@ def plan(
     restart: Annotated[bool, typer.Option("--restart", help="Show the effect of a new run.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Show the bins of the next batch; or which partitions a restart would add, keep and refuse, and why."""
+    """Show the bins of the next batch; or which partitions a restart would add, keep and refuse, and why.
+
+    Exit code 1 where a run would be refused.
+    """
     from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 
-    declared, found = find_stream_or_exit(stream), load_settings_or_exit()
+    declared, settings = find_stream_or_exit(stream), load_settings_or_exit()
+    found: BatchPreview | RestartPreview
     if restart:
-        print_answer(plan_restart(declared, found), _restart, as_json=as_json)
+        print_answer(found := plan_restart(declared, settings), _restart, as_json=as_json)
     else:
-        print_answer(plan_next_batch(declared, found), _batch, as_json=as_json)
+        print_answer(found := plan_next_batch(declared, settings), _batch, as_json=as_json)
+    if found.refused:
+        raise typer.Exit(FAILED)
 
 
 def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch: bool, as_json: bool) -> T:
@@ -572,6 +579,7 @@ def diff(
     """
     from lockstep.operations.diff import compare_streams, write_diff_page
 
+    refuse_unwritable_page(html, "--html")
     found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
     if html is not None or show:
         file = write_diff_page(found, html)

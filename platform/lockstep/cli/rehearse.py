@@ -16,6 +16,7 @@ from lockstep.cli.app import (
     StreamName,
     list_all_streams,
     open_handle,
+    refuse_unwritable_page,
     register_command,
 )
 from lockstep.cli.output import (
@@ -65,7 +66,7 @@ def loadtest(  # noqa: PLR0913  # an option a decision
     from lockstep.rehearsal.load_report import write_load_report
     from lockstep.rehearsal.load_test import delete_leftovers, hold_test_lock, prepare_load_test
 
-    _check_report(report)
+    refuse_unwritable_page(report, "--report")
     declared = list_all_streams()
     handle = open_handle(stream)
     if clean:
@@ -85,19 +86,6 @@ def loadtest(  # noqa: PLR0913  # an option a decision
         print_note(f"report: {report}")
     if found.failure or not all(stage.load.is_sustained for stage in found.stages):
         raise typer.Exit(FAILED)
-
-
-def _check_report(report: Path | None) -> None:
-    """Refuse a page that could not be written after the test."""
-    from lockstep.rehearsal.load_report import check_page_path
-
-    if report is None:
-        return
-    try:
-        check_page_path(report)
-    except OSError as error:
-        problem = f"{report.absolute()} cannot be written: {error.strerror}"
-        raise typer.BadParameter(problem, param_hint="--report") from None
 
 
 def _cleaned(found: CleanedUp) -> RenderableType:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
+from lockstep.addresses import to_uri
 from lockstep.declare.derived import Derived
 from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError, TableError
@@ -371,7 +372,7 @@ def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
     folders, found = DerivedFolders(derived.name, root), _look(derived, root)
     return DerivedPlan(
         name=derived.name,
-        folder=str(folders.table),
+        folder=to_uri(folders.table),
         sources=_list_sources(derived, found),
         rebuild=None if found is None else found.cause,
         is_due=found is not None and found.is_due,
@@ -663,7 +664,7 @@ def _finish(derived: Derived, folders: DerivedFolders, before: _Size, causes: Se
         _delete_replaced(folders.table, current, is_due=is_due)
     return DerivedRun(
         name=derived.name,
-        folder=str(folders.table),
+        folder=to_uri(folders.table),
         version=after.version if after.version >= 0 else None,
         rows=after.rows,
         rows_before=before.rows,

@@ -13,6 +13,7 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
+from lockstep.addresses import to_uri
 from lockstep.compaction.plan import TARGET_BYTES, LiveFile, LiveFiles, is_closed, plan_bins
 from lockstep.declare.options import Export
 from lockstep.declare.stream import AnyStream
@@ -201,7 +202,7 @@ def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int 
     found = _Export(stream, folders, target_bytes)
     return ExportPlan(
         stream=stream.name,
-        folder=str(found.folder),
+        folder=to_uri(found.folder),
         hours=found.hours,
         files=sum(len(hour.files) for hour in found.hours),
         rows=sum(hour.rows for hour in found.hours),
@@ -225,7 +226,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
         TableError: A file is damaged; the hours before are exported.
     """
     began, found = time.process_time(), _Export(stream, folders, target_bytes)  # 1
-    result = ExportResult(stream=stream.name, folder=str(found.folder), waiting=found.waiting)
+    result = ExportResult(stream=stream.name, folder=to_uri(found.folder), waiting=found.waiting)
     if found.hours:
         found.record(folders)
     result = msgspec.structs.replace(result, stale_deleted=delete_leftovers(found.folder))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dagster import AssetKey
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
+from lockstep.addresses import make_absolute
 from lockstep.orchestration.compaction_asset import make_compaction_asset
 from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.export_asset import make_export_asset
@@ -104,7 +105,7 @@ def find_lookup_assets(
         derived: The derived tables.
         root: The table root.
     """
-    streams, derived, root = tuple(streams), tuple(derived), root.absolute()
+    streams, derived, root = tuple(streams), tuple(derived), make_absolute(root)
     owners = {each.name: make_derived_key(each) for each in derived}
     owners |= {each.name: make_table_key(each) for each in streams}
     ledgers = {StreamFolders(each.name, root).ledger: make_ledger_key(each) for each in streams}

@@ -16,6 +16,7 @@ from dagster import (
     asset,
 )
 
+from lockstep.addresses import make_absolute, to_url
 from lockstep.declare.derived import Derived, OutputMode
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_module_root
@@ -42,7 +43,7 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
         deps=[make_table_key(source) for source in sources],
         group_name=sources[0].name,
         description=make_derived_description(derived),
-        metadata={"dagster/uri": DerivedFolders(derived.name, settings.table_root.absolute()).table.as_uri()},
+        metadata={"dagster/uri": to_url(DerivedFolders(derived.name, make_absolute(settings.table_root)).table)},
         kinds=KINDS,
         owners=owners,
     )

@@ -172,7 +172,7 @@ def _fingerprint(raised: Iterable[RaisedAlarm], unknown: Iterable[AlarmKind]) ->
 
 def _explain(look: HealthLook, raised: tuple[RaisedAlarm, ...], seen: tuple[AlarmKind, ...]) -> str:
     if not look.has_run:
-        return f"{look.stream} has no table yet: there is nothing to judge"
+        return "the stream has no table yet: there is nothing to judge"
     lists = (("seen once", seen), ("unknown", look.unknown))
     parts = [f"{each.alarm.severity.value}: {each.alarm.kind.value}" for each in raised] or ["no alarm"]
     parts += [f"{what}: {', '.join(kind.value for kind in kinds)}" for what, kinds in lists if kinds]

@@ -11,7 +11,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
-from dagster import AssetCheckKey, AssetKey, DagsterEventType, DagsterInstance, DagsterRunStatus
+from dagster import AssetCheckKey, AssetKey, DagsterEventType, DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
 
 from lockstep.engine.driver.handover import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
@@ -21,6 +22,7 @@ from lockstep.orchestration.names import (
     CAUSE_TAG,
     DESIRED_VERSION_TAG,
     LOCKSTEP_START,
+    NEVER_TOO_LONG,
     OUTCOME_TAG,
     SUPERVISOR,
     make_automatic_tags,
@@ -203,7 +205,7 @@ def await_writer(
 
     Raises:
         StreamHalted: It halted instead.
-        StartFailed: It ended, is not taken from the queue, or takes too long.
+        StartFailed: It ended, is not taken from the queue, has no slot there, or takes too long.
     """
     began = time.monotonic()
     while True:
@@ -213,16 +215,32 @@ def await_writer(
         waited = time.monotonic() - began
         if run is None or run.is_finished:
             return _instead_of(stream, folders, instance, run_id)
-        if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX and not has_queue_daemon(instance):
-            reason = f"run {run_id} waits in Dagster's queue, and no daemon takes it from there"
-            raise StartFailed(
-                stream, run_id, reason, "dagster-daemon run (or dagster dev): the run then starts by itself"
-            )
+        if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX:
+            _check_queue(stream, instance, run_id)
         if waited > seconds_max:
             raise StartFailed(
                 stream, run_id, f"run {run_id} is {run.status.value}, and does not write after {waited:.0f} s"
             )
         time.sleep(POLL_SECONDS)
+
+
+def _check_queue(stream: str, instance: DagsterInstance, run_id: str) -> None:
+    """Refuse to wait for a run that is not taken from the queue before an operator does something.
+
+    Raises:
+        StartFailed: No daemon takes it, or runs of streams hold all slots, which do not end by themselves.
+    """
+    waits = f"run {run_id} waits in Dagster's queue"
+    if not has_queue_daemon(instance):
+        step = "dagster-daemon run (or dagster dev): the run then starts by itself"
+        raise StartFailed(stream, run_id, f"{waits}, and no daemon takes it from there", step)
+    queue = instance.get_concurrency_config().run_queue_config
+    slots = -1 if queue is None else queue.max_concurrent_runs
+    of_streams = RunsFilter(statuses=IN_PROGRESS_RUN_STATUSES, tags=NEVER_TOO_LONG)
+    if 0 <= slots <= instance.get_runs_count(of_streams):
+        reason = f"{waits}: streams hold each of the {slots} slots of max_concurrent_runs, and do not end by themselves"
+        step = "set concurrency.runs.max_concurrent_runs of dagster.yaml to -1, then restart the daemon: the run starts"
+        raise StartFailed(stream, run_id, reason, step)
 
 
 def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:

@@ -11,14 +11,15 @@ SQLite, where each run has its own file that Dagster empties and leaves behind, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from dagster import AssetKey, DagsterRunStatus, RunsFilter
+from dagster import AssetKey, DagsterEventType, DagsterRunStatus, EventLogEntry, RunsFilter
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqlEventLogStorage
@@ -28,15 +29,16 @@ from dagster._core.storage.event_log.schema import (
     SqlEventLogStorageTable,
 )
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
+from dagster._serdes import deserialize_value
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, select
 
 from lockstep.orchestration import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dagster import DagsterInstance, DagsterRun
+    from dagster._core.scheduler.instigation import InstigatorState
 
     from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
@@ -46,6 +48,7 @@ ASSET_JOB = "__ASSET_JOB"
 """Dagster's own job for assets that are materialized without a job."""
 OVER = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 UNFINISHED = [status for status in DagsterRunStatus if status not in OVER]
+Connect = Callable[[], AbstractContextManager[Connection]]
 AT_ONCE = 500
 """Rows deleted per transaction: other processes wait for SQLite's lock for only some milliseconds."""
 
@@ -86,7 +89,9 @@ class PruningScope(msgspec.Struct, frozen=True):
         """Whether a run exists and belongs to the streams."""
         if run is None or run.job_name != ASSET_JOB:
             return run is not None and run.job_name in self.jobs
-        return bool(run.asset_selection) and set(run.asset_selection or ()) <= self.assets
+        checked = {check.asset_key for check in run.asset_check_selection or ()}
+        selected = checked | set(run.asset_selection or ())
+        return bool(selected) and selected <= self.assets
 
 
 class PruningLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,10 +130,10 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
     """Delete old items. It may be killed at any moment: the next one continues.
 
     1. Ended runs.
-    2. Ticks of sensors that did nothing.
+    2. Ticks of sensors that did nothing, with their logs.
     3. Events of no run and of runs that go on; the newest of each kind stays, but for topics that are gone.
     4. Results of checks; the newest of each check stays.
-    5. Files that deleted runs left behind.
+    5. Files, logs and events that deleted runs left behind.
 
     Args:
         instance: The Dagster instance.
@@ -153,24 +158,40 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
 def _prune_job(
     instance: DagsterInstance, scope: PruningScope, job: str, limits: PruningLimits, before: datetime
 ) -> int:
-    newest = instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER), limit=limits.runs_max)
-    all_ended = instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER))
+    ended = list(_list_ended(instance, scope, job))
     old = set(instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER, updated_before=before)))
+    newest = ended[: limits.runs_max]
     kept = {*newest[: limits.runs_min], *(run_id for run_id in newest if run_id not in old)}
-    deleted = 0
-    for run_id in all_ended:
-        if run_id not in kept and scope.holds(instance.get_run_by_id(run_id)):
-            instance.compute_log_manager.delete_logs(prefix=[run_id])
-            instance.delete_run(run_id)
-            deleted += 1
-    return deleted
+    deleted = [run_id for run_id in ended if run_id not in kept]
+    for run_id in deleted:
+        instance.compute_log_manager.delete_logs(prefix=[run_id])
+        instance.delete_run(run_id)
+    return len(deleted)
+
+
+def _list_ended(instance: DagsterInstance, scope: PruningScope, job: str) -> Iterator[str]:
+    """Ended runs of a job, the newest first; all code locations have the same job for assets without a job."""
+    of_job, last = RunsFilter(job_name=job, statuses=OVER), None
+    while runs := instance.get_runs(of_job, cursor=last, limit=AT_ONCE):
+        yield from (run.run_id for run in runs if scope.holds(run))
+        last = runs[-1].run_id
 
 
 def _prune_ticks(instance: DagsterInstance, scope: PruningScope, before: float) -> None:
+    nothing = [TickStatus.SKIPPED]
     for state in instance.all_instigator_state():
         if state.instigator_name in scope.instigators:
-            nothing = [TickStatus.SKIPPED]
+            for log in _list_tick_logs(instance, state, before):
+                instance.compute_log_manager.delete_logs(log_key=log)  # a purged tick leaves its file
             instance.purge_ticks(state.instigator_origin_id, state.selector_id, before, nothing)
+
+
+def _list_tick_logs(instance: DagsterInstance, state: InstigatorState, before: float) -> Iterator[Sequence[str]]:
+    """The logs of ticks that did nothing: those that warned of something have one."""
+    nothing, origin, selector = [TickStatus.SKIPPED], state.instigator_origin_id, state.selector_id
+    while ticks := instance.get_ticks(origin, selector, before=before, limit=AT_ONCE, statuses=nothing):
+        yield from (tick.log_key for tick in ticks if tick.log_key)
+        before = ticks[-1].timestamp
 
 
 def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope: PruningScope, before: datetime) -> int:
@@ -186,7 +207,30 @@ def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope:
         for run_id in runs:
             for each in old:
                 _delete(partial(storage.run_connection, run_id), table, each)
-    return sum(_delete(storage.index_connection, table, each) for each in old)
+        _prune_evaluations(partial(storage.run_connection, RUNLESS_RUN_ID), scope, before)
+    found = sum(_delete(storage.index_connection, table, each) for each in old)
+    return found + _prune_evaluations(storage.index_connection, scope, before)
+
+
+def _prune_evaluations(connect: Connect, scope: PruningScope, before: datetime) -> int:
+    """Delete evaluations of checks without a run, whose asset is in their text alone. Results of checks hold a copy."""
+    table, kind = SqlEventLogStorageTable, DagsterEventType.ASSET_CHECK_EVALUATION.value
+    of_kind = and_(table.c.run_id == RUNLESS_RUN_ID, table.c.dagster_event_type == kind)
+    count = last = 0
+    while True:
+        old = select(table.c.id, table.c.event).where(of_kind, table.c.timestamp < _plain(before), table.c.id > last)
+        with connect() as connection:
+            rows = connection.execute(old.order_by(table.c.id).limit(AT_ONCE)).all()
+            ours = [row.id for row in rows if _find_checked_asset(row.event) in scope.assets]
+            connection.execute(delete(table).where(table.c.id.in_(ours)))
+        if not rows:
+            return count
+        count, last = count + len(ours), rows[-1].id
+
+
+def _find_checked_asset(text: str) -> AssetKey | None:
+    event = deserialize_value(text, EventLogEntry).dagster_event
+    return None if event is None else event.asset_check_evaluation_data.asset_key
 
 
 def _of_gone_topics(
@@ -218,7 +262,7 @@ def _all_but_newest(table: Table, kind: tuple[ColumnElement[str], ...], which: C
     return select(table.c.id).where(which, table.c.id.not_in(newest)).limit(AT_ONCE)
 
 
-def _delete(connect: Callable[[], AbstractContextManager[Connection]], table: Table, old: Select[int]) -> int:
+def _delete(connect: Connect, table: Table, old: Select[int]) -> int:
     """Delete rows, and the tags of events, in short transactions."""
     count, tags = 0, AssetEventTagsTable
     while True:
@@ -233,10 +277,16 @@ def _delete(connect: Callable[[], AbstractContextManager[Connection]], table: Ta
 
 
 def _prune_files(instance: DagsterInstance, storage: SqliteEventLogStorage) -> int:
-    """Delete files of deleted runs: Dagster empties the file of a deleted run and leaves it."""
+    """Delete what deleted runs left behind.
+
+    Dagster empties the file of a deleted run and leaves it, with the logs where a person has deleted the run. One that
+    was deleted while it lived, or by a pruning that was killed, leaves events in the index, too.
+    """
     count = 0
     for run_id in storage.get_all_run_ids():
         if instance.get_run_by_id(run_id) is None:
+            instance.compute_log_manager.delete_logs(prefix=[run_id])
+            storage.delete_events(run_id)
             path = Path(storage.path_for_shard(run_id))
             for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
                 name.unlink(missing_ok=True)

@@ -208,7 +208,7 @@ def _start_or_wait(
 ) -> SupervisorDecision:
     head = observation.head
     if head is None or head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
-        return SupervisorDecision(cursor=seen, says=_left_alone(head))  # 2
+        return SupervisorDecision(cursor=seen, says=_left_alone(head, _on_its_way(observation, seen, now)))  # 2
     writes = _writer(observation, seen)
     if lives := writes or _on_its_way(observation, seen, now):  # 2, 3
         after = msgspec.structs.replace(seen, starting=not writes)
@@ -332,7 +332,8 @@ def _gone(head: Head, observation: SupervisorObservation) -> str:
     return f"the writer of epoch {head.epoch} {what}{run}"
 
 
-def _left_alone(head: Head | None) -> str:
+def _left_alone(head: Head | None, on_its_way: str = "") -> str:
+    """Why nothing is started; a run that a person has launched sets the desired state when it begins to write."""
     if head is None:
-        return "the stream has no table yet: launch its job once, or: lockstep start"
-    return f"the stream is {head.desired.value} ({head.reason}) and is left alone"
+        return f"the stream has no table yet: {on_its_way or 'launch its job once, or: lockstep start'}"
+    return f"the stream is {head.desired.value} ({head.reason}) and is left alone{on_its_way and '; '}{on_its_way}"

@@ -27,7 +27,7 @@ from dagster import (
 from dagster._core.definitions.metadata import RawMetadataValue
 from pydantic import Field
 
-from lockstep.addresses import to_url
+from lockstep.addresses import to_uri, to_url
 from lockstep.declare.options import AvailableNow, Trigger, find_longest_wait
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.loop import RunOutcome
@@ -85,15 +85,16 @@ MEANING = {
 def make_table_metadata(stream: AnyStream, root: Path) -> dict[str, RawMetadataValue]:
     """Metadata of the table's asset."""
     folders = StreamFolders(stream.name, root)
+    lookups = {each.name: to_uri(each.find_table(root)) for each in stream.lookups}
     return {
         "dagster/column_schema": make_column_schema(stream.types.row),
         "dagster/uri": to_url(folders.table),  # must be plain text, or the catalog shows none
-        "ledger": MetadataValue.path(folders.ledger),
+        "ledger": MetadataValue.path(to_uri(folders.ledger)),
         "topics": stream.topics.pattern,
         "integrity": describe_integrity(stream),
         "promise": stream.integrity.guarantee(),
         "trigger": format_source(stream.trigger, with_defaults=True),
-        **({"lookups": {each.name: str(each.find_table(root)) for each in stream.lookups}} if stream.lookups else {}),
+        **({"lookups": lookups} if lookups else {}),
     }
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from lockstep.declare.discovery import find_streams
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.html_page import render_page
+from lockstep.html_page import check_page_path, render_page
 from lockstep.localdev.feed import list_recordings
 from lockstep.localdev.platform import INTERRUPTED, SMALL_STREAMS, LocalPlatform, hold_folder_lock, start_live
 from lockstep.localdev.processes import ignore_interrupts, interrupt_by_signals, stop_all
@@ -39,7 +39,6 @@ from lockstep.rehearsal.fault_plan import (
     make_game_page,
     plan_faults,
 )
-from lockstep.rehearsal.load_report import check_page_path
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.head import Desired
 from lockstep.table.ledger import LedgerRow

@@ -64,19 +64,6 @@ def list_stage_rows(result: LoadTestResult) -> Iterator[tuple[object, ...]]:
         )
 
 
-def check_page_path(path: Path) -> None:
-    """Check that a page can be written there, before hours of what it shows: by opening the file.
-
-    Raises:
-        OSError: It cannot, and why.
-    """
-    existed = path.exists()
-    with path.open("ab"):
-        pass
-    if not existed:
-        path.unlink()
-
-
 def write_load_report(result: LoadTestResult, path: Path) -> None:
     """Write the page: one file without anything to fetch."""
     path.write_text(render_page(make_page(result)), encoding="utf-8")

@@ -76,6 +76,12 @@ def test_every_image_is_pinned_every_service_has_a_health_check_and_none_is_root
     assert users == ["lockstep"]
 
 
+def test_the_log_of_every_container_is_bounded() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    unbounded = [name for name, service in services.items() if "max-size" not in service["logging"]["options"]]
+    assert unbounded == []
+
+
 def test_only_the_proxy_is_reached_from_outside_and_only_on_loopback(compose: dict[str, Any]) -> None:
     published = {name: service["ports"] for name, service in compose["services"].items() if "ports" in service}
     assert published.keys() == {"proxy"}

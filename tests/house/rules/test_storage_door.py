@@ -17,6 +17,7 @@ OTHER_FILES = {
     "declare.decoders.schema_registry": "a password file",
     "declare.derived": "the source file of a function",
     "declare.discovery": "the source files of assets/",
+    "html_page": "tries a file that the user names",
     "kafka.secrets": "a password file",
     "localdev": "brokers, recordings and processes of a local platform",
     "operations.diff": "writes a file that the user names",
@@ -37,7 +38,7 @@ OTHER_FILES = {
     "verify": "the proof reads with readers of its own",
 }
 # The state of a process is read from /proc, which is no storage.
-READS_PROC = {"engine.driver.handover"}
+READS_PROC = {"engine.driver.handover", "engine.executor.collector"}
 
 PATH_METHODS = {
     *("chmod", "exists", "glob", "hardlink_to", "is_dir", "is_file", "iterdir", "lchmod", "link_to", "mkdir"),
@@ -56,6 +57,7 @@ NOT_FILES = {
     "kill",
     "killpg",
     "sched_getaffinity",
+    "sysconf",
 }
 OPENERS = {
     *("DeltaTable", "ParquetFile", "ParquetDataset", "read_metadata", "read_schema", "read_table"),

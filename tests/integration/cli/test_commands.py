@@ -360,6 +360,7 @@ def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it
 
     for arguments in (["plan", "adding"], ["plan", "adding", "--restart"]):
         planned = fresh.call(*arguments)
+        assert planned.exit_code == 1
         assert "refused: halted: gap at" in planned.stdout
         assert planned.stdout.splitlines()[-1].startswith(told)
 
@@ -371,6 +372,7 @@ def test_plans_of_a_held_stream_say_that_no_run_would_start(fresh: Platform) -> 
 
     for arguments in (["plan", "adding"], ["plan", "adding", "--restart"]):
         planned = fresh.call(*arguments)
+        assert planned.exit_code == 1
         assert "refused: held: the disk" in planned.stdout
         assert planned.stdout.splitlines()[-1].startswith("next: lockstep start adding releases")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lockstep import FirstSnapshot, Latest, LogOnly, NoIntegrity, Sequence, SessionStart, Strict, Topics
 from lockstep.operations.inspect.trial import NothingToTry, try_stream
 from tests.support.adding_stream import POISON, adding
 from tests.support.feed import session, snapshot, update
+from tests.support.window_folds import Tumbling, Value, a_stream
 
 if TYPE_CHECKING:
     from tests.support.feed import Feed
@@ -87,3 +89,15 @@ def test_refused_messages_are_told_and_end_the_range_early(feed: Feed, runs: Loc
         line.startswith("8 of 9 messages would go to quarantine: ") and line.endswith("the rest was not folded")
         for line in tried.advice
     )
+
+
+def test_a_window_stream_without_rows_says_that_no_window_has_closed(feed: Feed, runs: LocalRuns) -> None:
+    values = [msgspec.json.encode(Value(t, t)) for t in range(5, 60, 5)]
+    feed.send(feed.create("values"), values)
+    stream = a_stream(Tumbling(), pattern=feed.pattern)
+    early = try_stream(stream, runs.settings, messages_max=4)
+    assert (early.messages, early.rows) == (4, 0)
+    assert any(line.startswith("No window has closed: ") and "TumblingWindows" in line for line in early.advice)
+    later = try_stream(stream, runs.settings, messages_max=100)
+    assert later.rows > 0
+    assert not any("No window" in line for line in later.advice)

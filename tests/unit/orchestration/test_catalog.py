@@ -9,14 +9,15 @@ from typing import Annotated
 
 import msgspec
 import pytest
-from dagster import FreshnessPolicy
+from dagster import FreshnessPolicy, MetadataValue
 from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep import AvailableNow, EventTime, InitialState, Objectives, Record, Stream, Topics
+from lockstep import AvailableNow, Derived, EventTime, InitialState, Lookup, Objectives, Record, Stream, Topics
 from lockstep.declare.stream import AnyStream
+from lockstep.orchestration.definitions import make_derived_assets
 from lockstep.orchestration.table_asset import (
     LEDGER_FAIL,
     TABLE_FAIL,
@@ -28,6 +29,7 @@ from lockstep.orchestration.table_asset import (
     read_field_descriptions,
 )
 from lockstep.quality.check import may_begin_unseen, may_emit_late_rows
+from lockstep.settings import Settings
 from tests.integration.quality import stream_tables
 from tests.integration.quality.stream_tables import Whole
 from tests.support.golden_streams import STREAMS as STARTS
@@ -57,6 +59,10 @@ class Reading(msgspec.Struct):
 
 class Bare(msgspec.Struct):
     value: int
+
+
+class Keyed(msgspec.Struct, frozen=True):
+    key: str
 
 
 def test_a_field_is_described_by_its_meta_or_else_by_the_attributes_of_the_docstring() -> None:
@@ -92,6 +98,27 @@ def test_integrity_and_trigger_are_shown_as_they_are_declared(
     metadata = make_table_metadata(stream, tmp_path)
     assert (metadata["integrity"], metadata["trigger"]) == (integrity, "Every(seconds=5)")
     assert f"under `{integrity}`" in make_table_description(stream)
+
+
+def test_every_address_of_an_object_store_is_one_of_the_store() -> None:
+    """`Path` writes one slash for two."""
+    looking = replace(order_books, lookups=(Lookup("tariffs", "reference/tariffs", key="key", row=Keyed),))
+    derived = Derived(name="totals", sources=(order_books,), derive=lambda rows: rows)
+    settings = Settings(table_root=Path("s3://bucket/tables"))
+    shown = dict(make_table_metadata(looking, settings.table_root))
+    (asset,) = make_derived_assets([derived], settings, owners=())
+    addresses = (
+        shown["dagster/uri"],
+        shown["ledger"],
+        shown["lookups"],
+        *(asset.metadata_by_key[key]["dagster/uri"] for key in asset.keys),
+    )
+    assert addresses == (
+        "s3://bucket/tables/order_books/table",
+        MetadataValue.path("s3://bucket/tables/order_books/ledger"),
+        {"tariffs": "s3://bucket/tables/reference/tariffs"},
+        "s3://bucket/tables/totals/derived",
+    )
 
 
 def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_rows_after_an_end() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from dagster import AssetKey, DagsterInstance, Definitions, RepositoryDefinition, TableSchema
+from dagster._core.definitions.run_request import InstigatorType
 
 from assets.order_books import order_books
 from lockstep import AvailableNow
 from lockstep.declare.rules import BUILT_IN
 from lockstep.orchestration.table_asset import choose_effective_trigger
+from lockstep.settings import DagsterSettings
 
 ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
@@ -185,3 +187,11 @@ def test_what_begins_for_all_streams_at_once_is_tagged_so_that_few_run_at_once(
     tagged = {job.name for job in repository.get_all_jobs() if tag in job.tags.items()}
     works = [f"{stream}_{work}" for stream in STREAMS for work in ("checks", "compaction", "housekeeping")]
     assert tagged == {*works, f"{EXPORTED}_export"}
+
+
+def test_no_tick_is_kept_longer_than_the_run_that_it_requested(tmp_path: Path) -> None:
+    """Four schedules of each stream request a run each hour: of a hundred streams 288,000 ticks in thirty days."""
+    (tmp_path / "dagster.yaml").write_text((ROOT / "deploy" / "dagster.yaml").read_text())
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        kept = [instance.get_tick_retention_settings(kind) for kind in (InstigatorType.SENSOR, InstigatorType.SCHEDULE)]
+    assert max(days for each in kept for days in each.values()) <= DagsterSettings().retention_days

@@ -51,7 +51,7 @@ def test_a_healthy_stream_is_evaluated_once_and_then_at_times() -> None:
 
 def test_a_stream_that_never_ran_is_not_evaluated() -> None:
     (decision,) = decide(look(has_run=False))
-    assert (decision.evaluates, decision.says) == (False, "s has no table yet: there is nothing to judge")
+    assert (decision.evaluates, decision.says) == (False, "the stream has no table yet: there is nothing to judge")
 
 
 def test_an_alarm_is_announced_by_the_second_look_in_a_row_that_sees_it() -> None:

@@ -31,6 +31,7 @@ from lockstep.orchestration.names import (
     CAUSE_TAG,
     DESIRED_VERSION_TAG,
     EPOCH_TAG,
+    NEVER_TOO_LONG,
     NONE,
     OUTCOME_TAG,
     RETRY_NUMBER_TAG,
@@ -42,6 +43,7 @@ from lockstep.table.commit import commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.head import Desired
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
+from tests.support.queued_run import enqueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +105,27 @@ def test_a_daemon_that_has_died_is_not_waited_for(tmp_path: Path) -> None:
         for age, works in ((600.0, False), (5.0, True)):
             instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age, QUEUE_DAEMON, "daemon", []))
             assert has_queue_daemon(instance) is works
+
+
+def test_a_start_that_finds_no_slot_in_the_queue_says_how_to_make_room(
+    tmp_path: Path, claimed: ProtocolRun, folders: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a dagster.yaml of its own, Dagster runs ten at once; each stream holds one of the slots for good."""
+    del claimed
+    monkeypatch.setattr("lockstep.orchestration.launch.QUEUE_SECONDS_MAX", -1.0)
+    home = tmp_path / "dagster"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("concurrency: {runs: {max_concurrent_runs: 1}}\n")
+    with DagsterInstance.from_config(str(home)) as instance:
+        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), QUEUE_DAEMON, "daemon", []))
+        made(instance, DagsterRunStatus.STARTED)  # maintenance: it ends, and leaves its slot
+        run_id = enqueue(instance, "order_books_stream").run_id
+        with pytest.raises(StartFailed, match="does not write after"):
+            await_writer("order_books", folders, instance, run_id, seconds_max=0)
+        made(instance, DagsterRunStatus.STARTED, **NEVER_TOO_LONG)
+        with pytest.raises(StartFailed, match="streams hold each of the 1 slots of max_concurrent_runs") as failed:
+            await_writer("order_books", folders, instance, run_id)
+        assert "max_concurrent_runs of dagster.yaml to -1" in failed.value.next_step
 
 
 def test_a_start_whose_run_failed_says_why(

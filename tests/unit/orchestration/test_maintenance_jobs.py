@@ -13,6 +13,8 @@ import pytest
 from dagster import (
     AssetKey,
     DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
     DefaultScheduleStatus,
     Definitions,
     RunRequest,
@@ -23,6 +25,7 @@ from dagster import (
 from jobs.compaction import compaction_schedules
 from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedules
+from jobs.quality import checks_schedules
 from lockstep import Export
 from lockstep.compaction.plan import plan_open_hour
 from lockstep.compaction.run import compact_in_process, compact_stream
@@ -34,6 +37,7 @@ from lockstep.settings import ScheduleSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import raise_rewind_floor
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
+from tests.support.queued_run import enqueue
 from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
@@ -138,6 +142,24 @@ def test_the_open_hour_is_compacted_by_the_same_job_only_while_it_has_many_files
     assert (minor.job_name, request.run_key) == (SCHEDULES[0].job_name, None)
     _, without_table = compaction_schedules(STREAM, Settings(table_root=run.folders.root / "none"))
     assert without_table.evaluate_tick(context).run_requests == []
+
+
+@pytest.mark.parametrize("schedule", [*SCHEDULES, *checks_schedules(STREAM, DEFAULTS)], ids=lambda each: each.name)
+def test_a_schedule_requests_no_second_run_while_one_waits_in_the_queue(
+    instance: DagsterInstance, schedule: ScheduleDefinition
+) -> None:
+    """Two runs of maintenance are in progress at a time: with many streams the queue would grow with each hour."""
+    context = build_schedule_context(instance=instance)
+    for status in (DagsterRunStatus.STARTED, DagsterRunStatus.SUCCESS):
+        instance.add_run(DagsterRun(schedule.job_name, status=status))
+    enqueue(instance, "another")
+    assert len(schedule.evaluate_tick(context).run_requests or ()) == 1
+    waiting = enqueue(instance, schedule.job_name)
+    skipped = schedule.evaluate_tick(context)
+    assert (skipped.run_requests, skipped.skip_message) == (
+        [],
+        f"run {waiting.run_id[:8]} of {schedule.job_name} still waits in Dagster's queue",
+    )
 
 
 def test_export_then_housekeeping_write_old_hours_and_drop_those_past_the_retention(

@@ -15,6 +15,7 @@ from dagster import (
     DagsterEvent,
     DagsterEventType,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     JobDefinition,
     OpExecutionContext,
@@ -27,9 +28,10 @@ from dagster._core.events import AssetObservationData
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
+from dagster._core.storage.compute_log_manager import ComputeIOType
 
 from assets.order_books import order_books
-from lockstep.orchestration.pruning import Pruned, PruningLimits, PruningScope, prune_storage
+from lockstep.orchestration.pruning import ASSET_JOB, Pruned, PruningLimits, PruningScope, prune_storage
 from lockstep.orchestration.pruning_job import make_pruning_job, read_limits
 from lockstep.settings import DagsterSettings
 
@@ -81,10 +83,13 @@ def files(tmp_path: Path) -> set[str]:
 
 
 def add_ticks(instance: DagsterInstance, name: str) -> None:
-    """A tick that did something and one that did not, of a sensor."""
+    """A tick that did something and one that did not, of a sensor, which warned of something."""
     code = GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name="lockstep")
     origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(code, "__repository__"), name)
     instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING))
+    log = ["__repository__", name, "1"]
+    with instance.compute_log_manager.open_log_stream(log, ComputeIOType.STDERR):
+        pass
     for status in (TickStatus.SUCCESS, TickStatus.SKIPPED):
         selector = origin.get_selector().get_id()
         instance.create_tick(
@@ -96,6 +101,7 @@ def add_ticks(instance: DagsterInstance, name: str) -> None:
                 timestamp=time.time(),
                 run_ids=[],
                 selector_id=selector,
+                log_key=log if status is TickStatus.SKIPPED else None,
             )
         )
 
@@ -132,6 +138,25 @@ def test_no_more_than_so_many_runs_of_a_job_stay_however_young(instance: Dagster
     ours = [run(instance) for _ in range(5)]
     assert prune_storage(instance, SCOPE, LIMITS, time.time()).runs == 2
     assert instance.get_run_ids() == ours[:1:-1]
+
+
+def test_of_runs_without_a_job_only_ours_are_counted_and_those_of_checks_alone_are_ours(
+    instance: DagsterInstance,
+) -> None:
+    """All code locations share Dagster's job for what a person launches without one."""
+
+    def launch(asset: AssetKey, *, checks: bool = False) -> str:
+        selected = frozenset({AssetCheckKey(asset, "complete")}) if checks else None
+        assets, status = frozenset[AssetKey]() if checks else frozenset({asset}), DagsterRunStatus.SUCCESS
+        run = DagsterRun(ASSET_JOB, asset_selection=assets, asset_check_selection=selected, status=status)
+        return instance.add_run(run).run_id
+
+    ours = [launch(TABLE, checks=checks) for checks in (True, False, True, False, True)]
+    theirs = [launch(FOREIGN, checks=checks) for checks in (True, False, True, False, True)]
+
+    assert prune_storage(instance, SCOPE, LIMITS, time.time()).runs == 2
+
+    assert set(instance.get_run_ids()) == {*ours[2:], *theirs}
 
 
 def test_a_run_that_goes_on_stays_and_loses_its_old_windows_but_the_newest(instance: DagsterInstance) -> None:
@@ -195,9 +220,26 @@ def test_results_of_a_check_go_but_for_the_newest(instance: DagsterInstance) -> 
     assert not left.evaluation.passed
 
 
-def test_ticks_that_did_nothing_go_after_hours(instance: DagsterInstance) -> None:
+def test_evaluations_of_a_check_without_a_run_go_in_both_files_and_those_of_others_stay(
+    instance: DagsterInstance,
+) -> None:
+    """The check `health` has one every half hour of each stream."""
+    for asset in (TABLE, FOREIGN, TABLE):
+        instance.report_runless_asset_event(AssetCheckEvaluation(asset, "health", passed=True, metadata={}))
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(6)).events == 0
+
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)).events == 2
+
+    left = instance.all_logs(RUNLESS_RUN_ID, of_type=DagsterEventType.ASSET_CHECK_EVALUATION)
+    assert [each.get_dagster_event().asset_check_evaluation_data.asset_key for each in left] == [FOREIGN]
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)) == Pruned(runs=0)
+
+
+def test_ticks_that_did_nothing_go_after_hours(instance: DagsterInstance, tmp_path: Path) -> None:
     for name in ("s_topics", "theirs"):
         add_ticks(instance, name)
+    logs = {path.parent.name for path in (tmp_path / "storage").rglob("*.err")}
+    assert logs == {"s_topics", "theirs"}
 
     prune_storage(instance, SCOPE, LIMITS, time.time() + LIMITS.tick_seconds + 60)
 
@@ -206,6 +248,7 @@ def test_ticks_that_did_nothing_go_after_hours(instance: DagsterInstance) -> Non
         ("theirs", TickStatus.SUCCESS),
         ("theirs", TickStatus.SKIPPED),
     ]
+    assert [path.parent.name for path in (tmp_path / "storage").rglob("*.err")] == ["theirs"]
 
 
 def test_what_a_killed_pruning_left_behind_is_cleared_by_the_next(instance: DagsterInstance, tmp_path: Path) -> None:
@@ -214,6 +257,16 @@ def test_what_a_killed_pruning_left_behind_is_cleared_by_the_next(instance: Dags
     assert ended in files(tmp_path)
     assert prune_storage(instance, SCOPE, LIMITS, time.time()).files == 1
     assert not list((tmp_path / "history" / "runs").glob(f"{ended}*"))
+    assert ended not in files(tmp_path)
+    assert observed(instance, TABLE) == []
+
+
+def test_the_logs_of_a_run_that_a_person_has_deleted_go_too(instance: DagsterInstance, tmp_path: Path) -> None:
+    ended = run(instance)
+    instance.delete_run(ended)
+    assert ended in files(tmp_path)
+    assert prune_storage(instance, SCOPE, LIMITS, time.time()).files == 1
+    assert ended not in files(tmp_path)
 
 
 def test_the_files_do_not_grow_from_week_to_week(instance: DagsterInstance, tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ class Supervised:
 @pytest.mark.parametrize(
     ("seen", "says"),
     [
-        (SupervisorObservation(head=None), "has no table yet"),
+        (SupervisorObservation(head=None), "has no table yet: launch its job once"),
+        (SupervisorObservation(head=None, runs=(run(),)), "has no table yet: run the run is started"),
+        (look(run(), desired=Desired.STOPPED), "left alone; run the run is started"),
         (look(desired=Desired.STOPPED), "is stopped (because)"),
         (look(desired=Desired.HELD), "is held (because)"),
         (look(desired=Desired.HALTED), "is halted (because)"),

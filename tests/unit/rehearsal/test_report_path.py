@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli.__main__ import app
+from lockstep.html_page import check_page_path
 from lockstep.rehearsal import game_day
-from lockstep.rehearsal.load_report import check_page_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,12 @@ def test_a_load_test_is_refused_before_it_looks_for_the_stream(unwritable: Path)
     assert said.exit_code == 2
     assert "Invalid value for --report" in said.stderr
     assert "written: " in said.stderr.replace("│", "")
+
+
+def test_a_comparison_is_refused_before_it_reads_a_table(unwritable: Path) -> None:
+    said = CliRunner().invoke(app, ["diff", "order_books", "betting_markets", "--html", str(unwritable)])
+    assert said.exit_code == 2
+    assert "Invalid value for --html" in said.stderr
 
 
 def test_a_game_day_is_refused_before_it_begins(

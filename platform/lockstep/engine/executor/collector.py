@@ -62,5 +62,5 @@ class CollectorSchedule:
 
 def _read_memory_bytes() -> int:
     """Memory of this process that no file backs."""
-    resident, shared = _STATUS.read_bytes().split()[1:3]
+    resident, shared = _STATUS.read_text().split()[1:3]
     return (int(resident) - int(shared)) * _PAGE_BYTES

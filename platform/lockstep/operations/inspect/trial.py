@@ -30,6 +30,7 @@ from lockstep.engine.executor.fold import decode_message
 from lockstep.engine.executor.task import KafkaSource, run_task
 from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
+from lockstep.folds.windows import WindowFold
 from lockstep.integrity.base import IntegrityClass, PartitionTime, Suspend, find_event_time
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.fuzzy_window import FuzzyWindow
@@ -319,7 +320,7 @@ def _report(
         sample=sample,
         declared=declared,
         others=others,
-        advice=tuple(_advise(stream.integrity, ranges, read, declared, others)),
+        advice=(*_advise_on_windows(stream, ranges), *_advise(stream.integrity, ranges, read, declared, others)),
     )
 
 
@@ -354,6 +355,14 @@ def _add_counts(ranges: Iterable[RangeResult]) -> Counts:
     for each in ranges:
         total.update(msgspec.structs.asdict(each.counts))
     return Counts(**total)
+
+
+def _advise_on_windows(stream: AnyStream, ranges: Sequence[RangeResult]) -> Iterator[str]:
+    """Why a stream of windows has no row yet."""
+    fold, counts = stream.transform, _add_counts(ranges)
+    if isinstance(fold, WindowFold) and counts.messages > counts.refused and not any(each.rows for each in ranges):
+        windows = format_source(fold.windows)
+        yield f"No window has closed: a row is written when one of {windows} closes; try more messages"
 
 
 def _advise(

@@ -1,0 +1,59 @@
+"""The schedule of a maintenance job: it requests a run, unless one of the job still waits in Dagster's queue.
+
+Few runs of maintenance are in progress at a time (`names.MAINTENANCE`). Where an hour is too short for those of all
+streams, or no slot becomes free, each hour would add its surplus to the queue, without end: the same work again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster import (
+    DagsterRunStatus,
+    DefaultScheduleStatus,
+    RunRequest,
+    RunsFilter,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SkipReason,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dagster import JobDefinition
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+
+def make_maintenance_schedule(
+    job: UnresolvedAssetJobDefinition | JobDefinition,
+    cron_schedule: str,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    request: Callable[[], RunRequest | SkipReason] = RunRequest,
+) -> ScheduleDefinition:
+    """A schedule that is on by default, in UTC.
+
+    Args:
+        job: The job.
+        cron_schedule: When it is evaluated.
+        name: Its name; by default Dagster's, `<job>_schedule`.
+        description: Its description; by default that of the job.
+        request: What it requests where no run waits.
+    """
+
+    def evaluate(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
+        of_job = RunsFilter(job_name=job.name, statuses=[DagsterRunStatus.QUEUED])
+        if waiting := context.instance.get_run_ids(of_job, limit=1):
+            return SkipReason(f"run {waiting[0][:8]} of {job.name} still waits in Dagster's queue")
+        return request()
+
+    return ScheduleDefinition(
+        name=name,
+        job=job,
+        cron_schedule=cron_schedule,
+        execution_fn=evaluate,
+        description=description or job.description,
+        default_status=DefaultScheduleStatus.RUNNING,
+    )

@@ -1,0 +1,18 @@
+"""A run that waits in Dagster's queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+
+def enqueue(instance: DagsterInstance, job: str) -> DagsterRun:
+    """A run of a job in the queue, where it has to say where its code is."""
+    code = GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name="lockstep")
+    origin = RemoteRepositoryOrigin(code, "__repository__").get_job_origin(job)
+    return instance.add_run(DagsterRun(job, status=DagsterRunStatus.QUEUED, remote_job_origin=origin))
