@@ -14,6 +14,9 @@ cleanup.policy=delete today may have been compacted yesterday.
 
 A batch corrupted in transit reads well the next time; one corrupt on the broker never does. One fetch returns one
 record batch here: where one returns several, librdkafka 2.16 aborts its process at some corrupt ones (an assertion).
+
+A client says nothing while it passes over an aborted transaction, however large, and does not stop at the end of a
+range. Where a partition was silent before, its log tells how far it has come.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 MESSAGES_A_CALL = 1_000
 """Decoded while still in the processor's cache; 10,000 a call cost about 1 us a message more."""
 POLL_SECONDS = 0.5
-
+RESPONSE_BYTES = 1_048_588
+"""A step of a reader that shows its progress: after a response of aborted messages alone, librdkafka asks for twice as
+much, up to 50 MB."""
 
 _CORRUPT = frozenset(
     {
@@ -112,17 +117,40 @@ class UnreadableRange(msgspec.Struct, frozen=True):
 
 
 def read_ranges(
-    consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning = DEFAULT_TUNING
+    consumer: RangeConsumer,
+    ranges: Sequence[Range],
+    tuning: Tuning = DEFAULT_TUNING,
+    progress: FetchProgress | None = None,
 ) -> Iterator[MessageRun | UnreadableRange]:
     """Read all ranges to their ends; the runs of a range are yielded in order.
 
     The caller sends nothing back, but may stop iterating: the assignment is dropped either way.
+
+    Args:
+        consumer: Reads them.
+        ranges: The ranges.
+        tuning: How long it is waited for a message.
+        progress: The log of the consumer, which has had no assignment yet; None where it keeps no such log.
     """
-    reading = _Reading(consumer, ranges, tuning)
+    reading = _Reading(consumer, ranges, tuning, progress)
     try:
         yield from reading.runs()
     finally:
         consumer.unassign()
+
+
+def read_patiently(
+    configuration: Configuration, ranges: Sequence[Range], tuning: Tuning = DEFAULT_TUNING
+) -> Iterator[MessageRun | UnreadableRange]:
+    """`read_ranges` by a new client that also says how far it has come where it returns no message."""
+    progress = FetchProgress()
+    response = max(RESPONSE_BYTES, int(configuration.get("message.max.bytes", 0)))  # else the client refuses it
+    shown = {**configuration, "debug": "msg,fetch", "fetch.max.bytes": response}
+    consumer = RangeConsumer(shown, progress, log_level=DEBUG)
+    try:
+        yield from read_ranges(consumer, ranges, tuning, progress)
+    finally:
+        consumer.close()
 
 
 class _Reading:
@@ -132,9 +160,11 @@ class _Reading:
     then, the others take what they may beyond it.
     """
 
-    def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning) -> None:
-        self._consumer, self._ranges, self._tuning = consumer, ranges, tuning
-        self._next = [item.start for item in ranges]
+    def __init__(
+        self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning, progress: FetchProgress | None
+    ) -> None:
+        self._consumer, self._ranges, self._tuning, self._progress = consumer, ranges, tuning, progress
+        self._next, self._taken = [item.start for item in ranges], [0] * len(ranges)
         self._open = {
             (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
         }
@@ -146,13 +176,17 @@ class _Reading:
         if not self._open:
             return
         self._consumer.assign([_assigned(self._ranges[index]) for index in self._awaited])
-        silent_since, left = time.monotonic(), self._count_left()
+        silent_since, left, passed = time.monotonic(), self._count_left(), dict[int, int]()
         while self._awaited:
             # A poll for more than is left would wait for messages beyond the ranges.
             yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, left), POLL_SECONDS))
+            passed_before, passed = passed, self._find_passed()
+            for index in [index for index, at in passed.items() if at >= self._ranges[index].until]:
+                yield from self._end(index, passed[index])
             self._stop_fetching()
             before, left = left, self._count_left()
-            if left < before:  # what others have beyond their ranges says nothing of those that are awaited
+            # What others have beyond their ranges says nothing of those that are awaited.
+            if left < before or passed != passed_before:
                 silent_since = time.monotonic()
                 self._consumer.clear_log()
             elif time.monotonic() - silent_since > (patience := self._patience_seconds()):
@@ -168,6 +202,17 @@ class _Reading:
         """How long to wait for any message: other partitions of the batch wait to be committed meanwhile."""
         patient = any(self._ranges[index].patient for index in self._awaited)
         return self._tuning.silence_seconds_max if patient else self._tuning.straggler_seconds_max
+
+    def _find_passed(self) -> dict[int, int]:
+        """The offset before which no message of an awaited range is to come, where the client's log shows it."""
+        if self._progress is None:
+            return {}
+        ranges, found = self._ranges, self._progress.find_passed
+        return {
+            index: at
+            for index in sorted(self._awaited)
+            if (at := found((ranges[index].topic, ranges[index].partition), self._taken[index])) is not None
+        }
 
     def _count_left(self) -> int:
         """Number of offsets of the awaited ranges that are not read yet."""
@@ -222,6 +267,7 @@ class _Reading:
                 yield UnreadableRange(index, error.str(), error.code() in _CORRUPT)
 
     def _run(self, index: int, messages: list[Message]) -> MessageRun:
+        self._taken[index] += len(messages)
         start, limit = self._next[index], self._ranges[index].limit
         past = _offset(messages[-1]) >= limit - 1
         if past:
@@ -333,7 +379,8 @@ DEBUG, DEBUG_LEVEL = 7, 10
 """The debug level, as librdkafka counts and as its Python client passes it to a logger."""
 _UNKNOWN_VERSION = "Unsupported Message(Set) MagicByte"
 _ENQUEUED = re.compile(
-    r"Enqueue (?P<records>\d+) message\(s\) .*last_offset (?P<last>-?\d+), (?P<control>\d+) ctrl msgs"
+    r"Enqueue (?P<records>\d+) message\(s\) .* on (?P<topic>\S+) \[(?P<partition>\d+)\] fetch queue "
+    r".*last_offset (?P<last>-?\d+), (?P<control>\d+) ctrl msgs"
 )
 
 Gaps = Sequence[tuple[int, int]]
@@ -376,6 +423,43 @@ class FetchLog(ConnectionLog):
         if (found := _ENQUEUED.search(line)) is not None:
             self.fetches.append(Fetch(int(found["records"]), int(found["last"]), int(found["control"])))
         self.unknown_versions += _UNKNOWN_VERSION in line
+
+
+_FETCHING = re.compile(r"Fetch topic (?P<topic>\S+) \[(?P<partition>\d+)\] at offset (?P<offset>\d+) ")
+
+
+class FetchProgress(ConnectionLog):
+    """How far a client has come in each partition of its only assignment, from its log lines.
+
+    The client asks for an offset after it has logged how many messages it has found before that, and returns messages
+    in this order. So where that many were returned, none is to come before the offset.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fetching: dict[tuple[str, int], int] = {}
+        self._found: dict[tuple[str, int], int] = {}
+
+    def log(self, level: int, form: str, *arguments: object) -> None:
+        """A log line; those at the debug level describe fetches."""
+        if level > DEBUG_LEVEL:
+            super().log(level, form, *arguments)
+            return
+        line = form % arguments
+        if (asked := _FETCHING.search(line)) is not None:
+            self._fetching[asked["topic"], int(asked["partition"])] = int(asked["offset"])
+        elif (found := _ENQUEUED.search(line)) is not None:
+            place = found["topic"], int(found["partition"])
+            self._found[place] = self._found.get(place, 0) + int(found["records"]) - int(found["control"])
+
+    def find_passed(self, place: tuple[str, int], taken: int) -> int | None:
+        """The offset before which no further message of a partition will come; None while that is unknown.
+
+        Args:
+            place: Topic and partition.
+            taken: Number of messages that the client has returned of it.
+        """
+        return self._fetching.get(place) if self._found.get(place, 0) == taken else None
 
 
 class _Prober:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import AvailableNow
+from lockstep import AvailableNow, Limits
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.processes import find_free_ports
@@ -26,6 +26,9 @@ CUT_SECONDS = 60.0
 SESSIONS, UPDATES = 30, 500
 """About 600 KB of messages."""
 LARGE_BYTES = 200_000
+
+
+ABORTED, ABORTED_BYTES = 40, 100_000
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +99,28 @@ def test_a_link_that_carries_nothing_for_a_minute_is_waited_for(far: tuple[Broke
             link.carries.set()
         going.wait_until(lambda: all(going.is_read(number) for number in going.sent))
     going.assert_whole()
+
+
+def test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over(
+    far: tuple[Broker, Link], tmp_path: Path
+) -> None:
+    """The client says nothing meanwhile: each batch began again at its start, and none came past it."""
+    broker, link = far
+    feed, servers = Feed(broker.bootstrap_servers, "aborted"), f"127.0.0.1:{link.port}"
+    topic, producer, first, last = feed.create("values"), feed.transactional(), session(2), update(4, a=1)
+    feed.send(topic, first)
+    producer.begin_transaction()
+    send_within(producer, topic, [bytes(ABORTED_BYTES)] * ABORTED)
+    feed.end_transaction(producer, topic, commits=False)
+    feed.send(topic, [last])
+    runs = LocalRuns(adding(feed.pattern), servers, tmp_path, kafka=KafkaSettings(bootstrap_servers=servers))
+    runs = runs.with_limits(Limits(batch_messages=ABORTED // 2))
+    link.bytes_per_second = 2e6
+    try:
+        runs.tuned(straggler_seconds_max=0.5, silence_seconds_max=1.2, retry_seconds=0.1, patience_seconds=20.0).run()
+    finally:
+        link.bytes_per_second = None
+    end = len(first) + ABORTED
+    assert runs.rows(topic) == folded([*((at, "s", value) for at, value in enumerate(first)), (end + 1, "s", last)])
+    offsets = [report.offsets for report in runs.reports if report.offsets]
+    assert offsets == [ABORTED // 2, ABORTED // 2, len(first) + 2]  # no batch reads more than its part

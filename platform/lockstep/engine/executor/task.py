@@ -47,6 +47,7 @@ from lockstep.kafka.reader import (
     UnreadableRange,
     explain_missing_offsets,
     find_next_readable,
+    read_patiently,
     read_ranges,
 )
 from lockstep.model.finding import Finding, Hole
@@ -154,8 +155,11 @@ class KafkaSource:
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.read`."""
         single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
-        consumer = _cached_consumer(msgspec.msgpack.encode({**self.configuration, **single}))
-        return read_ranges(consumer, ranges, self.tuning)
+        configuration = {**self.configuration, **single}
+        if any(item.patient for item in ranges):
+            yield from read_patiently(configuration, ranges, self.tuning)
+            return
+        yield from read_ranges(_cached_consumer(msgspec.msgpack.encode(configuration)), ranges, self.tuning)
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.ahead`."""
