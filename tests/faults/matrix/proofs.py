@@ -330,6 +330,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{SUSPEND}test_a_topic_created_again_is_a_new_topic_to_a_class_that_bears_it",
             f"{LOGS}test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away",
             f"{LOGS}test_a_class_that_bears_it_reads_the_new_topic_from_its_start",
+            f"{LOGS}test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read",
         ),
     ),
     Fault(
@@ -392,6 +393,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
                 "integration/engine/test_transactions.py::"
                 "test_a_bounded_run_says_what_it_leaves_behind_a_young_open_transaction"
             ),
+            f"{NETWORK}test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
             "unit/engine/test_alarms.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",
@@ -533,6 +535,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "ranges end at the stable end; lag and an alarm tell; not drained",
         T1,
         (
+            f"{NETWORK}test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
         ),
@@ -545,6 +548,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (
             f"{LOGS}test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away",
             f"{LOGS}test_a_class_that_bears_it_reads_the_new_topic_from_its_start",
+            f"{LOGS}test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read",
         ),
     ),
     Fault(

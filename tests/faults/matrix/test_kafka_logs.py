@@ -248,3 +248,25 @@ def test_a_class_that_bears_it_reads_the_new_topic_from_its_start(feed: Feed, ru
     runs.run(around=replacing(feed, topic, other))
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(0, other))]
+
+
+@pytest.mark.fault("F31", "F57")
+def test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read(
+    own: tuple[Broker, Feed], runs: LocalRuns
+) -> None:
+    """Its leader epoch is below that of its predecessor: librdkafka 2.16 ignores that leader for ever."""
+    broker, feed = own
+    runs = replace(by(runs, feed, ORDERED), bootstrap_servers=feed.bootstrap_servers)
+    topic = feed.create("values")
+    broker.restart()
+    feed.send(topic, FIRST)
+    assert runs.run() is RunOutcome.ENDED
+    feed.delete(topic)
+    feed.create_again("values")
+    feed.send(topic, FIRST)
+    runs = runs.tuned(straggler_seconds_max=1.0, silence_seconds_max=1.0, retry_seconds=0.1, patience_seconds=15.0)
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(0, FIRST))]
+    feed.send(topic, [update(11, a=1)])
+    assert runs.run() is RunOutcome.ENDED
+    assert len(runs.rows(topic)) == 2 * len(folded(at(0, FIRST))) + 1

@@ -121,7 +121,11 @@ class RangeInProgress(msgspec.Struct):
 
 @lru_cache(maxsize=1)
 def _cached_consumer(configuration: bytes) -> RangeConsumer:
-    """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker."""
+    """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker.
+
+    Not after it was silent: librdkafka 2.16 ignores the leader of a topic that was re-created, for ever, while the
+    topic's leader epoch is below that of its predecessor.
+    """
     return make_consumer(msgspec.msgpack.decode(configuration))
 
 
@@ -159,7 +163,10 @@ class KafkaSource:
         if any(item.patient for item in ranges):
             yield from read_patiently(configuration, ranges, self.tuning)
             return
-        yield from read_ranges(_cached_consumer(msgspec.msgpack.encode(configuration)), ranges, self.tuning)
+        for run in read_ranges(_cached_consumer(msgspec.msgpack.encode(configuration)), ranges, self.tuning):
+            if isinstance(run, UnreadableRange) and not run.is_corrupt:
+                _cached_consumer.cache_clear()  # it may never hear of the partition again
+            yield run
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.ahead`."""
