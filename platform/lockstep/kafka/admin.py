@@ -598,7 +598,7 @@ def find_oldest_unread(
                 answered.add((topic, partition))
                 reader.pause([TopicPartition(topic, partition)])
                 kind, timestamp = message.timestamp()
-                if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and timestamp >= 0:
                     found[topic, partition] = timestamp
     finally:
         reader.close()

@@ -102,7 +102,7 @@ class RangeInProgress(msgspec.Struct):
         reached: First offset that was not read.
         gaps: Offsets without a message.
         leader_epoch: Leader epoch of the last record; None without one.
-        newest_timestamp_ms: Kafka's timestamp of the last record.
+        newest_timestamp_ms: Kafka's timestamp of the last record; None where it is negative: its producer gave none.
         unreadable: Why the range was not read to its end.
         cpu_seconds: CPU time of fold and state.
     """
@@ -264,7 +264,8 @@ def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
     if run.messages:
-        work.newest_timestamp_ms = run.messages[-1].timestamp()[1]
+        newest_ms = run.messages[-1].timestamp()[1]
+        work.newest_timestamp_ms = newest_ms if newest_ms >= 0 else None
     work.leader_epoch = _leader_epoch(work, run)
     work.cpu_seconds += time.process_time() - started
 
