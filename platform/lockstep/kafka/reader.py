@@ -15,8 +15,9 @@ cleanup.policy=delete today may have been compacted yesterday.
 A batch corrupted in transit reads well the next time; one corrupt on the broker never does. One fetch returns one
 record batch here: where one returns several, librdkafka 2.16 aborts its process at some corrupt ones (an assertion).
 
-A client says nothing while it passes over an aborted transaction, however large, and does not stop at the end of a
-range. Where a partition was silent before, its log tells how far it has come.
+A client says nothing while it passes over an aborted transaction or over markers, however many, and does not stop at
+the end of a range. Where a partition was silent before, its log tells how far it has come; while it comes further, it
+is not silent.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def read_ranges(
     consumer: RangeConsumer,
     ranges: Sequence[Range],
     tuning: Tuning = DEFAULT_TUNING,
-    progress: FetchProgress | None = None,
+    progress: FetchSteps | None = None,
 ) -> Iterator[MessageRun | UnreadableRange]:
     """Read all ranges to their ends; the runs of a range are yielded in order.
 
@@ -130,7 +131,7 @@ def read_ranges(
         consumer: Reads them.
         ranges: The ranges.
         tuning: How long it is waited for a message.
-        progress: The log of the consumer, which has had no assignment yet; None where it keeps no such log.
+        progress: The log of the consumer; None where it keeps no such log.
     """
     reading = _Reading(consumer, ranges, tuning, progress)
     try:
@@ -161,9 +162,10 @@ class _Reading:
     """
 
     def __init__(
-        self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning, progress: FetchProgress | None
+        self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning, progress: FetchSteps | None
     ) -> None:
-        self._consumer, self._ranges, self._tuning, self._progress = consumer, ranges, tuning, progress
+        self._consumer, self._ranges, self._tuning = consumer, ranges, tuning
+        self._progress = progress or FetchSteps()
         self._next, self._taken = [item.start for item in ranges], [0] * len(ranges)
         self._open = {
             (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
@@ -176,17 +178,16 @@ class _Reading:
         if not self._open:
             return
         self._consumer.assign([_assigned(self._ranges[index]) for index in self._awaited])
-        silent_since, left, passed = time.monotonic(), self._count_left(), dict[int, int]()
+        silent_since, left, steps = time.monotonic(), self._count_left(), 0
         while self._awaited:
             # A poll for more than is left would wait for messages beyond the ranges.
             yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, left), POLL_SECONDS))
-            passed_before, passed = passed, self._find_passed()
-            for index in [index for index, at in passed.items() if at >= self._ranges[index].until]:
-                yield from self._end(index, passed[index])
+            yield from self._pass_over()
             self._stop_fetching()
             before, left = left, self._count_left()
+            steps_before, steps = steps, self._progress.steps
             # What others have beyond their ranges says nothing of those that are awaited.
-            if left < before or passed != passed_before:
+            if left < before or steps > steps_before:
                 silent_since = time.monotonic()
                 self._consumer.clear_log()
             elif time.monotonic() - silent_since > (patience := self._patience_seconds()):
@@ -203,16 +204,13 @@ class _Reading:
         patient = any(self._ranges[index].patient for index in self._awaited)
         return self._tuning.silence_seconds_max if patient else self._tuning.straggler_seconds_max
 
-    def _find_passed(self) -> dict[int, int]:
-        """The offset before which no message of an awaited range is to come, where the client's log shows it."""
-        if self._progress is None:
-            return {}
-        ranges, found = self._ranges, self._progress.find_passed
-        return {
-            index: at
-            for index in sorted(self._awaited)
-            if (at := found((ranges[index].topic, ranges[index].partition), self._taken[index])) is not None
-        }
+    def _pass_over(self) -> Iterator[MessageRun]:
+        """End the awaited ranges of which no message is to come, as the client's log shows."""
+        for index in sorted(self._awaited):
+            item = self._ranges[index]
+            passed = self._progress.find_passed((item.topic, item.partition), self._taken[index])
+            if passed is not None and passed >= item.until:
+                yield from self._end(index, passed)
 
     def _count_left(self) -> int:
         """Number of offsets of the awaited ranges that are not read yet."""
@@ -401,7 +399,28 @@ class Fetch(msgspec.Struct, frozen=True):
     control: int
 
 
-class FetchLog(ConnectionLog):
+class FetchSteps(ConnectionLog):
+    """The log of a client that says when a fetch has come further, although no message has come.
+
+    Attributes:
+        steps: Number of such log lines.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def find_passed(self, place: tuple[str, int], taken: int) -> int | None:
+        """The offset before which no further message of a partition will come; None while that is unknown.
+
+        Args:
+            place: Topic and partition.
+            taken: Number of messages that the client has returned of it.
+        """
+        return None
+
+
+class FetchLog(FetchSteps):
     """The fetches of a client that reads one partition, from its log lines.
 
     Attributes:
@@ -422,13 +441,14 @@ class FetchLog(ConnectionLog):
         line = form % arguments
         if (found := _ENQUEUED.search(line)) is not None:
             self.fetches.append(Fetch(int(found["records"]), int(found["last"]), int(found["control"])))
+            self.steps += self.fetches[-1].records > 0
         self.unknown_versions += _UNKNOWN_VERSION in line
 
 
 _FETCHING = re.compile(r"Fetch topic (?P<topic>\S+) \[(?P<partition>\d+)\] at offset (?P<offset>\d+) ")
 
 
-class FetchProgress(ConnectionLog):
+class FetchProgress(FetchSteps):
     """How far a client has come in each partition of its only assignment, from its log lines.
 
     The client asks for an offset after it has logged how many messages it has found before that, and returns messages
@@ -447,18 +467,15 @@ class FetchProgress(ConnectionLog):
             return
         line = form % arguments
         if (asked := _FETCHING.search(line)) is not None:
-            self._fetching[asked["topic"], int(asked["partition"])] = int(asked["offset"])
+            place, offset = (asked["topic"], int(asked["partition"])), int(asked["offset"])
+            self.steps += self._fetching.get(place) != offset
+            self._fetching[place] = offset
         elif (found := _ENQUEUED.search(line)) is not None:
             place = found["topic"], int(found["partition"])
             self._found[place] = self._found.get(place, 0) + int(found["records"]) - int(found["control"])
 
     def find_passed(self, place: tuple[str, int], taken: int) -> int | None:
-        """The offset before which no further message of a partition will come; None while that is unknown.
-
-        Args:
-            place: Topic and partition.
-            taken: Number of messages that the client has returned of it.
-        """
+        """See `FetchSteps.find_passed`."""
         return self._fetching.get(place) if self._found.get(place, 0) == taken else None
 
 
@@ -474,7 +491,7 @@ class _Prober:
         """Offsets with a message, and the fetches that showed that; earlier results are discarded."""
         self._log.fetches.clear()
         seen: set[int] = set()
-        for run in read_ranges(self._client, [whole], self._tuning):
+        for run in read_ranges(self._client, [whole], self._tuning, self._log):
             if isinstance(run, UnreadableRange):
                 return run
             seen.update(message.offset() or 0 for message in run.messages)
@@ -556,8 +573,8 @@ def _by_batches(
             if isinstance(looked, UnreadableRange):
                 return looked
             for fetch in looked[1]:
-                if fetch.records == fetch.control == 1:
-                    _mark(causes, fetch.last, fetch.last + 1)
+                if fetch.records == fetch.control == 1 and causes.get(fetch.last) == UNPROVEN:
+                    causes[fetch.last] = "marker"
     finally:
         prober.close()
     return None
