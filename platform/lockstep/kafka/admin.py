@@ -490,7 +490,7 @@ class ClusterAdmin:
         if self._cluster_id not in {None, cluster_id}:
             raise KafkaError(
                 f"Kafka is another cluster now: {cluster_id}, and {self._cluster_id} before",
-                next_step="correct kafka.bootstrap_servers or the name service; for a cluster that was set up anew: "
+                next_step="correct kafka.bootstrap_servers or the name service; where another cluster is meant: "
                 "another table_root, or another name for the stream",
             )
         self._cluster_id = cluster_id

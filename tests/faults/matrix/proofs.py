@@ -395,6 +395,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
                 "test_a_bounded_run_says_what_it_leaves_behind_a_young_open_transaction"
             ),
             f"{NETWORK}test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over",
+            f"{NETWORK}test_markers_that_take_longer_than_the_patience_are_explained",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
             "unit/engine/test_alarms.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",
@@ -537,7 +538,6 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "ranges end at the stable end; lag and an alarm tell; not drained",
         T1,
         (
-            f"{NETWORK}test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
         ),

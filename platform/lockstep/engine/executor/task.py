@@ -123,8 +123,8 @@ class RangeInProgress(msgspec.Struct):
 def _cached_consumer(configuration: bytes) -> RangeConsumer:
     """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker.
 
-    Not after it was silent: librdkafka 2.16 ignores the leader of a topic that was re-created, for ever, while the
-    topic's leader epoch is below that of its predecessor.
+    Not after it was silent: librdkafka 2.16 ignores each leader of a re-created topic while its leader epoch is below
+    that of the topic's predecessor.
     """
     return make_consumer(msgspec.msgpack.decode(configuration))
 
