@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import compress
 from typing import NamedTuple, TypeVar, cast
 
@@ -198,9 +198,15 @@ class ClusterAdmin:
         Raises:
             KafkaError: The cluster did not answer.
         """
-        if self._cluster_id is None:
-            self._cluster_id = str(self._metadata().cluster_id)
-        return self._cluster_id
+        return self._cluster_id or str(self._metadata().cluster_id)
+
+    def check_cluster(self) -> None:
+        """Check that the brokers that answer are still those of the same cluster.
+
+        Raises:
+            KafkaError: They are not, or did not answer.
+        """
+        self._metadata()
 
     def view(self, names: Iterable[str]) -> ClusterView:
         """Ids and offsets of the existing topics, in three requests to each leader.
@@ -300,6 +306,27 @@ class ClusterAdmin:
         unknown = (isinstance(each, ClientError) and each.code() == _UNKNOWN_TOPIC for each in answers)
         return frozenset(compress(wanted, unknown))
 
+    def find_unreadable(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of the topics that this user may see but not read; topics that are gone are left out.
+
+        Raises:
+            KafkaError: The cluster did not answer, or hides one of them.
+        """
+        wanted = TopicCollection(sorted(names))
+        if not wanted.topic_names:
+            return frozenset()
+        ask = partial(self._admin.describe_topics, wanted, include_authorized_operations=True)
+        found: set[str] = set()
+        for name, future in self._ask("rights", lambda: ask(request_timeout=self._timeout)).items():
+            try:
+                rights = future.result().authorized_operations
+            except KafkaException as error:
+                if error.args[0].code() != _UNKNOWN_TOPIC:
+                    raise self._unread(f"topic {name}", error) from error
+            else:
+                found |= {name} if rights is not None and AclOperation.READ not in rights else set()
+        return frozenset(found)
+
     def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[Place, int]]:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
@@ -377,22 +404,11 @@ class ClusterAdmin:
         Raises:
             KafkaError: Names the topic.
         """
-        answers = self._ask(
-            "rights",
-            lambda: self._admin.describe_topics(
-                TopicCollection(list(names)), include_authorized_operations=True, request_timeout=self._timeout
-            ),
-        )
-        for name, future in answers.items():
-            try:
-                rights = future.result().authorized_operations
-            except KafkaException as error:
-                raise self._unread(f"topic {name}", error) from error
-            if rights is not None and AclOperation.READ not in rights:
-                raise KafkaError(
-                    f"Kafka shows topic {name} to this user, and does not let it read",
-                    next_step="grant the user READ on the stream's topics (docs/security.md)",
-                )
+        for name in sorted(self.find_unreadable(names)):
+            raise KafkaError(
+                f"Kafka shows topic {name} to this user, and does not let it read",
+                next_step="grant the user READ on the stream's topics (docs/security.md)",
+            )
 
     def _offsets(self, asked: Mapping[Place, _Leader]) -> dict[Key, PartitionOffsets]:
         """Offsets of partitions: log starts and high watermarks, and then the last stable offsets.
@@ -467,7 +483,17 @@ class ClusterAdmin:
                     raise self._unread("metadata", error) from error
                 continue
             self._admin.clear_log()
+            self._note_cluster(str(metadata.cluster_id))
             return metadata
+
+    def _note_cluster(self, cluster_id: str) -> None:
+        if self._cluster_id not in {None, cluster_id}:
+            raise KafkaError(
+                f"Kafka is another cluster now: {cluster_id}, and {self._cluster_id} before",
+                next_step="correct kafka.bootstrap_servers or the name service; where another cluster is meant: "
+                "another table_root, or another name for the stream",
+            )
+        self._cluster_id = cluster_id
 
     def _check_topics_visible(self) -> None:
         """A cluster without topics and one that hides them all look the same, until a topic is requested by name.
@@ -598,7 +624,7 @@ def find_oldest_unread(
                 answered.add((topic, partition))
                 reader.pause([TopicPartition(topic, partition)])
                 kind, timestamp = message.timestamp()
-                if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and timestamp >= 0:
                     found[topic, partition] = timestamp
     finally:
         reader.close()

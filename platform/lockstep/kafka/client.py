@@ -195,6 +195,9 @@ def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 6
         # over a slow link may take seconds.
         "socket.timeout.ms": 20_000,
         "topic.metadata.refresh.interval.ms": 5_000,
+        # Its largest value. A broker takes messages of up to 104,857,600 bytes by default, and the client refuses
+        # answers above 100,000,000: of such a partition nothing more would be read.
+        "receive.message.max.bytes": 2_147_483_647,
         **_reach(settings),
         # No consumer group is ever joined; librdkafka requires a name nevertheless.
         "group.id": "lockstep-reader",

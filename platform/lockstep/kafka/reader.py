@@ -14,6 +14,10 @@ cleanup.policy=delete today may have been compacted yesterday.
 
 A batch corrupted in transit reads well the next time; one corrupt on the broker never does. One fetch returns one
 record batch here: where one returns several, librdkafka 2.16 aborts its process at some corrupt ones (an assertion).
+
+A client says nothing while it passes over an aborted transaction or over markers, however many, and does not stop at
+the end of a range. Where a partition was silent before, its log tells how far it has come; while it comes further, it
+is not silent.
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 MESSAGES_A_CALL = 1_000
 """Decoded while still in the processor's cache; 10,000 a call cost about 1 us a message more."""
 POLL_SECONDS = 0.5
-
+RESPONSE_BYTES = 1_048_588
+"""A step of a reader that shows its progress: after a response of aborted messages alone, librdkafka asks for twice as
+much, up to 50 MB."""
 
 _CORRUPT = frozenset(
     {
@@ -112,17 +118,40 @@ class UnreadableRange(msgspec.Struct, frozen=True):
 
 
 def read_ranges(
-    consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning = DEFAULT_TUNING
+    consumer: RangeConsumer,
+    ranges: Sequence[Range],
+    tuning: Tuning = DEFAULT_TUNING,
+    progress: FetchSteps | None = None,
 ) -> Iterator[MessageRun | UnreadableRange]:
     """Read all ranges to their ends; the runs of a range are yielded in order.
 
     The caller sends nothing back, but may stop iterating: the assignment is dropped either way.
+
+    Args:
+        consumer: Reads them.
+        ranges: The ranges.
+        tuning: How long it is waited for a message.
+        progress: The log of the consumer; None where it keeps no such log.
     """
-    reading = _Reading(consumer, ranges, tuning)
+    reading = _Reading(consumer, ranges, tuning, progress)
     try:
         yield from reading.runs()
     finally:
         consumer.unassign()
+
+
+def read_patiently(
+    configuration: Configuration, ranges: Sequence[Range], tuning: Tuning = DEFAULT_TUNING
+) -> Iterator[MessageRun | UnreadableRange]:
+    """`read_ranges` by a new client that also says how far it has come where it returns no message."""
+    progress = FetchProgress()
+    response = max(RESPONSE_BYTES, int(configuration.get("message.max.bytes", 0)))  # else the client refuses it
+    shown = {**configuration, "debug": "msg,fetch", "fetch.max.bytes": response}
+    consumer = RangeConsumer(shown, progress, log_level=DEBUG)
+    try:
+        yield from read_ranges(consumer, ranges, tuning, progress)
+    finally:
+        consumer.close()
 
 
 class _Reading:
@@ -132,9 +161,12 @@ class _Reading:
     then, the others take what they may beyond it.
     """
 
-    def __init__(self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning) -> None:
+    def __init__(
+        self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning, progress: FetchSteps | None
+    ) -> None:
         self._consumer, self._ranges, self._tuning = consumer, ranges, tuning
-        self._next = [item.start for item in ranges]
+        self._progress = progress or FetchSteps()
+        self._next, self._taken = [item.start for item in ranges], [0] * len(ranges)
         self._open = {
             (item.topic, item.partition): index for index, item in enumerate(ranges) if item.start < item.until
         }
@@ -146,13 +178,16 @@ class _Reading:
         if not self._open:
             return
         self._consumer.assign([_assigned(self._ranges[index]) for index in self._awaited])
-        silent_since, left = time.monotonic(), self._count_left()
+        silent_since, left, steps = time.monotonic(), self._count_left(), 0
         while self._awaited:
             # A poll for more than is left would wait for messages beyond the ranges.
             yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, left), POLL_SECONDS))
+            yield from self._pass_over()
             self._stop_fetching()
             before, left = left, self._count_left()
-            if left < before:  # what others have beyond their ranges says nothing of those that are awaited
+            steps_before, steps = steps, self._progress.steps
+            # What others have beyond their ranges says nothing of those that are awaited.
+            if left < before or steps > steps_before:
                 silent_since = time.monotonic()
                 self._consumer.clear_log()
             elif time.monotonic() - silent_since > (patience := self._patience_seconds()):
@@ -168,6 +203,14 @@ class _Reading:
         """How long to wait for any message: other partitions of the batch wait to be committed meanwhile."""
         patient = any(self._ranges[index].patient for index in self._awaited)
         return self._tuning.silence_seconds_max if patient else self._tuning.straggler_seconds_max
+
+    def _pass_over(self) -> Iterator[MessageRun]:
+        """End the awaited ranges of which no message is to come, as the client's log shows."""
+        for index in sorted(self._awaited):
+            item = self._ranges[index]
+            passed = self._progress.find_passed((item.topic, item.partition), self._taken[index])
+            if passed is not None and passed >= item.until:
+                yield from self._end(index, passed)
 
     def _count_left(self) -> int:
         """Number of offsets of the awaited ranges that are not read yet."""
@@ -222,6 +265,7 @@ class _Reading:
                 yield UnreadableRange(index, error.str(), error.code() in _CORRUPT)
 
     def _run(self, index: int, messages: list[Message]) -> MessageRun:
+        self._taken[index] += len(messages)
         start, limit = self._next[index], self._ranges[index].limit
         past = _offset(messages[-1]) >= limit - 1
         if past:
@@ -333,7 +377,8 @@ DEBUG, DEBUG_LEVEL = 7, 10
 """The debug level, as librdkafka counts and as its Python client passes it to a logger."""
 _UNKNOWN_VERSION = "Unsupported Message(Set) MagicByte"
 _ENQUEUED = re.compile(
-    r"Enqueue (?P<records>\d+) message\(s\) .*last_offset (?P<last>-?\d+), (?P<control>\d+) ctrl msgs"
+    r"Enqueue (?P<records>\d+) message\(s\) .* on (?P<topic>\S+) \[(?P<partition>\d+)\] fetch queue "
+    r".*last_offset (?P<last>-?\d+), (?P<control>\d+) ctrl msgs"
 )
 
 Gaps = Sequence[tuple[int, int]]
@@ -354,7 +399,28 @@ class Fetch(msgspec.Struct, frozen=True):
     control: int
 
 
-class FetchLog(ConnectionLog):
+class FetchSteps(ConnectionLog):
+    """The log of a client that says when a fetch has come further, although no message has come.
+
+    Attributes:
+        steps: Number of such log lines.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def find_passed(self, place: tuple[str, int], taken: int) -> int | None:
+        """The offset before which no further message of a partition will come; None while that is unknown.
+
+        Args:
+            place: Topic and partition.
+            taken: Number of messages that the client has returned of it.
+        """
+        return None
+
+
+class FetchLog(FetchSteps):
     """The fetches of a client that reads one partition, from its log lines.
 
     Attributes:
@@ -375,7 +441,42 @@ class FetchLog(ConnectionLog):
         line = form % arguments
         if (found := _ENQUEUED.search(line)) is not None:
             self.fetches.append(Fetch(int(found["records"]), int(found["last"]), int(found["control"])))
+            self.steps += self.fetches[-1].records > 0
         self.unknown_versions += _UNKNOWN_VERSION in line
+
+
+_FETCHING = re.compile(r"Fetch topic (?P<topic>\S+) \[(?P<partition>\d+)\] at offset (?P<offset>\d+) ")
+
+
+class FetchProgress(FetchSteps):
+    """How far a client has come in each partition of its only assignment, from its log lines.
+
+    The client asks for an offset after it has logged how many messages it has found before that, and returns messages
+    in this order. So where that many were returned, none is to come before the offset.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fetching: dict[tuple[str, int], int] = {}
+        self._found: dict[tuple[str, int], int] = {}
+
+    def log(self, level: int, form: str, *arguments: object) -> None:
+        """A log line; those at the debug level describe fetches."""
+        if level > DEBUG_LEVEL:
+            super().log(level, form, *arguments)
+            return
+        line = form % arguments
+        if (asked := _FETCHING.search(line)) is not None:
+            place, offset = (asked["topic"], int(asked["partition"])), int(asked["offset"])
+            self.steps += self._fetching.get(place) != offset
+            self._fetching[place] = offset
+        elif (found := _ENQUEUED.search(line)) is not None:
+            place = found["topic"], int(found["partition"])
+            self._found[place] = self._found.get(place, 0) + int(found["records"]) - int(found["control"])
+
+    def find_passed(self, place: tuple[str, int], taken: int) -> int | None:
+        """See `FetchSteps.find_passed`."""
+        return self._fetching.get(place) if self._found.get(place, 0) == taken else None
 
 
 class _Prober:
@@ -390,7 +491,7 @@ class _Prober:
         """Offsets with a message, and the fetches that showed that; earlier results are discarded."""
         self._log.fetches.clear()
         seen: set[int] = set()
-        for run in read_ranges(self._client, [whole], self._tuning):
+        for run in read_ranges(self._client, [whole], self._tuning, self._log):
             if isinstance(run, UnreadableRange):
                 return run
             seen.update(message.offset() or 0 for message in run.messages)
@@ -472,8 +573,8 @@ def _by_batches(
             if isinstance(looked, UnreadableRange):
                 return looked
             for fetch in looked[1]:
-                if fetch.records == fetch.control == 1:
-                    _mark(causes, fetch.last, fetch.last + 1)
+                if fetch.records == fetch.control == 1 and causes.get(fetch.last) == UNPROVEN:
+                    causes[fetch.last] = "marker"
     finally:
         prober.close()
     return None

@@ -309,7 +309,7 @@ class PartitionProof:
         low, high = self._parts.aside.take_times()
         times = {"first_event_time": to_stored_time(low), "last_event_time": to_stored_time(high)}
         newest = to_stored_time(self._timestamp_ms * 1_000)
-        if self._timestamp_ms and newest is not None:  # a range without one repeats what an earlier one had
+        if self._timestamp_ms > 0 and newest is not None:  # a range without one repeats what an earlier one had
             times["newest_timestamp"] = newest
         for name, at in times.items():
             if getattr(row, name) != at:

@@ -29,6 +29,13 @@ def truncate(broker: Broker, topic: str) -> None:
     broker.restart()
 
 
+def replace_cluster(broker: Broker) -> None:
+    """All is lost, and another cluster answers at the same address."""
+    broker.kill()
+    shutil.rmtree(broker.folder / "data")
+    broker.restart()
+
+
 def cut(broker: Broker, topic: str, keep: int) -> None:
     """What a crash had not yet brought to disk of partition 0 is lost: whole batches, from the first past `keep`."""
     broker.kill()

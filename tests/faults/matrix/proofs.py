@@ -330,6 +330,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{SUSPEND}test_a_topic_created_again_is_a_new_topic_to_a_class_that_bears_it",
             f"{LOGS}test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away",
             f"{LOGS}test_a_class_that_bears_it_reads_the_new_topic_from_its_start",
+            f"{LOGS}test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read",
         ),
     ),
     Fault(
@@ -341,6 +342,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{LOGS}test_a_new_topic_whose_beginning_is_gone_is_read_from_its_first_offset_which_the_ledger_names",
             f"{LOGS}test_a_session_whose_beginning_is_gone_is_unknown_to_a_strict_stream",
             "integration/security/test_connections.py::test_a_topic_that_is_hidden_is_no_missing_topic",
+            "integration/security/test_stream.py::test_a_new_topic_that_may_not_be_read_is_named_and_holds_up_no_other",
         ),
     ),
     Fault(
@@ -392,6 +394,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
                 "integration/engine/test_transactions.py::"
                 "test_a_bounded_run_says_what_it_leaves_behind_a_young_open_transaction"
             ),
+            f"{NETWORK}test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over",
+            f"{NETWORK}test_markers_that_take_longer_than_the_patience_are_explained",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
             "unit/engine/test_alarms.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",
@@ -472,6 +476,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (
             f"{DAMAGE}test_a_stream_that_is_pointed_at_the_table_of_another_is_refused_by_name",
             f"{DAMAGE}test_a_table_of_another_kafka_is_refused_by_its_id",
+            f"{LOGS}test_a_run_whose_kafka_is_another_cluster_all_at_once_reads_nothing_of_it",
         ),
     ),
     Fault(
@@ -545,6 +550,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (
             f"{LOGS}test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away",
             f"{LOGS}test_a_class_that_bears_it_reads_the_new_topic_from_its_start",
+            f"{LOGS}test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read",
         ),
     ),
     Fault(

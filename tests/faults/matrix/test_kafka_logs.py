@@ -9,8 +9,9 @@ import pytest
 
 from lockstep import NoIntegrity, Ordered, Sequence, Strict
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import KafkaError
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
-from tests.faults.matrix.logs import expire, truncate
+from tests.faults.matrix.logs import expire, replace_cluster, truncate
 from tests.faults.matrix.oracle import rows_of_files
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, folded, session, snapshot, update
@@ -248,3 +249,53 @@ def test_a_class_that_bears_it_reads_the_new_topic_from_its_start(feed: Feed, ru
     runs.run(around=replacing(feed, topic, other))
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(0, other))]
+
+
+@pytest.mark.fault("F31", "F57")
+def test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read(
+    own: tuple[Broker, Feed], runs: LocalRuns
+) -> None:
+    """Its leader epoch is below that of its predecessor: librdkafka 2.16 ignores that leader for ever."""
+    broker, feed = own
+    runs = replace(by(runs, feed, ORDERED), bootstrap_servers=feed.bootstrap_servers)
+    topic = feed.create("values")
+    broker.restart()
+    feed.send(topic, FIRST)
+    assert runs.run() is RunOutcome.ENDED
+    feed.delete(topic)
+    feed.create_again("values")
+    feed.send(topic, FIRST)
+    runs = runs.tuned(straggler_seconds_max=1.0, silence_seconds_max=1.0, retry_seconds=0.1, patience_seconds=15.0)
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(0, FIRST))]
+    feed.send(topic, [update(11, a=1)])
+    assert runs.run() is RunOutcome.ENDED
+    assert len(runs.rows(topic)) == 2 * len(folded(at(0, FIRST))) + 1
+
+
+@pytest.mark.fault("F42")
+def test_a_run_whose_kafka_is_another_cluster_all_at_once_reads_nothing_of_it(
+    own: tuple[Broker, Feed], runs: LocalRuns
+) -> None:
+    """To a class that bears re-created topics it looked like one: the next start refused the table."""
+    broker, feed = own
+    runs = replace(by(runs, feed, ORDERED), bootstrap_servers=feed.bootstrap_servers)
+    topic = stopped_at_ten(feed, runs)
+    feed.send(topic, [update(11, a=1)])
+
+    replaced: list[str] = []
+
+    def replacing_cluster(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Several[TaskResult]:
+            results = runner(plan)
+            if not replaced:
+                replace_cluster(broker)
+                replaced.append(feed.create("values"))
+                feed.send(topic, FIRST)
+            return results
+
+        return run
+
+    with pytest.raises(KafkaError, match="Kafka is another cluster now"):
+        runs.tuned(patience_seconds=1.0, retry_seconds=0.1).run(around=replacing_cluster)
+    assert runs.rows(topic) == folded(at(0, FIRST))

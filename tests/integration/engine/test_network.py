@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import AvailableNow
+from lockstep import AvailableNow, Limits
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.kafka.client import make_reader_configuration
+from lockstep.kafka.reader import explain_missing_offsets
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.processes import find_free_ports
+from lockstep.model.tuning import Tuning
 from lockstep.settings import KafkaSettings
 from tests.integration.engine.test_brokers import Going
+from tests.integration.engine.test_missing_offsets import CLEANABLE, causes, compact, transactions
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, ProducerRecord, folded, send_within, session, snapshot, update
 from tests.support.link import Link, open_link
@@ -28,13 +32,18 @@ SESSIONS, UPDATES = 30, 500
 LARGE_BYTES = 200_000
 
 
+ABORTED, ABORTED_BYTES = 40, 100_000
+MARKERS = 10
+
+
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Link]]:
     """A broker whose listener FAR is reached through a link only."""
     plain, port = find_free_ports(2)
     advertised = f"PLAINTEXT://127.0.0.1:{plain},FAR://127.0.0.1:{port}"
     with open_link(port) as link:
-        folder, settings = tmp_path_factory.mktemp("far"), {"advertised.listeners": advertised}
+        folder = tmp_path_factory.mktemp("far")
+        settings = {"advertised.listeners": advertised, "log.cleaner.backoff.ms": "200"}
         with Broker.start(folder, port=plain, listeners={"FAR": "PLAINTEXT"}, settings=settings) as broker:
             assert broker.bootstrap_servers == f"127.0.0.1:{plain}"
             link.target = int(broker.address("FAR").rpartition(":")[2])
@@ -96,3 +105,48 @@ def test_a_link_that_carries_nothing_for_a_minute_is_waited_for(far: tuple[Broke
             link.carries.set()
         going.wait_until(lambda: all(going.is_read(number) for number in going.sent))
     going.assert_whole()
+
+
+def test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over(
+    far: tuple[Broker, Link], tmp_path: Path
+) -> None:
+    """The client says nothing meanwhile: each batch began again at its start, and none came past it."""
+    broker, link = far
+    feed, servers = Feed(broker.bootstrap_servers, "aborted"), f"127.0.0.1:{link.port}"
+    topic, producer, first, last = feed.create("values"), feed.transactional(), session(2), update(4, a=1)
+    feed.send(topic, first)
+    producer.begin_transaction()
+    send_within(producer, topic, [bytes(ABORTED_BYTES)] * ABORTED)
+    feed.end_transaction(producer, topic, commits=False)
+    feed.send(topic, [last])
+    runs = LocalRuns(adding(feed.pattern), servers, tmp_path, kafka=KafkaSettings(bootstrap_servers=servers))
+    runs = runs.with_limits(Limits(batch_messages=ABORTED // 2))
+    link.bytes_per_second = 2e6
+    try:
+        runs.tuned(straggler_seconds_max=0.5, silence_seconds_max=1.2, retry_seconds=0.1, patience_seconds=20.0).run()
+    finally:
+        link.bytes_per_second = None
+    end = len(first) + ABORTED
+    assert runs.rows(topic) == folded([*((at, "s", value) for at, value in enumerate(first)), (end + 1, "s", last)])
+    offsets = [report.offsets for report in runs.reports if report.offsets]
+    assert offsets == [ABORTED // 2, ABORTED // 2, len(first) + 2]  # no batch reads more than its part
+
+
+def test_markers_that_take_longer_than_the_patience_are_explained(far: tuple[Broker, Link]) -> None:
+    """Between what compaction removed each is fetched by itself, two tenths of a second here, and none is a message."""
+    broker, link = far
+    feed, servers = Feed(broker.bootstrap_servers, "markers"), f"127.0.0.1:{link.port}"
+    topic = feed.create("values", config=CLEANABLE)
+    transactions(feed, topic, *([update(number, a=1)] for number in range(MARKERS)))
+    for number in range(2):
+        time.sleep(0.2)  # older than segment.ms: the next message begins a new segment
+        feed.send(topic, [update(MARKERS + number, a=1)])
+    compact(feed, topic, gone=2 * MARKERS - 2)
+    configuration = make_reader_configuration(KafkaSettings(bootstrap_servers=servers))
+    link.delay_seconds = 0.1
+    try:
+        tuning = Tuning(straggler_seconds_max=1.2, explain_attempts=1)
+        found = explain_missing_offsets(configuration, topic, 0, [(0, 2 * MARKERS)], tuning)
+    finally:
+        link.delay_seconds = 0.0
+    assert causes(found) == {at: "marker" if at % 2 else "unproven" for at in range(2 * MARKERS)}

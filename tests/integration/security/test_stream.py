@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin._acl import AclOperation
 
+from lockstep import Every
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError
 from lockstep.kafka.client import make_consumer, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range, read_ranges
 from lockstep.localdev.producer import count_produced, produce
+from tests.integration.engine.test_new_topics import wait_until_read
 from tests.integration.security.secured import PHRASE
 from tests.support.adding_stream import adding
-from tests.support.feed import folded, session
+from tests.support.feed import folded, session, update
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ SECURED: dict[str, Callable[[Secured], KafkaSettings]] = {
     "mutual TLS": lambda kafka: kafka.mutual(),
 }
 LOGGED_SECONDS_MAX = 30.0
-LEAST, MOMENT = "least-rights", "rights-for-a-moment"
+LEAST, MOMENT, NOVEL = "least-rights", "rights-for-a-moment", "rights-to-some"
 REFUSED = 4
 """Reads that are refused before the right is given back: one more than were tried within a second."""
 PATIENCE_SECONDS = {True: 60.0, False: 1.0}
@@ -121,6 +124,35 @@ def test_a_topic_that_may_not_be_read_for_a_moment_is_read_soon_again_and_no_run
                 runs.run(around=refuse)
     news = f"{topic}/0: Fetch from broker 1 failed: Broker: Topic authorization failed"
     assert caplog.messages.count(news) == 1
+
+
+def test_a_new_topic_that_may_not_be_read_is_named_and_holds_up_no_other(
+    secured: Secured, topic_family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run took up no new topic at all then, and nothing was logged."""
+    names, values, seen = [f"{topic_family}.{name}" for name in "abc"], session(5), (AclOperation.DESCRIBE_CONFIGS,)
+    first, unreadable, other = names
+    secured.create_user(NOVEL, PHRASE)
+    for topic, right in zip(names, (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.READ), strict=True):
+        secured.allow_only(NOVEL, topic, right, *seen)
+    produce(secured.plain(), first, [Sent(b"s", value) for value in values])
+    kafka = secured.sasl("SCRAM-SHA-256", NOVEL)
+    stream, stop = adding(rf"{topic_family}\..+"), threading.Event()
+    runs = LocalRuns(stream, kafka.bootstrap_servers, tmp_path, kafka).tuned(appear_seconds=0.2)
+    runs.run()
+    going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.2), "stop": stop})
+    going.start()
+    try:
+        produce(secured.plain(), first, [Sent(b"s", update(7, a=1))])
+        wait_until_read(runs, first, len(values) + 1)
+        for topic in (unreadable, other):
+            produce(secured.plain(), topic, [Sent(b"s", value) for value in values])
+        wait_until_read(runs, other, len(values))
+    finally:
+        stop.set()
+        going.join()
+    text = f"new topic {unreadable} is not read: Kafka shows it to this user, and does not let it read"
+    assert caplog.messages.count(text) == 1
 
 
 def test_the_broker_is_told_the_rack_of_the_reader(secured: Secured, topic_family: str) -> None:

@@ -47,6 +47,7 @@ class ClusterMonitor:
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._listed_at = known_topics - retired, time.monotonic()
         self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
+        self._warned = set[str]()
         self.view = self._view_first()
 
     def refresh_for_commit(self, read: Mapping[Key, Position]) -> list[str]:
@@ -92,10 +93,14 @@ class ClusterMonitor:
             return
         self._listed_at = time.monotonic()
         try:
-            new = self._list_names() - self._names
-            described = self._context.admin.topics(new - self._retired)
-        except KafkaError:
-            return  # the read before the batch reports it, and waits
+            new = self._list_names() - self._names - self._retired
+            unreadable = self._context.admin.find_unreadable(new)
+            described = self._context.admin.topics(new - unreadable)
+        except KafkaError as error:
+            self._warn_once(f"new topics are not read: {error.problem}")
+            return
+        for name in sorted(unreadable):
+            self._warn_once(f"new topic {name} is not read: Kafka shows it to this user, and does not let it read")
         appeared = {(name, topic.topic_id) for name, topic in described.items()}
         before, self._appeared = self._appeared, frozenset(appeared)
         if lasting := frozenset(name for name, _ in before & self._appeared):
@@ -117,8 +122,9 @@ class ClusterMonitor:
             return msgspec.structs.replace(self.view, topics={}, ends={})
         try:
             return self._context.admin.view(self._retired & self._context.admin.topic_names())
-        except KafkaError:
-            return None  # the read before the batch reports it, and waits
+        except KafkaError as error:
+            self._warn_once(f"retired topics are not looked at: {error.problem}")
+            return None
 
     def check_leader_epochs(self, known: Mapping[Key, Position]) -> frozenset[Key]:
         """Check for truncation the logs whose leader has changed since they were read; gives those that may differ.
@@ -154,7 +160,7 @@ class ClusterMonitor:
             LOG.warning("Kafka looks wrong, reading it again: %s", findings[0])
             if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
-            self.view = with_lowest_starts(self.view, self._read())
+            self.view = with_lowest_starts(self.view, self._patiently(self._read_same_cluster))
             self.check_leader_epochs(known)
             before = {_place(finding) for finding in findings}
             findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
@@ -183,6 +189,17 @@ class ClusterMonitor:
 
     def _read(self) -> ClusterView:
         return self._patiently(lambda: self._context.admin.view(self._names))
+
+    def _read_same_cluster(self) -> ClusterView:
+        """Topics that are gone or others may be those of another cluster, to which the brokers' addresses now lead."""
+        view = self._context.admin.view(self._names)
+        self._context.admin.check_cluster()
+        return view
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            LOG.warning("%s", text)
 
     def _patiently(self, question: Callable[[], T]) -> T:
         """The answer; asks again for a while if Kafka does not answer."""

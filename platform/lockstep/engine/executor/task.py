@@ -47,6 +47,7 @@ from lockstep.kafka.reader import (
     UnreadableRange,
     explain_missing_offsets,
     find_next_readable,
+    read_patiently,
     read_ranges,
 )
 from lockstep.model.finding import Finding, Hole
@@ -101,7 +102,7 @@ class RangeInProgress(msgspec.Struct):
         reached: First offset that was not read.
         gaps: Offsets without a message.
         leader_epoch: Leader epoch of the last record; None without one.
-        newest_timestamp_ms: Kafka's timestamp of the last record.
+        newest_timestamp_ms: Kafka's timestamp of the last record; None where it is negative: its producer gave none.
         unreadable: Why the range was not read to its end.
         cpu_seconds: CPU time of fold and state.
     """
@@ -120,7 +121,11 @@ class RangeInProgress(msgspec.Struct):
 
 @lru_cache(maxsize=1)
 def _cached_consumer(configuration: bytes) -> RangeConsumer:
-    """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker."""
+    """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker.
+
+    Not after it was silent: librdkafka 2.16 ignores each leader of a re-created topic while its leader epoch is below
+    that of the topic's predecessor.
+    """
     return make_consumer(msgspec.msgpack.decode(configuration))
 
 
@@ -154,8 +159,14 @@ class KafkaSource:
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.read`."""
         single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
-        consumer = _cached_consumer(msgspec.msgpack.encode({**self.configuration, **single}))
-        return read_ranges(consumer, ranges, self.tuning)
+        configuration = {**self.configuration, **single}
+        if any(item.patient for item in ranges):
+            yield from read_patiently(configuration, ranges, self.tuning)
+            return
+        for run in read_ranges(_cached_consumer(msgspec.msgpack.encode(configuration)), ranges, self.tuning):
+            if isinstance(run, UnreadableRange) and not run.is_corrupt:
+                _cached_consumer.cache_clear()  # it may never hear of the partition again
+            yield run
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
         """See `MessageSource.ahead`."""
@@ -253,7 +264,8 @@ def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
     if run.messages:
-        work.newest_timestamp_ms = run.messages[-1].timestamp()[1]
+        newest_ms = run.messages[-1].timestamp()[1]
+        work.newest_timestamp_ms = newest_ms if newest_ms >= 0 else None
     work.leader_epoch = _leader_epoch(work, run)
     work.cpu_seconds += time.process_time() - started
 
