@@ -512,7 +512,8 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
 
     Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
     A kill leaves a whole shadow or none that is seen, and the savepoint goes last. Safe to
-    repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure.
+    repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure; in an object store by repeating
+    it, and no other shadow of the name begins before.
 
     Raises:
         NotAShadow: It is none: a stream is never deleted by this.

@@ -4,7 +4,8 @@ What was written whole under another name gets the stream's own: nothing is ther
 
 In a file system by one rename. An object store has none, so there the objects are copied:
 
-1. Create `incoming` in the folder of the stream: no run starts while it is there, and of two copies one succeeds.
+1. Where nothing is there, create `incoming` in the folder of the stream: no run starts while it is there, and of two
+   copies one succeeds.
 2. Look that no run has created a table meanwhile; one that does so later looks for `incoming` before it claims.
 3. Copy the objects; those that let a reader find the output table come last, so it is never seen in part.
 4. Delete `incoming`.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
-from lockstep.storage import find_storage
+from lockstep.storage import claim_file, find_storage
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
@@ -47,9 +48,7 @@ def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
 
 def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
     storage = find_storage(folders.root)
-    try:
-        storage.create_whole(folders.incoming, drafted.root.name.encode())  # 1
-    except FileExistsError:
+    if storage.list_names(folders.table.parent) or not claim_file(folders.incoming, drafted.root.name):  # 1
         return False
     tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
     if any(map(delta_log.has_log, tables)):  # 2
@@ -72,13 +71,27 @@ def _copy_objects(draft: Path, target: Path) -> None:
 
     def copy(name: str) -> None:
         if name.endswith(f"{LOG}/{FIRST_ENTRY}"):
-            storage.create_whole(target / name, storage.read(draft / name))
+            _create_entry(target / name, storage.read(draft / name))
         else:
             storage.copy(draft / name, target / name)
 
     names = [name for name, _ in storage.walk_files(draft)]
     for rank in sorted(set(map(_rank, names))):
         list(storage.map_files(copy, (name for name in names if _rank(name) == rank)))
+
+
+def _create_entry(path: Path, content: bytes) -> None:
+    """Create the first entry of a table, whose id is in it.
+
+    Raises:
+        FileExistsError: There is one of another table.
+    """
+    storage = find_storage(path)
+    try:
+        storage.create_whole(path, content)
+    except FileExistsError:  # perhaps by this request: its answer was lost, and it was repeated
+        if storage.read(path) != content:
+            raise
 
 
 def _rank(name: str) -> int:
