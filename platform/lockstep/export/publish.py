@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
-from lockstep.storage import claim_file, find_storage
+from lockstep.storage import create_owned, find_storage
 
 STAGING, CLAIM = "_staging", "_claim"
 STALE_SECONDS = 86_400.0
@@ -60,7 +60,7 @@ def _rename(staged: Path, target: Path, last: str) -> bool:
 
 def _copy(staged: Path, target: Path, last: str) -> bool:
     storage = find_storage(target)
-    if not claim_file(target / CLAIM, staged.name):
+    if not create_owned(target / CLAIM, staged.name):
         return False
     try:
         names = [name for name, _ in storage.walk_files(staged)]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
-from lockstep.storage import claim_file, find_storage
+from lockstep.storage import create_owned, find_storage
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
@@ -48,7 +48,7 @@ def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
 
 def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
     storage = find_storage(folders.root)
-    if storage.list_names(folders.table.parent) or not claim_file(folders.incoming, drafted.root.name):  # 1
+    if storage.list_names(folders.table.parent) or not create_owned(folders.incoming, drafted.root.name):  # 1
         return False
     tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
     if any(map(delta_log.has_log, tables)):  # 2

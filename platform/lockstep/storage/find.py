@@ -37,10 +37,10 @@ def find_storage(path: Path, *, wait_seconds: float = WAIT_SECONDS) -> Storage:
     return open_object_storage(path.parts[1], wait_seconds)
 
 
-def claim_file(path: Path, owner: str) -> bool:
+def create_owned(path: Path, owner: str) -> bool:
     """Create a file with the name of its owner; False where it is another's.
 
-    A client repeats a request whose answer was lost, and is refused by what the first one has made: the content decides.
+    A client repeats a request whose answer was lost, and the first one refuses the second: the content decides.
 
     Args:
         path: The file.

@@ -88,7 +88,7 @@ def refuse_incoming(folders: StreamFolders) -> None:
 
 
 def _refuse_remains(folders: StreamFolders) -> None:
-    """Refuse what is left of a stream whose deletion was killed: a new table would be given the rows of its side tables.
+    """Refuse what is left of a stream whose deletion was killed: its side tables would pass for those of a new table.
 
     What a killed first start has left is not refused: tables without a commit.
 

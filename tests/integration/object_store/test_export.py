@@ -22,6 +22,8 @@ from tests.support.stream_table import StreamTable
 from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from lockstep.export.dataset import HourManifest
@@ -159,15 +161,18 @@ def test_an_hour_whose_withdrawal_was_killed_is_written_again_after_a_day(
 def die_after(patch: pytest.MonkeyPatch, deletions: int) -> None:
     """End before the next deletion."""
     left = [None] * deletions
-    for name in ("delete", "delete_files", "delete_folder"):
 
-        def delete(*given: Any, real: Any = getattr(ObjectStorage, name)) -> Any:
+    def limit(real: Callable[..., Any]) -> Callable[..., Any]:
+        def delete(*given: Any) -> Any:
             if not left:
                 raise Killed
             left.pop()
             return real(*given)
 
-        patch.setattr(ObjectStorage, name, delete)
+        return delete
+
+    for name in ("delete", "delete_files", "delete_folder"):
+        patch.setattr(ObjectStorage, name, limit(getattr(ObjectStorage, name)))
 
 
 @pytest.mark.parametrize("deletions", range(3))

@@ -29,6 +29,7 @@ from tests.support.local_runs import read_in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
     from lockstep.storage import FileStatus
     from tests.integration.cli.conftest import Platform
     from tests.support.link import Link
@@ -274,9 +275,10 @@ def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
         if len(made_tables) > 1:
             make(folder, *given)
             return
-        with monkeypatch.context() as patch, pytest.raises(RestoreRefused):
+        with monkeypatch.context() as patch:
             patch.setattr(ObjectStorage, "walk_files", make_now)
-            restore_backup(elsewhere.folders, backup)
+            with pytest.raises(RestoreRefused):
+                restore_backup(elsewhere.folders, backup)
 
     with monkeypatch.context() as patch:
         patch.setattr(create, "_create", make_amid_a_restore)
