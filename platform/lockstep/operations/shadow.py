@@ -547,10 +547,8 @@ def list_dropped(root: Path) -> list[Path]:
 
 def delete_dropped(root: Path) -> None:
     """Delete what killed deletions of shadows left below a table root; safe next to another process that does so."""
-    storage = find_storage(root)
     for folder in list_dropped(root):
-        while storage.exists(folder):  # of two deletions one may stop at a file that the other has deleted
-            storage.delete_folder(folder)
+        find_storage(root).delete_folder(folder)
 
 
 def has_pin(folders: StreamFolders, name: str) -> bool:

@@ -15,6 +15,9 @@ A copy that was killed leaves `incoming`: an operator deletes what is there, and
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
@@ -26,6 +29,43 @@ NOTICED = 2
 """From this rank on: without these objects there is no table for a reader."""
 FIRST_ENTRY = delta_log.make_entry_path(Path(), 0).name
 LOG = "_delta_log"
+
+
+@contextmanager
+def draft_stream(folders: StreamFolders, mark: str) -> Iterator[StreamFolders]:
+    """Folders below the table root in which a stream is written; after the block they are deleted.
+
+    So are those that killed ones have left. Of one that still runs, too: it is slower, and finds the stream there.
+
+    Args:
+        folders: Folders of the stream.
+        mark: What the name of the draft has behind that of the stream.
+    """
+    storage, begin = find_storage(folders.root), f"{folders.stream}{mark}"
+    drafted = StreamFolders(folders.stream, folders.root / f"{begin}{uuid.uuid4().hex}")
+    try:
+        yield drafted
+    finally:
+        storage.delete_folder(drafted.root)
+    with suppress(OSError):  # the slower one writes there
+        for name in storage.list_names(folders.root):
+            if name.startswith(begin):
+                storage.delete_folder(folders.root / name)
+
+
+def is_taken(folders: StreamFolders) -> bool:
+    """Whether there is something in the place of a stream."""
+    return bool(find_storage(folders.root).list_names(folders.table.parent))
+
+
+def explain_taken(folders: StreamFolders) -> tuple[str, str]:
+    """What is in the place of a stream, and what to do about it."""
+    if find_storage(folders.root).exists(folders.incoming):
+        return (
+            "a restore or an import is under way, or was killed",
+            "if none runs, delete the objects there, `incoming` last, and repeat it",
+        )
+    return "there is something already", "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
 
 
 def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
@@ -48,7 +88,7 @@ def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
 
 def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
     storage = find_storage(folders.root)
-    if storage.list_names(folders.table.parent) or not create_owned(folders.incoming, drafted.root.name):  # 1
+    if is_taken(folders) or not create_owned(folders.incoming, drafted.root.name):  # 1
         return False
     tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
     if any(map(delta_log.has_log, tables)):  # 2
@@ -57,10 +97,10 @@ def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
     try:
         _copy_objects(drafted.table.parent, folders.table.parent)  # 3
     except FileExistsError:  # the first entry of a table: the run that created it finds `incoming`, and claims nothing
-        _delete_copied(folders)
+        _delete_copied(drafted, folders)
         return False
     except BaseException:
-        _delete_copied(folders)
+        _delete_copied(drafted, folders)
         raise
     storage.delete(folders.incoming)  # 4
     return True
@@ -95,18 +135,26 @@ def _create_entry(path: Path, content: bytes) -> None:
 
 
 def _rank(name: str) -> int:
-    """When an object is copied: a reader finds a table by its checkpoint or its first entry."""
+    """When an object is copied: a reader finds a table by its checkpoint or its first entry.
+
+    First entries of the other tables come first: where a start was faster, nothing of it is written over.
+    """
     folder, _, file = name.rpartition("/")
     if folder != f"table/{LOG}":
-        return 0
+        return -1 if name.endswith(f"{LOG}/{FIRST_ENTRY}") else 0
     if file == FIRST_ENTRY:
         return 3
     return 1 if file.endswith(".json") else 2
 
 
-def _delete_copied(folders: StreamFolders) -> None:
-    """Delete what is there; no run has claimed the stream, as `incoming` is there until the end."""
+def _delete_copied(drafted: StreamFolders, folders: StreamFolders) -> None:
+    """Delete what is there; no run has claimed the stream, as `incoming` is there until the end.
+
+    Nothing where an operator has deleted it, who took this process for dead: a run may have begun the stream.
+    """
     storage, target = find_storage(folders.root), folders.table.parent
+    if not storage.exists(folders.incoming) or storage.read(folders.incoming) != drafted.root.name.encode():
+        return
     copied = [target / name for name, _ in storage.walk_files(target)]
     storage.delete_files([path for path in copied if path != folders.incoming])
     storage.delete(folders.incoming)

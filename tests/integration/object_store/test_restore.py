@@ -259,6 +259,44 @@ def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_fro
     assert_goes_on(made, topic, elsewhere)
 
 
+def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_damaged(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faster one deletes its draft, as that of a killed one."""
+    open_logs = vars(backup_module)["_open_logs"]
+
+    def restore_meanwhile(drafted: StreamFolders, source: Path) -> None:
+        monkeypatch.setattr(backup_module, "_open_logs", open_logs)
+        restore_backup(elsewhere.folders, backup)
+        open_logs(drafted, source)
+
+    monkeypatch.setattr(backup_module, "_open_logs", restore_meanwhile)
+    with pytest.raises(RestoreRefused, match="something already"):
+        restore_backup(elsewhere.folders, backup)
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_began_since(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was slow, and was taken for dead."""
+    walk, starts = ObjectStorage.walk_files, list[Path]()
+
+    def start_meanwhile(self: ObjectStorage, folder: Path) -> Iterator[tuple[str, FileStatus]]:
+        if ".restoring-" in str(folder) and not starts:
+            starts.append(folder)
+            self.delete_folder(elsewhere.folders.table.parent)
+            ConsumerGroup(elsewhere.settings.kafka, elsewhere.stream.name).forget()
+            open_tables(elsewhere.folders, make_table_schema(Reading), elsewhere.cluster_id())
+        return walk(self, folder)
+
+    monkeypatch.setattr(ObjectStorage, "walk_files", start_meanwhile)
+    with pytest.raises(RestoreRefused):
+        restore_backup(elsewhere.folders, backup)
+    elsewhere.run()
+    assert_goes_on(made, topic, elsewhere)
+
+
 def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
