@@ -293,6 +293,7 @@ def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_
     monkeypatch.setattr(ObjectStorage, "walk_files", start_meanwhile)
     with pytest.raises(RestoreRefused):
         restore_backup(elsewhere.folders, backup)
+    assert has_log(elsewhere.folders.table)
     elsewhere.run()
     assert_goes_on(made, topic, elsewhere)
 
