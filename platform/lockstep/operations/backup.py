@@ -31,7 +31,7 @@ from lockstep.operations.copies import (
     write_manifest,
 )
 from lockstep.operations.tables import open_table
-from lockstep.operations.whole_stream import draft_stream, explain_taken, is_taken, take_name
+from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.changelog import read_header
 from lockstep.storage import FileStatus, find_storage
 from lockstep.table import delta_log, ledger, torn_entry
@@ -439,7 +439,7 @@ def _refuse_newer(source: Path, manifest: BackupManifest) -> None:
 
 def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> None:
     storage, files = find_storage(folders.root), manifest.files
-    with draft_stream(folders, RESTORING) as drafted:  # 4
+    with open_draft(folders, RESTORING) as drafted:  # 4
         draft = drafted.table.parent
         storage.make_folder(draft)
         list(storage.map_files(partial(_copy_back, source / FILES, draft), files))  # 1

@@ -51,7 +51,7 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.shadow import make_moved_rows
 from lockstep.operations.tables import StreamHandle, try_read_head
-from lockstep.operations.whole_stream import draft_stream, explain_taken, is_taken, take_name
+from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
 from lockstep.storage import find_storage
@@ -400,7 +400,7 @@ def import_savepoint(
     if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
         raise ImportRefused(handle.stream.name, obstacles)
     try:
-        with draft_stream(handle.folders, IMPORTING) as drafted:
+        with open_draft(handle.folders, IMPORTING) as drafted:
             rows = _build(handle, drafted, prepared, f"{why} ({who})")  # 2
             is_ours = take_name(drafted, handle.folders)  # 3
     except (LockstepError, DeltaError, FileNotFoundError):

@@ -23,6 +23,7 @@ from pathlib import Path
 from lockstep.addresses import is_in_object_store
 from lockstep.storage import create_owned, find_storage
 from lockstep.table import delta_log
+from lockstep.table.create import INCOMING, INCOMING_STEP, is_incoming
 from lockstep.table.layout import StreamFolders
 
 NOTICED = 2
@@ -32,7 +33,7 @@ LOG = "_delta_log"
 
 
 @contextmanager
-def draft_stream(folders: StreamFolders, mark: str) -> Iterator[StreamFolders]:
+def open_draft(folders: StreamFolders, mark: str) -> Iterator[StreamFolders]:
     """Folders below the table root in which a stream is written; after the block they are deleted.
 
     So are those that killed ones have left. Of one that still runs, too: it is slower, and finds the stream there.
@@ -60,11 +61,8 @@ def is_taken(folders: StreamFolders) -> bool:
 
 def explain_taken(folders: StreamFolders) -> tuple[str, str]:
     """What is in the place of a stream, and what to do about it."""
-    if find_storage(folders.root).exists(folders.incoming):
-        return (
-            "a restore or an import is under way, or was killed",
-            "if none runs, delete the objects there, `incoming` last, and repeat it",
-        )
+    if is_incoming(folders):
+        return INCOMING, INCOMING_STEP
     return "there is something already", "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
 
 

@@ -33,6 +33,11 @@ SIDE_PROPERTIES = PROPERTIES | {
     "delta.deletedFileRetentionDuration": "interval 6 hours",
 }
 
+INCOMING = "the stream is being restored or imported, or that was killed"
+INCOMING_STEP = (
+    "wait until it has ended; if none runs, delete the objects of the stream, `incoming` last, and repeat it"
+)
+
 
 def open_tables(
     folders: StreamFolders,
@@ -80,11 +85,13 @@ def refuse_incoming(folders: StreamFolders) -> None:
     Raises:
         TableError: They are, or that was killed.
     """
-    if is_in_object_store(folders.root) and find_storage(folders.root).get_status(folders.incoming) is not None:
-        raise TableError(
-            f"{folders.incoming}: the stream is being restored or imported, or that was killed",
-            next_step="wait until it has ended; if none runs, delete the objects of the stream, and repeat it",
-        )
+    if is_incoming(folders):
+        raise TableError(f"{folders.incoming}: {INCOMING}", next_step=INCOMING_STEP)
+
+
+def is_incoming(folders: StreamFolders) -> bool:
+    """Whether the objects of a stream are being copied to its place, or that was killed."""
+    return is_in_object_store(folders.root) and find_storage(folders.root).get_status(folders.incoming) is not None
 
 
 def _refuse_remains(folders: StreamFolders) -> None:

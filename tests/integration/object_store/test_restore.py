@@ -14,8 +14,10 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations import backup as backup_module
 from lockstep.operations.backup import RestoreRefused, make_backup, restore_backup
+from lockstep.operations.lifecycle import reset_new
 from lockstep.operations.relocate import export_savepoint, import_savepoint
 from lockstep.operations.savepoint import make_savepoint
+from lockstep.operations.tables import NoTable, open_table
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
 from lockstep.table import create
@@ -156,7 +158,11 @@ def test_nothing_is_seen_of_a_restore_that_was_killed_and_no_run_starts(
     assert not has_log(folders.table)
     with pytest.raises(TableError, match="is being restored or imported"):
         elsewhere.run()
-    with pytest.raises(RestoreRefused, match="is under way, or was killed"):
+    with pytest.raises(TableError, match="is being restored or imported"):
+        reset_new(elsewhere.stream.name, elsewhere.settings)
+    with pytest.raises(NoTable, match="is being restored or imported"):
+        open_table(folders)
+    with pytest.raises(RestoreRefused, match="is being restored or imported, or that was killed"):
         restore_backup(folders, backup)
     find_storage(folders.root).delete_folder(folders.table.parent)
     restore_backup(folders, backup)
