@@ -93,6 +93,8 @@ def repeat_unanswered(ask: Callable[[], Answer], wait_seconds: float) -> Answer:
     while True:
         try:
             return ask()
+        except (FileExistsError, PermissionError):  # an answer, although the client has repeated the request before it
+            raise
         except OSError as error:
             left = wait_seconds - (time.monotonic() - begin)
             text = str(error.__cause__)

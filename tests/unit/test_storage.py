@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -155,6 +156,25 @@ def test_files_are_listed_sorted_moved_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "b" / "1.state"
     assert STORAGE.get_status(path) == FileStatus(9, path.stat().st_mtime)
     assert find_storage(path).uri(path) == str(path)
+
+
+def test_a_folder_is_deleted_although_another_deletion_was_faster_at_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two could stop at a file of the other, and the rest stayed."""
+    rmtree, calls = shutil.rmtree, list[Path]()
+
+    def overtaken(folder: Path) -> None:
+        calls.append(folder)
+        if len(calls) == 1:
+            raise FileNotFoundError(folder / "1")
+        rmtree(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", overtaken)
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "2").write_bytes(b"2")
+    find_storage(tmp_path).delete_folder(tmp_path / "draft")
+    assert not (tmp_path / "draft").exists()
 
 
 def test_scratch_leaves_no_name_behind_while_its_pages_are_still_read(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ In a file system by one rename of its staging folder. An object store has no ren
 2. the files are copied there, the manifest last: an hour is whole when it has its manifest,
 3. the staging folder is deleted.
 
-What a killed export left is deleted when it is a day old, with the unfinished hour that it had claimed.
+What a killed export left is deleted when it is a day old, with the unfinished hour that it had claimed. An hour is
+deleted in the other order: the manifest first, `_claim` last, and a staging folder is there until then.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
-from lockstep.storage import find_storage
+from lockstep.storage import create_owned, find_storage
 
 STAGING, CLAIM = "_staging", "_claim"
 STALE_SECONDS = 86_400.0
@@ -58,41 +60,42 @@ def _rename(staged: Path, target: Path, last: str) -> bool:
 
 def _copy(staged: Path, target: Path, last: str) -> bool:
     storage = find_storage(target)
-    if not _claim(staged, target):
+    if not create_owned(target / CLAIM, staged.name):
         return False
     try:
         names = [name for name, _ in storage.walk_files(staged)]
         for name in sorted(names, key=lambda name: name == last):
             storage.copy(staged / name, target / name)
     except BaseException:
-        storage.delete_folder(target)  # where this fails, too, both are deleted in a day
+        _delete_published(target, last)  # where this fails, too, both are deleted in a day
         storage.delete_folder(staged)
         raise
     storage.delete_folder(staged)
     return True
 
 
-def _claim(staged: Path, target: Path) -> bool:
-    storage, ours = find_storage(target), staged.name.encode()
-    try:
-        storage.create_whole(target / CLAIM, ours)
-    except FileExistsError:
-        return storage.read(target / CLAIM) == ours  # then only the answer was lost
-    return True
-
-
 def take_back_folder(folder: Path, target: Path, last: str) -> None:
-    """Take a folder back: by one rename, or its last file first."""
+    """Take a folder back: by one rename, or its last file first; a kill is then that of an export."""
     storage, staged = find_storage(target), make_staging_folder(folder, target.name)
     if is_in_object_store(target):
-        storage.delete(target / last)
-        storage.delete_folder(target)
+        staged = folder / STAGING / storage.read(target / CLAIM).decode()
+        storage.replace(staged / CLAIM, b"")
+        _delete_published(target, last)
+        storage.delete_folder(staged)
         return
     try:
         storage.move(target, staged)
     except FileNotFoundError:
         return
     storage.delete_folder(staged)
+
+
+def _delete_published(target: Path, last: str) -> None:
+    """Delete a folder in an object store so that after a kill it is not whole, and has its claim."""
+    storage = find_storage(target)
+    storage.delete(target / last)
+    storage.delete_files([target / name for name, _ in storage.walk_files(target) if name != CLAIM])
+    storage.delete(target / CLAIM)
 
 
 def find_whole_folders(targets: Iterable[Path], last: str) -> list[Path]:
@@ -128,6 +131,6 @@ def _is_stale(staged: Path) -> bool:
 
 def _delete_unfinished(stale: set[bytes], targets: list[Path], last: str) -> None:
     for target in set(targets) - set(find_whole_folders(targets, last)):
-        storage = find_storage(target)
-        if storage.read(target / CLAIM) in stale:
-            storage.delete_folder(target)
+        with suppress(FileNotFoundError):  # another export deletes it
+            if find_storage(target).read(target / CLAIM) in stale:
+                _delete_published(target, last)

@@ -8,7 +8,6 @@ rewind may go back to it.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
@@ -32,7 +31,7 @@ from lockstep.operations.copies import (
     write_manifest,
 )
 from lockstep.operations.tables import open_table
-from lockstep.operations.whole_stream import take_name
+from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.changelog import read_header
 from lockstep.storage import FileStatus, find_storage
 from lockstep.table import delta_log, ledger, torn_entry
@@ -403,16 +402,16 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
         CopyDamaged: The backup is not whole, or of another stream.
         RestoreRefused: The root has the stream already.
     """
-    manifest, storage, target = read_manifest(source, BackupManifest), find_storage(folders.root), folders.table.parent
+    manifest = read_manifest(source, BackupManifest)
     if manifest.stream != folders.stream:
         step = f"lockstep restore {manifest.stream}: it keeps its name"
         raise CopyDamaged(source, f"it is the backup of stream {manifest.stream}", step)
-    if storage.list_names(target):
+    if is_taken(folders):
         raise _occupied(folders)
     done = CopyReport(
         stream=folders.stream,
         source=str(source),
-        target=str(target),
+        target=str(folders.table.parent),
         batch=manifest.batch,
         version=manifest.version,
         files=len(manifest.files),
@@ -424,7 +423,9 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
     if not plan_only:
         try:
             _restore(folders, source, manifest)  # 1 to 4
-        except CopyDamaged:
+        except (CopyDamaged, DeltaError, FileNotFoundError) as error:
+            if is_taken(folders):  # another restore was faster, and has deleted the draft of this one
+                raise _occupied(folders) from error
             _refuse_newer(source, manifest)
             raise
     return done
@@ -438,9 +439,8 @@ def _refuse_newer(source: Path, manifest: BackupManifest) -> None:
 
 def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> None:
     storage, files = find_storage(folders.root), manifest.files
-    drafted = StreamFolders(folders.stream, folders.root / f"{folders.stream}{RESTORING}{uuid.uuid4().hex}")
-    draft = drafted.table.parent
-    try:
+    with open_draft(folders, RESTORING) as drafted:  # 4
+        draft = drafted.table.parent
         storage.make_folder(draft)
         list(storage.map_files(partial(_copy_back, source / FILES, draft), files))  # 1
         _open_logs(drafted, source)
@@ -450,11 +450,6 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
             raise CopyDamaged(source, error.problem, NOTHING_RESTORED) from error
         if not take_name(drafted, folders):  # 3
             raise _occupied(folders)
-    finally:
-        storage.delete_folder(drafted.root)
-    for name in storage.list_names(folders.root):  # 4
-        if name.startswith(f"{folders.stream}{RESTORING}"):
-            storage.delete_folder(folders.root / name)
 
 
 def _open_logs(drafted: StreamFolders, source: Path) -> None:
@@ -478,8 +473,4 @@ def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:
 
 
 def _occupied(folders: StreamFolders) -> RestoreRefused:
-    if find_storage(folders.root).exists(folders.incoming):
-        reason, step = "a restore or an import is under way, or was killed", "if none runs, delete the objects there"
-        return RestoreRefused(folders.stream, folders.table.parent, reason, f"{step}, then restore again")
-    step = "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
-    return RestoreRefused(folders.stream, folders.table.parent, "there is something already", step)
+    return RestoreRefused(folders.stream, folders.table.parent, *explain_taken(folders))

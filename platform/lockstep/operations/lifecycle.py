@@ -32,6 +32,7 @@ from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog, commit_claim, commit_closed_hour
+from lockstep.table.create import refuse_incoming
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders, require_root
 
@@ -276,7 +277,7 @@ def reset_new(stream: str, settings: Settings) -> None:
     """Let the next start of a stream without a table read everything into a new one.
 
     Raises:
-        LockstepError: There is a table.
+        LockstepError: There is a table, or the stream is being restored.
         TableRootMissing: The table root does not exist: its tables may only be out of reach.
         KafkaError: Kafka does not answer.
     """
@@ -287,4 +288,5 @@ def reset_new(stream: str, settings: Settings) -> None:
             next_step=f"lockstep status {stream}; to begin with an empty table, move {folders.table.parent} away first",
         )
     require_root(folders.root)
+    refuse_incoming(folders)
     ConsumerGroup(settings.kafka, stream).forget()

@@ -7,12 +7,12 @@ a mirrored cluster the export has digests of the messages around each position, 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from deltalake.exceptions import DeltaError
 
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import IMPORTED, LedgerStamp, read_position
@@ -51,7 +51,7 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.shadow import make_moved_rows
 from lockstep.operations.tables import StreamHandle, try_read_head
-from lockstep.operations.whole_stream import take_name
+from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
 from lockstep.storage import find_storage
@@ -399,17 +399,16 @@ def import_savepoint(
     accepted = {Obstacle.EXPIRED} if accept_expired else set[Obstacle]()
     if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
         raise ImportRefused(handle.stream.name, obstacles)
-    storage, target = find_storage(handle.folders.root), handle.folders.table.parent
-    drafted = StreamFolders(handle.stream.name, handle.folders.root / f"{target.name}{IMPORTING}{uuid.uuid4().hex}")
     try:
-        rows = _build(handle, drafted, prepared, f"{why} ({who})")  # 2
-        if not take_name(drafted, handle.folders):  # 3
-            raise ImportRefused(handle.stream.name, [_occupied(handle, prepared.manifest)])
-    finally:
-        storage.delete_folder(drafted.root)
-    for name in storage.list_names(handle.folders.root):  # of imports that were killed
-        if name.startswith(f"{target.name}{IMPORTING}"):
-            storage.delete_folder(handle.folders.root / name)
+        with open_draft(handle.folders, IMPORTING) as drafted:
+            rows = _build(handle, drafted, prepared, f"{why} ({who})")  # 2
+            is_ours = take_name(drafted, handle.folders)  # 3
+    except (LockstepError, DeltaError, FileNotFoundError):
+        if not is_taken(handle.folders):
+            raise
+        is_ours = False  # another import was faster, and has deleted the draft of this one
+    if not is_ours:
+        raise ImportRefused(handle.stream.name, [_occupied(handle, prepared.manifest)])
     return SavepointImported(plan=prepared.plan, published=publish_positions(handle, rows))  # 4
 
 
@@ -496,7 +495,7 @@ def _look_at(
 
 def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: str) -> Iterator[RewindObstacle]:
     """What is wrong with the table root, or with the cluster."""
-    if find_storage(handle.folders.root).list_names(handle.folders.table.parent):
+    if is_taken(handle.folders):
         yield _occupied(handle, manifest)
     here = handle.cluster.cluster_id()
     if here != manifest.cluster_id and not mirror:
@@ -531,8 +530,8 @@ def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> RewindObstac
     if made is not None and (made.savepoint, made.table_id, made.batch) == what:
         step = f"lockstep verify {manifest.stream}, then lockstep start {manifest.stream}"
         return RewindObstacle(Obstacle.TABLE, f"{folder} began with this savepoint already: {made.cause}", step)
-    step = "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
-    return RewindObstacle(Obstacle.TABLE, f"{folder} has something already", step)
+    problem, step = explain_taken(handle.folders)
+    return RewindObstacle(Obstacle.TABLE, f"{folder}: {problem}", step)
 
 
 def _find_import(folders: StreamFolders) -> Imported | None:

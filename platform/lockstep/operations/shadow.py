@@ -512,7 +512,8 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
 
     Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
     A kill leaves a whole shadow or none that is seen, and the savepoint goes last. Safe to
-    repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure.
+    repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure; in an object store by repeating
+    it, and no other shadow of the name begins before.
 
     Raises:
         NotAShadow: It is none: a stream is never deleted by this.
@@ -546,10 +547,8 @@ def list_dropped(root: Path) -> list[Path]:
 
 def delete_dropped(root: Path) -> None:
     """Delete what killed deletions of shadows left below a table root; safe next to another process that does so."""
-    storage = find_storage(root)
     for folder in list_dropped(root):
-        while storage.exists(folder):  # of two deletions one may stop at a file that the other has deleted
-            storage.delete_folder(folder)
+        find_storage(root).delete_folder(folder)
 
 
 def has_pin(folders: StreamFolders, name: str) -> bool:

@@ -20,6 +20,7 @@ from lockstep.model.position import Key
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
+from lockstep.table.create import INCOMING, INCOMING_STEP, is_incoming
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow, read_positions
@@ -33,10 +34,12 @@ class NoTable(LockstepError):
         root: The table root.
     """
 
-    def __init__(self, stream: str, root: Path) -> None:
+    def __init__(self, stream: str, root: Path, *, incoming: bool = False) -> None:
         super().__init__(
-            f"stream {stream} has no table yet in {root}",
-            next_step=f"lockstep start {stream} (in Dagster) or lockstep run {stream} (here)",
+            f"stream {stream} has no table yet in {root}{f': {INCOMING}' if incoming else ''}",
+            next_step=INCOMING_STEP
+            if incoming
+            else f"lockstep start {stream} (in Dagster) or lockstep run {stream} (here)",
         )
         self.stream = stream
         self.root = root
@@ -62,7 +65,7 @@ def open_table(folders: StreamFolders) -> OutputLog:
         TableRootMissing: The table root does not exist.
     """
     if not has_table(folders):
-        raise NoTable(folders.stream, folders.root)
+        raise NoTable(folders.stream, folders.root, incoming=is_incoming(folders))
     return OutputLog(folders.table)
 
 
@@ -204,7 +207,7 @@ class StreamHandle:
         """
         if self.head is None:
             require_root(self.folders.root)
-            raise NoTable(self.folders.stream, self.folders.root)
+            raise NoTable(self.folders.stream, self.folders.root, incoming=is_incoming(self.folders))
         return self.head
 
     @computed_once

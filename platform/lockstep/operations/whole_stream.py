@@ -4,7 +4,8 @@ What was written whole under another name gets the stream's own: nothing is ther
 
 In a file system by one rename. An object store has none, so there the objects are copied:
 
-1. Create `incoming` in the folder of the stream: no run starts while it is there, and of two copies one succeeds.
+1. Where nothing is there, create `incoming` in the folder of the stream: no run starts while it is there, and of two
+   copies one succeeds.
 2. Look that no run has created a table meanwhile; one that does so later looks for `incoming` before it claims.
 3. Copy the objects; those that let a reader find the output table come last, so it is never seen in part.
 4. Delete `incoming`.
@@ -14,17 +15,55 @@ A copy that was killed leaves `incoming`: an operator deletes what is there, and
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
-from lockstep.storage import find_storage
+from lockstep.storage import create_owned, find_storage
 from lockstep.table import delta_log
+from lockstep.table.create import INCOMING, INCOMING_STEP, is_incoming
 from lockstep.table.layout import StreamFolders
 
 NOTICED = 2
 """From this rank on: without these objects there is no table for a reader."""
 FIRST_ENTRY = delta_log.make_entry_path(Path(), 0).name
 LOG = "_delta_log"
+
+
+@contextmanager
+def open_draft(folders: StreamFolders, mark: str) -> Iterator[StreamFolders]:
+    """Folders below the table root in which a stream is written; after the block they are deleted.
+
+    So are those that killed ones have left. Of one that still runs, too: it is slower, and finds the stream there.
+
+    Args:
+        folders: Folders of the stream.
+        mark: What the name of the draft has behind that of the stream.
+    """
+    storage, begin = find_storage(folders.root), f"{folders.stream}{mark}"
+    drafted = StreamFolders(folders.stream, folders.root / f"{begin}{uuid.uuid4().hex}")
+    try:
+        yield drafted
+    finally:
+        storage.delete_folder(drafted.root)
+    with suppress(OSError):  # the slower one writes there
+        for name in storage.list_names(folders.root):
+            if name.startswith(begin):
+                storage.delete_folder(folders.root / name)
+
+
+def is_taken(folders: StreamFolders) -> bool:
+    """Whether there is something in the place of a stream."""
+    return bool(find_storage(folders.root).list_names(folders.table.parent))
+
+
+def explain_taken(folders: StreamFolders) -> tuple[str, str]:
+    """What is in the place of a stream, and what to do about it."""
+    if is_incoming(folders):
+        return INCOMING, INCOMING_STEP
+    return "there is something already", "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
 
 
 def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
@@ -47,9 +86,7 @@ def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
 
 def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
     storage = find_storage(folders.root)
-    try:
-        storage.create_whole(folders.incoming, drafted.root.name.encode())  # 1
-    except FileExistsError:
+    if is_taken(folders) or not create_owned(folders.incoming, drafted.root.name):  # 1
         return False
     tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
     if any(map(delta_log.has_log, tables)):  # 2
@@ -58,10 +95,10 @@ def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
     try:
         _copy_objects(drafted.table.parent, folders.table.parent)  # 3
     except FileExistsError:  # the first entry of a table: the run that created it finds `incoming`, and claims nothing
-        _delete_copied(folders)
+        _delete_copied(drafted, folders)
         return False
     except BaseException:
-        _delete_copied(folders)
+        _delete_copied(drafted, folders)
         raise
     storage.delete(folders.incoming)  # 4
     return True
@@ -72,7 +109,7 @@ def _copy_objects(draft: Path, target: Path) -> None:
 
     def copy(name: str) -> None:
         if name.endswith(f"{LOG}/{FIRST_ENTRY}"):
-            storage.create_whole(target / name, storage.read(draft / name))
+            _create_entry(target / name, storage.read(draft / name))
         else:
             storage.copy(draft / name, target / name)
 
@@ -81,19 +118,41 @@ def _copy_objects(draft: Path, target: Path) -> None:
         list(storage.map_files(copy, (name for name in names if _rank(name) == rank)))
 
 
+def _create_entry(path: Path, content: bytes) -> None:
+    """Create the first entry of a table, whose id is in it.
+
+    Raises:
+        FileExistsError: There is one of another table.
+    """
+    storage = find_storage(path)
+    try:
+        storage.create_whole(path, content)
+    except FileExistsError:  # perhaps by this request: its answer was lost, and it was repeated
+        if storage.read(path) != content:
+            raise
+
+
 def _rank(name: str) -> int:
-    """When an object is copied: a reader finds a table by its checkpoint or its first entry."""
+    """When an object is copied: a reader finds a table by its checkpoint or its first entry.
+
+    First entries of the other tables come first: where a start was faster, nothing of it is written over.
+    """
     folder, _, file = name.rpartition("/")
     if folder != f"table/{LOG}":
-        return 0
+        return -1 if name.endswith(f"{LOG}/{FIRST_ENTRY}") else 0
     if file == FIRST_ENTRY:
         return 3
     return 1 if file.endswith(".json") else 2
 
 
-def _delete_copied(folders: StreamFolders) -> None:
-    """Delete what is there; no run has claimed the stream, as `incoming` is there until the end."""
+def _delete_copied(drafted: StreamFolders, folders: StreamFolders) -> None:
+    """Delete what is there; no run has claimed the stream, as `incoming` is there until the end.
+
+    Nothing where an operator has deleted it, who took this process for dead: a run may have begun the stream.
+    """
     storage, target = find_storage(folders.root), folders.table.parent
+    if not storage.exists(folders.incoming) or storage.read(folders.incoming) != drafted.root.name.encode():
+        return
     copied = [target / name for name, _ in storage.walk_files(target)]
     storage.delete_files([path for path in copied if path != folders.incoming])
     storage.delete(folders.incoming)

@@ -8,7 +8,7 @@ format and locks of their own (state/local_store.py).
 """
 
 from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage
-from lockstep.storage.find import find_storage, require_file_system
+from lockstep.storage.find import create_owned, find_storage, require_file_system
 from lockstep.storage.local import LocalStorage, Scratch
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "PendingFile",
     "Scratch",
     "Storage",
+    "create_owned",
     "find_storage",
     "require_file_system",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,25 @@ def find_storage(path: Path, *, wait_seconds: float = WAIT_SECONDS) -> Storage:
             next_step="on each machine that runs tasks: pip install 'PATH/TO/CHECKOUT[s3]'",
         ) from error
     return open_object_storage(path.parts[1], wait_seconds)
+
+
+def create_owned(path: Path, owner: str) -> bool:
+    """Create a file with the name of its owner; False where it is another's.
+
+    A client repeats a request whose answer was lost, and the first one refuses the second: the content decides.
+
+    Args:
+        path: The file.
+        owner: A name that no other process uses.
+    """
+    storage, content = find_storage(path), owner.encode()
+    try:
+        storage.create_whole(path, content)
+    except FileExistsError:
+        with suppress(FileNotFoundError):
+            return storage.read(path) == content
+        return False
+    return True
 
 
 def require_file_system(path: Path, what: str) -> None:

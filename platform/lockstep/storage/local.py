@@ -126,8 +126,9 @@ class LocalStorage(Storage):
 
     @override
     def delete_folder(self, folder: Path) -> None:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+        while folder.exists():  # of two deletions one stops at a file that the other has deleted
+            with suppress(FileNotFoundError):
+                shutil.rmtree(folder)
 
     @override
     def delete_empty_folder(self, folder: Path) -> None:

@@ -33,6 +33,11 @@ SIDE_PROPERTIES = PROPERTIES | {
     "delta.deletedFileRetentionDuration": "interval 6 hours",
 }
 
+INCOMING = "the stream is being restored or imported, or that was killed"
+INCOMING_STEP = (
+    "wait until it has ended; if none runs, delete the objects of the stream, `incoming` last, and repeat it"
+)
+
 
 def open_tables(
     folders: StreamFolders,
@@ -52,16 +57,22 @@ def open_tables(
         keeps_late: Whether a late table is needed.
 
     Raises:
-        TableError: The table belongs to another stream or Kafka cluster, or cannot grow to the schema.
+        TableError: The table belongs to another stream or Kafka cluster, cannot grow to the schema, or is gone while
+            others of the stream are there.
     """
     refuse_incoming(folders)
+    if is_first := not delta_log.has_log(folders.table):
+        _refuse_remains(folders)
     head = Head(stream=folders.stream, cluster_id=cluster_id, version=HEAD_VERSION)
     metadata = {delta_log.KIND: CommitKind.CREATE.value, delta_log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
-    for side, side_schema in (sides | ({folders.late: quarantine.SCHEMA} if keeps_late else {})).items():
+    sides |= {folders.late: quarantine.SCHEMA} if keeps_late else {}
+    for side, side_schema in sides.items():
         _create(side, side_schema, None, {})
     _create(folders.table, schema, ["commit_hour"], metadata)
     refuse_incoming(folders)  # again: whoever copies looks for tables after it has said so
+    if is_first and not all(map(delta_log.has_log, sides)):  # it took them for its own, and deleted them
+        raise TableError(f"tables of {folders.stream} were deleted meanwhile", next_step="start it again")
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)
     output.growth(schema, defaulted)
@@ -74,10 +85,33 @@ def refuse_incoming(folders: StreamFolders) -> None:
     Raises:
         TableError: They are, or that was killed.
     """
-    if is_in_object_store(folders.root) and find_storage(folders.root).get_status(folders.incoming) is not None:
+    if is_incoming(folders):
+        raise TableError(f"{folders.incoming}: {INCOMING}", next_step=INCOMING_STEP)
+
+
+def is_incoming(folders: StreamFolders) -> bool:
+    """Whether the objects of a stream are being copied to its place, or that was killed."""
+    return is_in_object_store(folders.root) and find_storage(folders.root).get_status(folders.incoming) is not None
+
+
+def _refuse_remains(folders: StreamFolders) -> None:
+    """Refuse what is left of a stream whose deletion was killed: its side tables would pass for those of a new table.
+
+    What a killed first start has left is not refused: tables without a commit.
+
+    Raises:
+        TableError: There is some.
+    """
+    tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
+    left = [table for table in tables if any(delta_log.list_versions(table))]
+    if not left:
+        return
+    refuse_incoming(folders)
+    if not delta_log.has_log(folders.table):  # else another first start was faster
         raise TableError(
-            f"{folders.incoming}: the stream is being restored or imported, or that was killed",
-            next_step="wait until it has ended; if none runs, delete the objects of the stream, and repeat it",
+            f"{folders.table} is gone, and {left[0]} has commits: what is left of a stream that was deleted in part",
+            next_step="delete all of it; of a shadow: lockstep shadow STREAM --name "
+            f"{folders.stream} --drop. If it was not meant to go, restore a backup",
         )
 
 

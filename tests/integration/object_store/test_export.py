@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from lockstep import Export
 from lockstep.compaction.run import compact_stream
 from lockstep.export import publish, write
-from lockstep.export.dataset import list_exported_hours, list_whole_hours, publish_hour, read_manifest
+from lockstep.export.dataset import list_exported_hours, list_whole_hours, publish_hour, read_manifest, take_back_hour
 from lockstep.operations.export import ExportResult, export_stream, list_proven_hours
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
@@ -22,6 +22,8 @@ from tests.support.stream_table import StreamTable
 from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from lockstep.export.dataset import HourManifest
@@ -102,7 +104,8 @@ def test_what_a_killed_export_left_is_no_whole_hour_and_is_written_again_after_a
     copy = ObjectStorage.copy
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStorage, "copy", copy_until_killed)
-        patch.setattr(ObjectStorage, "delete_folder", die)
+        for name in ("delete", "delete_folder"):
+            patch.setattr(ObjectStorage, name, die)
         with pytest.raises(Killed):
             export_stream(STREAM, filled.folders)
     assert list_exported_hours(export) == {HOURS[0]}
@@ -134,6 +137,64 @@ def test_an_hour_that_was_overtaken_is_withdrawn(filled: StreamTable, monkeypatc
     monkeypatch.setattr("lockstep.operations.export._Export.is_current", lambda _: answers.pop(0) if answers else True)
     assert export_stream(STREAM, filled.folders).hours == EXPORTED[1:]
     assert export_stream(STREAM, filled.folders).hours == EXPORTED[:1]
+    assert_exported(filled)
+
+
+@pytest.mark.parametrize("deletions", range(3))
+def test_an_hour_whose_withdrawal_was_killed_is_written_again_after_a_day(
+    filled: StreamTable, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    """After its manifest was deleted, its files, or its claim: it stayed claimed for ever, and was never exported."""
+    export_stream(STREAM, filled.folders)
+    with monkeypatch.context() as patch:
+        die_after(patch, deletions + 1)
+        with pytest.raises(Killed):
+            take_back_hour(filled.folders.export, HOURS[0])
+    assert list_whole_hours(filled.folders.export, HOURS) == {*EXPORTED[1:]}
+    monkeypatch.setattr(publish, "STALE_SECONDS", -1.0)
+    for _ in range(2):
+        export_stream(STREAM, filled.folders)
+    assert_exported(filled)
+    assert find_storage(filled.folders.export).list_names(filled.folders.export / publish.STAGING) == []
+
+
+def die_after(patch: pytest.MonkeyPatch, deletions: int) -> None:
+    """End before the next deletion."""
+    left = [None] * deletions
+
+    def limit(real: Callable[..., Any]) -> Callable[..., Any]:
+        def delete(*given: Any) -> Any:
+            if not left:
+                raise Killed
+            left.pop()
+            return real(*given)
+
+        return delete
+
+    for name in ("delete", "delete_files", "delete_folder"):
+        patch.setattr(ObjectStorage, name, limit(getattr(ObjectStorage, name)))
+
+
+@pytest.mark.parametrize("deletions", range(3))
+def test_an_hour_that_was_deleted_in_part_has_its_claim_and_is_deleted_later(
+    filled: StreamTable, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    """Without it all later exports failed."""
+    copy = ObjectStorage.copy
+
+    def fail_late(self: ObjectStorage, path: Path, target: Path) -> None:
+        if path.name == "_manifest.json":
+            raise OSError("away")
+        copy(self, path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "copy", fail_late)
+        die_after(patch, deletions)
+        with pytest.raises(Killed):
+            export_stream(STREAM, filled.folders)
+    monkeypatch.setattr(publish, "STALE_SECONDS", -1.0)
+    for _ in range(2):
+        export_stream(STREAM, filled.folders)
     assert_exported(filled)
 
 

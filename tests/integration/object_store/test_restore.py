@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +12,12 @@ import pytest
 from lockstep.errors import TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations import backup as backup_module
 from lockstep.operations.backup import RestoreRefused, make_backup, restore_backup
+from lockstep.operations.lifecycle import reset_new
 from lockstep.operations.relocate import export_savepoint, import_savepoint
 from lockstep.operations.savepoint import make_savepoint
+from lockstep.operations.tables import NoTable, open_table
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
 from lockstep.table import create
@@ -26,10 +31,10 @@ from tests.support.local_runs import read_in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from lockstep.storage import FileStatus
     from tests.integration.cli.conftest import Platform
+    from tests.support.link import Link
     from tests.support.local_runs import LocalRuns
 
 VALUES = session(9)
@@ -153,7 +158,11 @@ def test_nothing_is_seen_of_a_restore_that_was_killed_and_no_run_starts(
     assert not has_log(folders.table)
     with pytest.raises(TableError, match="is being restored or imported"):
         elsewhere.run()
-    with pytest.raises(RestoreRefused, match="is under way, or was killed"):
+    with pytest.raises(TableError, match="is being restored or imported"):
+        reset_new(elsewhere.stream.name, elsewhere.settings)
+    with pytest.raises(NoTable, match="is being restored or imported"):
+        open_table(folders)
+    with pytest.raises(RestoreRefused, match="is being restored or imported, or that was killed"):
         restore_backup(folders, backup)
     find_storage(folders.root).delete_folder(folders.table.parent)
     restore_backup(folders, backup)
@@ -204,4 +213,122 @@ def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
     monkeypatch.setattr(ObjectStorage, "create_whole", create_late)
     with pytest.raises(RestoreRefused):
         restore_backup(elsewhere.folders, backup)
+    assert_goes_on(made, topic, elsewhere)
+
+
+@pytest.mark.parametrize("name", ["incoming", "ledger/_delta_log/00000000000000000000.json"])
+def test_a_restore_knows_what_it_has_created_itself(
+    made: Platform,
+    topic: str,
+    backup: Path,
+    elsewhere: LocalRuns,
+    link: Link,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """The client repeats a request whose answer is lost: `incoming` was taken for another one's, and stayed."""
+    create_whole, lost = ObjectStorage.create_whole, list[Path]()
+
+    def create_and_lose_the_answer(self: ObjectStorage, path: Path, content: bytes) -> None:
+        if path == elsewhere.folders.table.parent / name:
+            lost.append(path)
+            link.breaks_each = 1
+            threading.Timer(0.3, setattr, (link, "breaks_each", 0)).start()
+        create_whole(self, path, content)
+
+    monkeypatch.setattr(ObjectStorage, "create_whole", create_and_lose_the_answer)
+    restore_backup(elsewhere.folders, backup)
+    assert len(lost) == 1
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_from_starting(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed right after it had created `incoming`, it advised to delete the objects of a live stream."""
+    create_whole, open_logs, created = ObjectStorage.create_whole, vars(backup_module)["_open_logs"], list[Path]()
+
+    def record(self: ObjectStorage, path: Path, content: bytes) -> None:
+        created.append(path)
+        create_whole(self, path, content)
+
+    def start_meanwhile(drafted: StreamFolders, source: Path) -> None:
+        ConsumerGroup(elsewhere.settings.kafka, elsewhere.stream.name).forget()
+        elsewhere.run()
+        open_logs(drafted, source)
+
+    monkeypatch.setattr(ObjectStorage, "create_whole", record)
+    monkeypatch.setattr(backup_module, "_open_logs", start_meanwhile)
+    with pytest.raises(RestoreRefused, match="something already"):
+        restore_backup(elsewhere.folders, backup)
+    assert elsewhere.folders.incoming not in created
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_damaged(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faster one deletes its draft, as that of a killed one."""
+    open_logs = vars(backup_module)["_open_logs"]
+
+    def restore_meanwhile(drafted: StreamFolders, source: Path) -> None:
+        monkeypatch.setattr(backup_module, "_open_logs", open_logs)
+        restore_backup(elsewhere.folders, backup)
+        open_logs(drafted, source)
+
+    monkeypatch.setattr(backup_module, "_open_logs", restore_meanwhile)
+    with pytest.raises(RestoreRefused, match="something already"):
+        restore_backup(elsewhere.folders, backup)
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_began_since(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was slow, and was taken for dead."""
+    walk, starts = ObjectStorage.walk_files, list[Path]()
+
+    def start_meanwhile(self: ObjectStorage, folder: Path) -> Iterator[tuple[str, FileStatus]]:
+        if ".restoring-" in str(folder) and not starts:
+            starts.append(folder)
+            self.delete_folder(elsewhere.folders.table.parent)
+            ConsumerGroup(elsewhere.settings.kafka, elsewhere.stream.name).forget()
+            open_tables(elsewhere.folders, make_table_schema(Reading), elsewhere.cluster_id())
+        return walk(self, folder)
+
+    monkeypatch.setattr(ObjectStorage, "walk_files", start_meanwhile)
+    with pytest.raises(RestoreRefused):
+        restore_backup(elsewhere.folders, backup)
+    assert has_log(elsewhere.folders.table)
+    elsewhere.run()
+    assert_goes_on(made, topic, elsewhere)
+
+
+def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
+    made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore had said that it comes after the start looked, and was gone when it looked again."""
+    make, walk, made_tables = vars(create)["_create"], ObjectStorage.walk_files, list[Path]()
+
+    def make_amid_a_restore(folder: Path, *given: object) -> None:
+        def make_now(self: ObjectStorage, of: Path) -> Iterator[tuple[str, FileStatus]]:
+            if ".restoring-" in str(of):
+                make(folder, *given)
+            return walk(self, of)
+
+        made_tables.append(folder)
+        if len(made_tables) > 1:
+            make(folder, *given)
+            return
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectStorage, "walk_files", make_now)
+            with pytest.raises(RestoreRefused):
+                restore_backup(elsewhere.folders, backup)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(create, "_create", make_amid_a_restore)
+        with pytest.raises(TableError, match="deleted meanwhile"):
+            open_tables(elsewhere.folders, make_table_schema(Reading), elsewhere.cluster_id())
+    ConsumerGroup(elsewhere.settings.kafka, elsewhere.stream.name).forget()
+    elsewhere.run()
     assert_goes_on(made, topic, elsewhere)

@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.exceptions import PermissionDeniedError
 
-from lockstep.errors import EnvironmentProblem, StoreFailed
+from lockstep.errors import EnvironmentProblem, StoreFailed, StoreRefused
 from lockstep.localdev.processes import find_free_ports
 from lockstep.operations.copies import copy_file
 from lockstep.operations.doctor.diagnosis import Level
 from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.storage import NeedsFileSystem, NotWritten, find_storage
 from lockstep.storage import object_store as module
+from lockstep.store_clients import repeat_unanswered
 from lockstep.verify.files import find_size
 
 if TYPE_CHECKING:
@@ -136,6 +137,22 @@ def test_an_upload_is_complete_where_the_answer_to_its_end_breaks_off(prefix: Pa
     assert upload(prefix / "large", content) == len(content)
     link.breaks_each = 0
     assert find_storage(prefix).read(prefix / "large") == content
+
+
+def test_a_refusal_is_an_answer_although_the_request_was_repeated_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    """The client says in its error how often it has repeated the request; each was asked once more, with a warning."""
+    asked = list[str]()
+    for answer in (FileExistsError, StoreRefused):
+
+        def ask(refusal: type[OSError] = answer) -> None:
+            asked.append(refusal.__name__)
+            raise refusal(17, "refused", "s3://bucket/object") from OSError(
+                "PUT after 1 retries, max_retries: 100, retry_timeout: 3s"
+            )
+
+        with pytest.raises(answer):
+            repeat_unanswered(ask, wait_seconds=60)
+    assert (asked, caplog.messages) == (["FileExistsError", "StoreRefused"], [])
 
 
 def test_requests_for_several_files_are_sent_at_the_same_time(prefix: Path) -> None:

@@ -19,6 +19,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from lockstep import Every, Limits
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import TableError
 from lockstep.localdev.processes import find_free_ports
 from lockstep.operations.diff import compare_streams
 from lockstep.operations.housekeeping import run_housekeeping
@@ -30,6 +31,7 @@ from lockstep.operations.tables import try_read_head
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import open_object_storage
 from lockstep.table.delta_log import make_entry_path, open_delta_table
+from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_positions
 from lockstep.verify.files import find_size, open_table
 from tests.integration.object_store.conftest import assert_proven, rows
@@ -210,6 +212,30 @@ def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
     drop_shadow("adding", "other", made.runs.settings, who="ann")
     assert find_storage(made.runs.folders.root).list_names(made.runs.folders.root) == ["adding"]
     assert_proven(made.runs)
+
+
+@pytest.mark.parametrize("left", ["table", "ledger"])
+def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its_name_begins(
+    made: Platform, left: str
+) -> None:
+    """It took the side tables of the old one for its own, whose positions are those of another batch."""
+    folders, topic = made.runs.folders, made.feed.create("values")
+    storage, other = find_storage(folders.root), StreamFolders("other", folders.root)
+    read_in_batches(made.feed, made.runs, topic, session(9))
+    begin_shadow(made.runs.handle, "other", "2", code="", who="ann", why="a fix")
+    if left == "table":
+        storage.delete(make_entry_path(other.table, 0))
+    else:
+        storage.delete_folder(other.table)
+    with pytest.raises(TableError, match="what is left of a stream") as refused:
+        begin_shadow(made.runs.handle, "other", "3", code="", who="ann", why="a fix")
+    assert "lockstep shadow STREAM --name other --drop" in str(refused.value)
+    drop_shadow("adding", "other", made.runs.settings, who="ann")
+    assert storage.list_names(folders.root) == ["adding"]
+    begin_shadow(made.runs.handle, "other", "3", code="", who="ann", why="a fix")
+    shadow = made.runs.of(dataclasses.replace(made.runs.stream, name="other"))
+    shadow.run()
+    assert_proven(shadow)
 
 
 def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, link: Link) -> None:

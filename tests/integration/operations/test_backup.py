@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from lockstep import Limits
 from lockstep.compaction.run import compact_stream
+from lockstep.operations import backup
 from lockstep.operations.backup import BackupManifest, BackupOvertaken, RestoreRefused, make_backup, restore_backup
 from lockstep.operations.copies import CopyDamaged, CopyInProgress, lock_copy, read_manifest
 from lockstep.operations.lifecycle import close_hour
@@ -29,6 +31,7 @@ from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
     from lockstep.localdev.broker import Broker
+    from lockstep.table.layout import StreamFolders
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -201,3 +204,35 @@ backup.copy_file = copy_and_die
 folders = StreamFolders("adding", Path("{root}"))
 backup.make_backup(folders, Path("{copy}")) if "{verb}" == "backup" else backup.restore_backup(folders, Path("{copy}"))
 """
+
+
+def test_of_two_restores_one_ends_and_the_other_is_refused(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower one called the backup damaged, whose draft the faster one had deleted; that one failed at its end."""
+    made, target = platform_in(tmp_path, broker), tmp_path / "copy"
+    topic = made.feed.create("values")
+    made.feed.send(topic, session(3))
+    made.runs.run()
+    make_backup(made.runs.folders, target)
+    other, open_logs, rmtree = elsewhere(made.runs, tmp_path / "new"), vars(backup)["_open_logs"], shutil.rmtree
+    other.folders.root.mkdir(parents=True)
+
+    def delete_and_fail(folder: Path) -> None:
+        rmtree(folder)
+        if folder == slower[0]:
+            raise OSError(errno.ENOTEMPTY, "a file was added meanwhile", str(folder))
+
+    def restore_meanwhile(drafted: StreamFolders, source: Path) -> None:
+        slower.append(drafted.root)
+        with monkeypatch.context() as patch:
+            patch.setattr(backup, "_open_logs", open_logs)
+            patch.setattr(shutil, "rmtree", delete_and_fail)
+            assert restore_backup(other.folders, target).batch == 1
+        open_logs(drafted, source)
+
+    slower = list[Path]()
+    monkeypatch.setattr(backup, "_open_logs", restore_meanwhile)
+    with pytest.raises(RestoreRefused, match="something already"):
+        restore_backup(other.folders, target)
+    assert_proven(other)
