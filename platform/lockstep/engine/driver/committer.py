@@ -249,7 +249,8 @@ class Publisher:
         if ahead:
             LOG.warning(
                 "group %s in Kafka is ahead of this table by %s offsets in %s partitions: the table was restored from "
-                "an older copy, or another table root is written for this stream; what is missing here is read again",
+                "an older copy, or another table root is written for this stream; what Kafka still has of that is read "
+                "again",
                 self._group.name,
                 sum(ahead.values()),
                 len(ahead),
