@@ -182,7 +182,8 @@ class _Reading:
         while self._awaited:
             # A poll for more than is left would wait for messages beyond the ranges.
             yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, left), POLL_SECONDS))
-            yield from self._pass_over()
+            if self._progress.steps:
+                yield from self._pass_over()
             self._stop_fetching()
             before, left = left, self._count_left()
             steps_before, steps = steps, self._progress.steps
