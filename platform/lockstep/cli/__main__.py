@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from lockstep.cli import control, inspect, maintain, prove, recover, rehearse
+from lockstep.cli import control, inspect, install, maintain, messages, prove, recover, rehearse, tables
 from lockstep.cli.app import app
 
-__all__ = ["app", "control", "inspect", "main", "maintain", "prove", "recover", "rehearse"]
+__all__ = [
+    "app",
+    "control",
+    "inspect",
+    "install",
+    "main",
+    "maintain",
+    "messages",
+    "prove",
+    "recover",
+    "rehearse",
+    "tables",
+]
 
 
 def main() -> None:

@@ -1,19 +1,13 @@
-"""Streams, status, topics, history, plan, query, state, positions, quarantine, settings, doctor."""
+"""Streams as they are: list, status, metrics, topics, history, plan, a trial of the next batch, report."""
 
 from __future__ import annotations
 
-import codecs
-import csv
-import shlex
 import signal
 import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from datetime import datetime
-from enum import Enum
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -36,14 +30,10 @@ from lockstep.cli.app import (
     list_all_derived,
     list_all_streams,
     load_settings_or_exit,
-    make_group,
     open_handle,
-    parse_time,
-    refuse_unwritable_page,
     register_command,
 )
 from lockstep.cli.output import (
-    escape_text,
     make_facts,
     make_grid,
     make_lines,
@@ -54,36 +44,24 @@ from lockstep.cli.output import (
     print_result,
     style_text,
 )
-from lockstep.integrity.resume_options import UNDECODABLE
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
-    from lockstep.operations.diff import StreamDiff
-    from lockstep.operations.doctor.doctor import Report
     from lockstep.operations.health import Alarm, AlarmKind
     from lockstep.operations.inspect.derived import DerivedStatus
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.lookups import LookupStatus
-    from lockstep.operations.inspect.message import StoredMessage
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
-    from lockstep.operations.inspect.state import SessionStates
     from lockstep.operations.inspect.status import Status, StreamOverview
-    from lockstep.operations.inspect.streams import DeclaredStream, Positions
+    from lockstep.operations.inspect.streams import DeclaredStream
     from lockstep.operations.inspect.topics import TopicsOfStream
     from lockstep.operations.inspect.trial import Trial
-    from lockstep.operations.project import CreatedProject
-    from lockstep.operations.quarantine import Exported, QuarantineFilter, QuarantineList
-    from lockstep.operations.query import QueryResult
     from lockstep.operations.report import QualityReport
-    from lockstep.operations.show_settings import AllOptions
-    from lockstep.table.quarantine import QuarantineRow
 
 
 T = TypeVar("T")
 
 WATCH_SECONDS = 2.0
-PLAN_COLUMNS = ["plan_type", "plan"]
-"""Of the answer to EXPLAIN, whose text has lines of its own."""
 ALARM_STYLES = {"error": "red", "warning": "yellow"}
 
 
@@ -516,370 +494,6 @@ def _restart(found: RestartPreview) -> RenderableType:
     )
 
 
-TABLE_ROWS = 100
-"""Rows shown on a terminal without a limit; scripts get all."""
-
-
-class Form(Enum):
-    """Output format of positions."""
-
-    TABLE = "table"
-    JSON = "json"
-    SPARK = "spark"
-
-
-@register_command('query "SELECT side, count(*) FROM order_books GROUP BY side"', Panel.INSPECT)
-def query(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLE|SQL", help="A stream, shadow or derived table, or SQL over them and <stream>_ledger, ..."
-        ),
-    ],
-    version: Annotated[int | None, typer.Option(min=0, help="A version of the table; with TABLE.")] = None,
-    at: Annotated[
-        datetime | None,
-        typer.Option(parser=parse_time, metavar="TIME", help="The rows as of a time, UTC where it has no zone."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help=f"Most rows; {TABLE_ROWS} for the table, else all.")] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,  # noqa: FBT002  # a flag
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """Query rows as of now, a version or a time. Needs no Spark: the engine is DataFusion."""
-    most = limit if limit is not None or as_csv or as_json else TABLE_ROWS
-    found = _asked(what, version, at, most)
-    if as_csv:
-        _csv(found)
-    else:
-        print_answer(found, _rows, as_json=as_json)
-    for note in found.notes:
-        print_note(note)
-    if found.more:
-        print_note(f"the first {len(found.rows)} rows; more with --limit")
-
-
-DIFFERENT = 1
-
-
-@register_command("diff order_books order_books_v2 --topic order_books.eth", Panel.INSPECT)
-def diff(
-    stream: StreamName,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The stream to compare it with.")],
-    topic: Annotated[str | None, typer.Option(help="Only rows of this topic.")] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Most rows that are shown.")] = 20,
-    html: Annotated[Path | None, typer.Option(help="Write it to this file as a page, too.")] = None,
-    *,
-    show: Annotated[bool, typer.Option("--open", help="Open the page; without --html in a temporary file.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare the rows of two streams of the same topics, over the offsets that both have read.
-
-    For another fold, class or option under another name: which rows are missing, added or changed, in which columns.
-    Exit code 0 equal, 1 different.
-    """
-    from lockstep.operations.diff import compare_streams, write_diff_page
-
-    refuse_unwritable_page(html, "--html")
-    found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
-    if html is not None or show:
-        file = write_diff_page(found, html)
-        print_note(f"page: {file}")
-        if show:
-            webbrowser.open(file.as_uri())
-    print_answer(found, _show_diff, as_json=as_json)
-    if not found.is_equal:
-        raise typer.Exit(DIFFERENT)
-
-
-def _show_diff(found: StreamDiff) -> RenderableType:
-    head = (
-        f"{found.left} (batch {found.left_batch}) and {found.right} (batch {found.right_batch}), {found.partitions} "
-        f"partitions: {found.equal} rows equal, {found.missing} missing, {found.added} added, {found.changed} changed"
-    )
-    rows = (
-        (row.kind, f"{row.topic}/{row.partition}@{row.emit_offset}", row.row, column, str(left), str(right))
-        for row in found.samples
-        for column, (left, right) in row.values.items()
-    )
-    columns = ("kind", "message", "row", "column", found.left, found.right)
-    return make_lines(
-        style_text(head, "green" if found.is_equal else "red"),
-        make_grid(("column", "rows"), ((each.column, each.rows) for each in found.columns)) if found.columns else None,
-        make_grid(columns, rows) if found.samples else None,
-        *(style_text(f"note: {note}", "yellow") for note in found.notes),
-        style_text(f"next: {found.next_step}"),
-    )
-
-
-@register_command("state order_books --topic order_books.spot_btcusdt --session BTCUSDT", Panel.INSPECT)
-def state(
-    stream: StreamName,
-    topic: Annotated[str | None, typer.Option(help="Only sessions of this topic.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only sessions of this partition.")] = None,
-    session: Annotated[str | None, typer.Option(help="This session, decoded.")] = None,
-    at: Annotated[int | None, typer.Option("--at", metavar="BATCH", min=0, help="As of this committed batch.")] = None,
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """List the sessions that have a state; with --session show it as JSON, at the committed position or at a batch.
-
-    Reads durable files only. The structure of a state is the stream's own.
-    """
-    from lockstep.operations.inspect.state import StateFilter, read_states
-
-    found = read_states(
-        find_stream_or_exit(stream), load_settings_or_exit().table_root, StateFilter(topic, partition, session), at
-    )
-    print_answer(found, _sessions, as_json=as_json or session is not None)
-
-
-@register_command("positions order_books --format spark", Panel.INSPECT)
-def positions(
-    stream: StreamName,
-    form: Annotated[Form, typer.Option("--format", help="spark: startingOffsets of its Kafka source.")] = Form.TABLE,
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """Print the committed positions, for another reader of the same topics to start from."""
-    from lockstep.operations.inspect.streams import format_spark_offsets, read_positions
-
-    found = read_positions(open_handle(stream))
-    if form is Form.SPARK and not as_json:
-        sys.stdout.write(format_spark_offsets(found) + "\n")
-    else:
-        print_answer(found, _positions, as_json=as_json or form is Form.JSON)
-
-
-def _asked(what: str, version: int | None, at: datetime | None, limit: int | None) -> QueryResult:
-    from lockstep.declare.stream import NAME
-    from lockstep.operations.query import AsOf, query_derived, query_sql, query_stream
-
-    as_of = AsOf(version=version, time=at)
-    streams, derived, root = list_all_streams(), list_all_derived(), load_settings_or_exit().table_root
-    if what in derived:
-        return query_derived(what, root, as_of, limit=limit)
-    if NAME.fullmatch(what):
-        return query_stream(find_stream_or_exit(what).name, root, as_of, limit=limit)
-    return query_sql(what, streams, root, as_of, limit=limit, derived=derived)
-
-
-def _rows(found: QueryResult) -> RenderableType:
-    if found.columns == PLAN_COLUMNS:
-        return make_lines(*(style_text(f"{kind}:\n{plan}") for kind, plan in found.rows))
-    return make_records(found.columns, found.rows)
-
-
-def _csv(found: QueryResult) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(found.columns)
-    writer.writerows(found.rows)
-
-
-def _sessions(found: SessionStates) -> RenderableType:
-    rows = ((s.topic, s.partition, s.session, s.position, s.stored_bytes) for s in found.sessions)
-    return make_grid(("topic", "partition", "session", "position", "stored bytes"), rows)
-
-
-def _positions(found: Positions) -> RenderableType:
-    rows = ((p.topic, p.partition, p.next_offset) for p in found.partitions)
-    return make_grid(("topic", "partition", "next offset"), rows)
-
-
-GROUPS_SHOWN = 100
-"""Groups shown on a terminal without a limit; scripts get all."""
-PREVIEW_BYTES, LINE_BYTES = 512, 16
-
-quarantine = make_group("quarantine", Panel.MAINTAIN, "List, show and export messages that were not applied.")
-
-Cause = Annotated[str | None, typer.Option(help="Only of this cause.")]
-Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
-Session = Annotated[str | None, typer.Option(help="Only of this session.")]
-Since = Annotated[int | None, typer.Option(metavar="BATCH", min=0, help="Only of this batch and later ones.")]
-
-
-@register_command("quarantine list order_books --cause undecodable", Panel.MAINTAIN, name="list", within=quarantine)
-def list_quarantine(
-    stream: StreamName,
-    *,
-    cause: Cause = None,
-    topic: Topic = None,
-    session: Session = None,
-    since: Since = None,
-    limit: Annotated[int | None, typer.Option(min=1, help=f"Most groups; {GROUPS_SHOWN} for the table.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List what is in quarantine: by topic, partition, cause and session, the largest group first."""
-    from lockstep.operations.quarantine import list_quarantine
-
-    most = limit if limit is not None or as_json else GROUPS_SHOWN
-    wanted = _wanted(cause, topic, session, since)
-    found = list_quarantine(find_folders(stream), wanted, limit=most)
-    print_answer(found, lambda shown: _listed(shown, wanted), as_json=as_json)
-    if found.more:
-        print_note(f"the largest {len(found.groups)} groups; {found.more} more with --limit")
-
-
-@register_command("quarantine show order_books order_books.eth/0@120", Panel.MAINTAIN, name="show", within=quarantine)
-def show(
-    stream: StreamName,
-    place: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION@OFFSET", help="Offset of the message in Kafka.")],
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show one unchanged message: cause, key, headers, value as bytes and as text. In JSON bytes are base64."""
-    from lockstep.operations.quarantine import Place, read_quarantined
-
-    try:
-        where = Place.parse(place)
-    except ValueError as wrong:
-        raise typer.BadParameter(f"{place!r} is not {wrong}") from None
-    print_answer(read_quarantined(find_folders(stream), where), _messages, as_json=as_json)
-
-
-@register_command(
-    "quarantine export order_books refused.jsonl --since 7", Panel.MAINTAIN, name="export", within=quarantine
-)
-def export(
-    stream: StreamName,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, .jsonl or .parquet.", dir_okay=False)],
-    *,
-    cause: Cause = None,
-    topic: Topic = None,
-    session: Session = None,
-    since: Since = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write messages to a new file, with all their bytes: JSON lines (bytes as base64) or Parquet."""
-    from lockstep.operations.quarantine import export_quarantined as do_export
-
-    if file.suffix not in {".jsonl", ".parquet"}:
-        raise typer.BadParameter(f"{str(file)!r} ends neither in .jsonl nor in .parquet")
-    print_answer(
-        do_export(find_folders(stream), _wanted(cause, topic, session, since), file), _exported, as_json=as_json
-    )
-
-
-def _wanted(cause: str | None, topic: str | None, session: str | None, since: int | None) -> QuarantineFilter:
-    from lockstep.operations.quarantine import QuarantineFilter
-
-    return QuarantineFilter(cause=cause, topic=topic, session=session, since=since)
-
-
-def _listed(found: QuarantineList, wanted: QuarantineFilter) -> RenderableType:
-    rows = (
-        (
-            g.topic,
-            g.partition,
-            g.cause,
-            _format_session(g.cause, g.session),
-            g.messages,
-            g.first_offset,
-            g.last_offset,
-            g.last_batch,
-        )
-        for g in found.groups
-    )
-    columns = ("topic", "partition", "cause", "session", "messages", "first offset", "last offset", "last batch")
-    return make_lines(style_text(f"{found.stream}: {_count_selected(found, wanted)}"), make_grid(columns, rows))
-
-
-def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:
-    """How many are listed; and, where a selection leaves none, what there is to select."""
-    given = asdict(wanted)
-    parts = [f"of {name} {value!r}" for name, value in given.items() if value is not None and name != "since"]
-    parts += [f"since batch {wanted.since}"] if wanted.since is not None else []
-    if not parts:
-        return f"{found.messages} messages in quarantine"
-    selected = f"{found.messages} of {found.messages_total} messages in quarantine are {', '.join(parts)}"
-    return selected if found.messages else f"{selected}; causes: {', '.join(found.causes) or 'none'}"
-
-
-def _messages(found: tuple[QuarantineRow, ...]) -> RenderableType:
-    return make_lines(*(part for row in found for part in (_reason(row), *make_contents(row))))
-
-
-def _reason(row: QuarantineRow) -> RenderableType:
-    return make_facts(
-        (
-            ("place", f"{row.topic}/{row.partition}@{row.offset} (topic id {row.topic_id})"),
-            ("batch", f"{row.batch} of generation {row.generation}"),
-            ("time", format_time(row.timestamp)),
-            ("cause", _escaped_or_none(row.cause)),
-            ("expected", _escaped_or_none(row.expected)),
-            ("found", _escaped_or_none(row.found)),
-            ("session", _format_session(row.cause, row.session)),
-        )
-    )
-
-
-def _format_session(cause: str, session: str | None) -> str | None:
-    """The session; of a message that was not decoded only its key is known, which need not be one."""
-    known = _escaped_or_none(session)
-    return f"unknown, of key {known}" if known is not None and cause == UNDECODABLE else known
-
-
-def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:
-    """Key, headers and value of a message, without terminal escapes."""
-    headers = [style_text(f"header {escape_text(header.name)}: {_bytes(header.value)}") for header in row.headers]
-    cut = "" if row.value is None or len(row.value) == row.value_bytes else f", the first {len(row.value)} kept"
-    size = "null" if row.value is None else f"{row.value_bytes} bytes{cut}"
-    return (
-        style_text(f"key: {_bytes(row.key)}"),
-        *headers,
-        style_text(f"value: {size}"),
-        *_value(row.value or b""),
-    )
-
-
-def _value(value: bytes) -> list[RenderableType]:
-    """The beginning of a value: printable UTF-8, such as JSON, as text, each line indented; else as in a hexdump."""
-    shown = value[:PREVIEW_BYTES]
-    try:
-        # Of a value that is cut, the last character may be incomplete.
-        lines = codecs.getincrementaldecoder("utf-8")().decode(shown, final=shown == value).split("\n")
-    except UnicodeDecodeError:
-        return _dump(value, shown)
-    if not all(map(str.isprintable, lines)):
-        return _dump(value, shown)
-    return [*(style_text(f"  {line}") for line in lines if shown), *_left(value, shown)]
-
-
-def _dump(value: bytes, shown: bytes) -> list[RenderableType]:
-    """Offset, bytes and text, as in a hexdump."""
-    pieces = [(at, shown[at : at + LINE_BYTES]) for at in range(0, len(shown), LINE_BYTES)]
-    dumped: list[RenderableType] = [
-        style_text(f"{at:08x}  {piece.hex(' '):<{3 * LINE_BYTES}} |{_text(piece)}|") for at, piece in pieces
-    ]
-    return [*dumped, *_left(value, shown)]
-
-
-def _left(value: bytes, shown: bytes) -> list[RenderableType]:
-    left = len(value) - len(shown)
-    return [style_text(f"... {left} bytes more: as a file, or --json")] if left else []
-
-
-def _text(piece: bytes) -> str:
-    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)  # noqa: PLR2004  # printable ASCII
-
-
-def _bytes(value: bytes | None) -> str:
-    if value is None:
-        return "null"
-    more = f" ... {len(value)} bytes" if len(value) > PREVIEW_BYTES else ""
-    return escape_text(value[:PREVIEW_BYTES].decode(errors="backslashreplace")) + more
-
-
-def _escaped_or_none(text: str | None) -> str | None:
-    return None if text is None else escape_text(text)
-
-
-def format_time(timestamp: datetime | None) -> str | None:
-    """A time in the format of all commands."""
-    return None if timestamp is None else f"{timestamp:%Y-%m-%d %H:%M:%S.%f} UTC"
-
-
-def _exported(found: Exported) -> RenderableType:
-    return style_text(f"{found.file}: {found.messages} messages")
-
-
 @register_command("report order_books --open", Panel.INSPECT)
 def report(
     stream: StreamName,
@@ -900,112 +514,3 @@ def report(
 
 def _quality_report(found: QualityReport) -> RenderableType:
     return make_lines(style_text(found.verdict, "green" if found.holds else "red"), style_text(str(found.file)))
-
-
-@register_command("init ../plants --brokers 127.0.0.1:9092", Panel.INSTALLATION)
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the project; made if it is missing.")],
-    brokers: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka's bootstrap servers.")] = "127.0.0.1:9092",
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """Write a new project: Dagster's definitions, jobs, sensors and settings, to which you add streams."""
-    from lockstep.operations.doctor.doctor import with_brokers
-    from lockstep.operations.project import create_project
-
-    servers = with_brokers(load_settings_or_exit(), brokers).kafka.bootstrap_servers
-    print_answer(create_project(folder, servers), _project, as_json=as_json)
-
-
-def _project(found: CreatedProject) -> RenderableType:
-    return make_lines(
-        make_grid(("file",), ((name,) for name in found.files)),
-        style_text(
-            f"next: put a stream into {found.folder}/assets, name it in STREAMS of definitions.py, then there:\n"
-            f"  export DAGSTER_HOME={shlex.quote(found.dagster_home)}\n"
-            "  lockstep doctor\n"
-            "  dagster dev -w workspace.yaml"
-        ),
-    )
-
-
-@register_command("settings", Panel.INSTALLATION)
-def settings(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Print every setting and every option of the declared streams: value, default, origin. Secrets are not shown."""
-    from lockstep.operations.show_settings import list_options
-
-    print_answer(list_options(list_all_streams()), _options, as_json=as_json)
-
-
-@register_command("doctor --brokers 127.0.0.1:9092", Panel.INSTALLATION)
-def doctor(
-    brokers: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Use these brokers instead of the settings'.")
-    ] = None,
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """Check Java, jars, ports, folders, Kafka, and its settings of the streams' topics. Exit code 1 on errors."""
-    from lockstep.operations.doctor.doctor import run_diagnoses, with_brokers
-
-    report = run_diagnoses(with_brokers(load_settings_or_exit(), brokers), list_all_streams)
-    print_answer(report, _report, as_json=as_json)
-    if not report.is_healthy:
-        raise typer.Exit(FAILED)
-
-
-def _options(found: AllOptions) -> RenderableType:
-    there = "" if found.file_exists else " (not there)"
-    rows = ((o.name, o.value, o.default, o.origin, o.set_by) for o in found.options)
-    return make_lines(
-        style_text(f"file: {found.file}{there}"), make_grid(("setting", "value", "default", "origin", "set by"), rows)
-    )
-
-
-def _report(found: Report) -> RenderableType:
-    rows = ((f.level.value, f.check, f.found, f.next_step) for f in found.findings)
-    return make_lines(style_text(f"Kafka: {found.brokers}"), make_grid(("level", "check", "found", "next"), rows))
-
-
-@register_command("message order_books order_books.eth/0@120 --out tests/halted.jsonl", Panel.INSPECT)
-def message(
-    stream: StreamName,
-    place: Annotated[
-        str | None,
-        typer.Argument(metavar="[TOPIC/PARTITION@OFFSET]", help="Offset in Kafka; by default the one of the halt."),
-    ] = None,
-    *,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write it to this new file, for a unit test.", dir_okay=False)
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show one unchanged message, by default the one that halted the stream, and write it out for a unit test.
-
-    From Kafka, or from the quarantine if Kafka has deleted it. `lockstep.testing.read_messages` reads the file.
-    """
-    from lockstep.operations.inspect.message import export_message
-    from lockstep.operations.inspect.message import read_message as read
-    from lockstep.operations.quarantine import Place
-
-    try:
-        where = None if place is None else Place.parse(place)
-    except ValueError as wrong:
-        raise typer.BadParameter(f"{place!r} is not {wrong}") from None
-    found = read(find_folders(stream), load_settings_or_exit().kafka, where)
-    if out is not None:
-        export_message(found, out)
-    print_answer(found, _show_message, as_json=as_json)
-    if out is not None:
-        print_note(f"written to {out}: lockstep.testing.read_messages reads it")
-
-
-def _show_message(found: StoredMessage) -> RenderableType:
-    head = make_facts(
-        (
-            ("place", f"{found.topic}/{found.partition}@{found.offset} (in {found.found_in})"),
-            ("time", format_time(found.timestamp)),
-        )
-    )
-    finding = found.finding
-    why = None if finding is None else style_text(str(finding), "red")
-    where = None if finding is None or not finding.traceback else style_text(finding.traceback)
-    return make_lines(head, why, where, *make_contents(found))

@@ -71,7 +71,13 @@ DRIVER_ONLY = (
 # A module with one importer in its own package is a part of it, unless it is an idea of its own.
 ONE_IMPORTER = {
     **dict.fromkeys(
-        (f"cli.{name}" for name in ("control", "inspect", "maintain", "prove", "recover", "rehearse")),
+        (
+            f"cli.{name}"
+            for name in (
+                *("control", "inspect", "install", "maintain", "messages"),
+                *("prove", "recover", "rehearse", "tables"),
+            )
+        ),
         "commands, which the entry point only collects",
     ),
     "engine.driver.batch_checks": "pure checks over a whole batch",

@@ -27,7 +27,10 @@ VERBS = frozenset(_VERBS.split())
 PREDICATES = ("is", "has", "may", "was")
 
 # Commands of the command line are called as they are typed; entry points as everywhere.
-COMMANDS = tuple(f"cli/{name}.py" for name in ("control", "inspect", "maintain", "prove", "recover", "rehearse"))
+COMMANDS = tuple(
+    f"cli/{name}.py"
+    for name in ("control", "inspect", "install", "maintain", "messages", "prove", "recover", "rehearse", "tables")
+)
 ENTRY = "main"
 
 

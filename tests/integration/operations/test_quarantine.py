@@ -89,7 +89,7 @@ def test_a_selection_of_nothing_says_what_there_is(read: Read, monkeypatch: pyte
     found = list_quarantine(read[0].folders, QuarantineFilter(cause="nope"))
     assert (found.messages, found.groups) == (0, ())
     assert found.messages_total == list_quarantine(read[0].folders, QuarantineFilter()).messages
-    monkeypatch.setattr("lockstep.cli.inspect.find_folders", lambda _: read[0].folders)
+    monkeypatch.setattr("lockstep.cli.messages.find_folders", lambda _: read[0].folders)
     shown = CliRunner().invoke(app, ["quarantine", "list", "adding", "--cause", "nope"]).stdout
     total, causes = found.messages_total, ", ".join(found.causes)
     assert "undecodable" in found.causes
@@ -187,7 +187,7 @@ def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path:
 def test_nothing_of_strangers_reaches_a_terminal_raw(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the list, not in a message, nor as a line of its own."""
     runs, _, evil = read
-    monkeypatch.setattr("lockstep.cli.inspect.find_folders", lambda _: runs.folders)
+    monkeypatch.setattr("lockstep.cli.messages.find_folders", lambda _: runs.folders)
     shown = CliRunner().invoke(app, ["quarantine", "show", "adding", f"{evil}/0@0"])
     listed = CliRunner().invoke(app, ["quarantine", "list", "adding"])
     assert (shown.exit_code, listed.exit_code) == (0, 0), shown.output + listed.output
@@ -221,7 +221,7 @@ def test_what_a_terminal_obeys_is_shown_as_an_escape() -> None:
 def test_the_key_of_a_message_that_was_not_decoded_is_not_called_its_session(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockstep.cli.inspect.find_folders", lambda _: read[0].folders)
+    monkeypatch.setattr("lockstep.cli.messages.find_folders", lambda _: read[0].folders)
     shown = CliRunner().invoke(app, ["quarantine", "show", "adding", f"{read[2]}/0@2"]).stdout
     assert re.search(r"^session +unknown, of key null$", shown, re.MULTILINE)
     listed = CliRunner().invoke(app, ["quarantine", "list", "adding", "--topic", read[1]]).stdout

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from lockstep.cli.__main__ import app
 from lockstep.cli.app import parse_time
-from lockstep.cli.inspect import format_time
+from lockstep.cli.messages import format_time
 
 MOMENT = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 

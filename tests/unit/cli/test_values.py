@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.cli.control import describe_launch
-from lockstep.cli.inspect import make_contents
+from lockstep.cli.messages import make_contents
 from lockstep.cli.output import make_lines, print_out
 from lockstep.operations.inspect.message import StoredMessage
 from lockstep.orchestration.launch import Launched

@@ -1,0 +1,81 @@
+"""The installation: a new project, settings, diagnosis."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+
+from lockstep.cli.app import FAILED, AsJson, Panel, list_all_streams, load_settings_or_exit, register_command
+from lockstep.cli.output import make_grid, make_lines, print_answer, style_text
+
+if TYPE_CHECKING:
+    from lockstep.operations.doctor.doctor import Report
+    from lockstep.operations.project import CreatedProject
+    from lockstep.operations.show_settings import AllOptions
+
+
+@register_command("init ../plants --brokers 127.0.0.1:9092", Panel.INSTALLATION)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the project; made if it is missing.")],
+    brokers: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka's bootstrap servers.")] = "127.0.0.1:9092",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Write a new project: Dagster's definitions, jobs, sensors and settings, to which you add streams."""
+    from lockstep.operations.doctor.doctor import with_brokers
+    from lockstep.operations.project import create_project
+
+    servers = with_brokers(load_settings_or_exit(), brokers).kafka.bootstrap_servers
+    print_answer(create_project(folder, servers), _project, as_json=as_json)
+
+
+def _project(found: CreatedProject) -> RenderableType:
+    return make_lines(
+        make_grid(("file",), ((name,) for name in found.files)),
+        style_text(
+            f"next: put a stream into {found.folder}/assets, name it in STREAMS of definitions.py, then there:\n"
+            f"  export DAGSTER_HOME={shlex.quote(found.dagster_home)}\n"
+            "  lockstep doctor\n"
+            "  dagster dev -w workspace.yaml"
+        ),
+    )
+
+
+@register_command("settings", Panel.INSTALLATION)
+def settings(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Print every setting and every option of the declared streams: value, default, origin. Secrets are not shown."""
+    from lockstep.operations.show_settings import list_options
+
+    print_answer(list_options(list_all_streams()), _options, as_json=as_json)
+
+
+@register_command("doctor --brokers 127.0.0.1:9092", Panel.INSTALLATION)
+def doctor(
+    brokers: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Use these brokers instead of the settings'.")
+    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Check Java, jars, ports, folders, Kafka, and its settings of the streams' topics. Exit code 1 on errors."""
+    from lockstep.operations.doctor.doctor import run_diagnoses, with_brokers
+
+    report = run_diagnoses(with_brokers(load_settings_or_exit(), brokers), list_all_streams)
+    print_answer(report, _report, as_json=as_json)
+    if not report.is_healthy:
+        raise typer.Exit(FAILED)
+
+
+def _options(found: AllOptions) -> RenderableType:
+    there = "" if found.file_exists else " (not there)"
+    rows = ((o.name, o.value, o.default, o.origin, o.set_by) for o in found.options)
+    return make_lines(
+        style_text(f"file: {found.file}{there}"), make_grid(("setting", "value", "default", "origin", "set by"), rows)
+    )
+
+
+def _report(found: Report) -> RenderableType:
+    rows = ((f.level.value, f.check, f.found, f.next_step) for f in found.findings)
+    return make_lines(style_text(f"Kafka: {found.brokers}"), make_grid(("level", "check", "found", "next"), rows))
