@@ -14,9 +14,10 @@ from pathlib import Path
 from lockstep.errors import LockstepError
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.producer import create_topic
-from lockstep.spark.class_archive import make_archive, make_spark_archive, name_archive
+from lockstep.spark.class_archive import make_archive, name_archive
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
+from lockstep.spark.spark_archive import make_spark_archive
 
 
 def make_kafka_archive() -> Path:

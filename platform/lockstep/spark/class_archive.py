@@ -3,7 +3,7 @@
 Java calls this class-data sharing. An archive is made once for a Java and a set of jars, by a JVM that does what
 later ones do and writes down its classes when it ends:
 
-    python -m lockstep.spark.class_archive      that of Spark, in the environment that holds pyspark
+    python -m lockstep.spark.spark_archive      that of Spark, in the environment that holds pyspark
     python -m lockstep.localdev.class_archives  those of Spark and of the local Kafka (`make setup`)
 
 Nothing depends on one. Its name holds the Java and the jars, so that after a change of either there is none, and its
@@ -16,11 +16,10 @@ import hashlib
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockstep.errors import EnvironmentProblem
 from lockstep.spark.jars import fetch_ivy_jar
-from lockstep.spark.java import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,44 +95,9 @@ def _path(folder: Path, name: str, content: Path) -> Path:
 
 def find_spark_archive(java: Path) -> Path | None:
     """That of Spark: in this environment, whose pyspark it goes with."""
-    return find_archive(_spark_folder(), name_archive("spark", fetch_ivy_jar().parent, java))
+    return find_archive(find_spark_folder(), name_archive("spark", fetch_ivy_jar().parent, java))
 
 
-def _spark_folder() -> Path:
+def find_spark_folder() -> Path:
+    """Where that of Spark lies."""
     return Path(sys.prefix) / "var" / "lockstep"
-
-
-def make_spark_archive() -> Path:
-    """Make that of Spark in this process, which must not run one: a task in a Python worker, and a small Delta table.
-
-    Raises:
-        EnvironmentProblem: No Java, no jars, or no archive was made.
-    """
-    return make_archive(_spark_folder(), name_archive("spark", fetch_ivy_jar().parent, require_java()), _train_spark)
-
-
-def _train_spark(options: tuple[str, ...]) -> None:
-    from pyspark.sql import SparkSession  # heavy; only this pays for it
-
-    from lockstep.settings import SparkSettings
-    from lockstep.spark.session import make_driver_options, start_context
-
-    own = {
-        "spark.driver.extraJavaOptions": make_driver_options(options),
-        "spark.python.worker.reuse": "false",  # one that waits for another task would complain of the end
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        context = start_context(SparkSettings(master="local[2,3]", options=own), "class archive")
-        context.parallelize(range(2), 2).map(str).collect()
-        session = SparkSession(context)
-        session.range(2).write.format("delta").save(f"{folder}/table")
-        session.read.format("delta").load(f"{folder}/table").groupBy().sum("id").collect()
-        gateway: Any = context._gateway  # noqa: SLF001  # pyspark leaves its JVM to the end of the process
-        context.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{make_spark_archive()}\n")
