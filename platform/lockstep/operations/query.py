@@ -22,8 +22,9 @@ from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION
 from lockstep.table.layout import DerivedFolders, StreamFolders, require_root
 
-READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
-"""Allowed first words of a query; COPY and the like would write files."""
+_EXPLAINS = r"explain\s+(?:(?:analyze|verbose|format\s+\w+)\s+)*"
+READS = re.compile(rf"\s*(?:describe\b|(?:{_EXPLAINS})?[\s(]*(?:select|with|values)\b)", re.IGNORECASE)
+"""How a query begins, and what EXPLAIN explains: COPY would write files, also where EXPLAIN ANALYZE runs it."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own text types, which other libraries do not support yet."""
 OF_FILES = ("External error", "Object Store error", "IO error", "Parquet error")
@@ -60,7 +61,7 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
         TableError: A file of a table cannot be read.
     """
     if not READS.match(sql):
-        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN or DESCRIBE", tables)
+        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES or DESCRIBE, or EXPLAIN of these", tables)
     builder = QueryBuilder()
     for name, table in tables.items():
         _register(builder, name, table, (until or {}).get(name))
@@ -198,31 +199,39 @@ def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
     found = run_sql(tables.tables, sql, tables.until)
     more = limit is not None and found.num_rows > limit
     shown = found.slice(0, limit) if more else found
-    columns = [_values(column) for column in shown.columns]
     return QueryResult(
         sql=sql,
         versions={name: table.version() for name, table in tables.tables.items()},
         columns=shown.column_names,
         types=[str(field.type) for field in shown.schema],
-        rows=[list(row) for row in zip(*columns, strict=True)],
+        rows=list_rows(shown),
         more=more,
         notes=tables.notes,
     )
 
 
-def _values(column: pa.ChunkedArray[Any]) -> list[object]:
-    """The values; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
+def list_rows(table: pa.Table) -> list[list[object]]:
+    """The rows; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
+    columns = [_list_values(column) for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _list_values(column: pa.ChunkedArray[Any]) -> list[object]:
     try:
         return list(column.to_pylist())
     except OverflowError:
-        return [_value(scalar) for scalar in column]
+        return [_to_value(scalar) for scalar in column]
 
 
-def _value(scalar: Any) -> object:
+def _to_value(scalar: Any) -> object:
     try:
         return scalar.as_py()
     except OverflowError:
-        return scalar.value
+        if isinstance(scalar, pa.MapScalar):
+            return [tuple(map(_to_value, entry.values())) for entry in scalar.values or ()]
+        if isinstance(scalar, pa.StructScalar):
+            return {name: _to_value(each) for name, each in scalar.items()}
+        return [*map(_to_value, scalar.values or ())] if isinstance(scalar, pa.ListScalar) else scalar.value
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
