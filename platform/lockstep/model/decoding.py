@@ -8,13 +8,14 @@ streams). So one thread at a time makes decoders, each once.
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
 T = TypeVar("T")
 
@@ -22,13 +23,30 @@ _MAKES = threading.Lock()
 
 
 def decode_json(text: bytes | str, kind: type[T]) -> T:
-    """A JSON document as a type. Raises as `msgspec.json.decode` does."""
-    return _find_decoder(kind).decode(text)
+    """A JSON document as a type. Raises as `msgspec.json.decode` does, and DecodeError for a text that is no UTF-8."""
+    with _raise_decode_error():
+        return _find_decoder(kind).decode(text)
 
 
 def decode_json_lines(text: bytes | str, kind: type[T]) -> list[T]:
-    """JSON documents, one a line, as a type. Raises as `msgspec.json.decode` does."""
-    return _find_decoder(kind).decode_lines(text)
+    """JSON documents, one a line, as a type. Raises as `decode_json` does."""
+    with _raise_decode_error():
+        return _find_decoder(kind).decode_lines(text)
+
+
+def decode_msgpack(content: bytes, kind: type[T]) -> T:
+    """A msgpack value as a type. Raises as `decode_json` does."""
+    with _raise_decode_error():
+        return msgspec.msgpack.decode(content, type=kind)
+
+
+@contextmanager
+def _raise_decode_error() -> Iterator[None]:
+    """What is damaged inside of a text is a UnicodeDecodeError of msgspec, which nobody expects of a damaged file."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def decode_value(value: object, kind: type[T]) -> T:

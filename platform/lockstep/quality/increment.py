@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from lockstep.errors import TableError
+from lockstep.model.decoding import decode_json, decode_msgpack
 from lockstep.model.table_schema import make_provenance_schema
 from lockstep.quality.partitions import SessionEnd
 from lockstep.quality.rules import FileSummary, PartitionSummary, RuleResult
@@ -114,7 +115,7 @@ def load_state(folders: StreamFolders) -> CheckState | None:
     """The state that the last check left; None without one that this release can read."""
     path = make_state_path(folders)
     try:
-        return msgspec.msgpack.decode(find_storage(path).read(path), type=CheckState)
+        return decode_msgpack(find_storage(path).read(path), CheckState)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
@@ -202,9 +203,6 @@ class _Line(msgspec.Struct):
     remove: _Change | None = None
 
 
-_LINES, _STATISTICS = msgspec.json.Decoder(_Line), msgspec.json.Decoder(_Statistics)
-
-
 def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] | str:
     """The data files that some versions added; or why that is not all that they changed."""
     added, removed = dict[str, AddedFile](), set[str]()
@@ -228,12 +226,12 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
 def _read_lines(table: Path, version: int) -> list[tuple[bytes, _Line]] | None:
     try:
         text = find_storage(table).read(delta_log.make_entry_path(table, version))
-        return [(line, _LINES.decode(line)) for line in text.splitlines() if line.strip()]
+        return [(line, decode_json(line, _Line)) for line in text.splitlines() if line.strip()]
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
 def _read_added(line: bytes, change: _Change) -> AddedFile:
-    statistics = _STATISTICS.decode(change.stats) if change.stats else _Statistics()
+    statistics = decode_json(change.stats, _Statistics) if change.stats else _Statistics()
     nulls = {name: count for name, count in statistics.null_count.items() if isinstance(count, int)}
     return AddedFile(line.decode(), change.path, change.size, statistics.num_records, nulls)
