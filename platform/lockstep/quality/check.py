@@ -401,7 +401,7 @@ class LastCheck(msgspec.Struct, frozen=True):
 
     Attributes:
         checked: Its result.
-        history: The checks so far, the newest last.
+        history: The checks so far by their time, but this one last, also where the clock has moved back.
         great_expectations: The results of Great Expectations.
     """
 
@@ -443,7 +443,8 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
     while seen != listed:  # 2
         seen, before = listed, read_last_check(folders)
         history = _join_history(before.history if before else (), seen)
-        kept = LastCheck(checked, history[-HISTORY_MAX:], raw)
+        others = tuple(each for each in history if each != point)
+        kept = LastCheck(checked, (*others[1 - HISTORY_MAX :], point), raw)
         storage.replace(path, msgspec.json.format(msgspec.json.encode(kept)))
         listed = storage.find_files(points, "*.json")
     for file in seen:  # 3
