@@ -384,7 +384,7 @@ class CheckPoint(msgspec.Struct, frozen=True):
         rows: Rows that were read.
         outcomes: Outcome of each rule.
         lag_messages: Messages behind the last stable offsets, as of the last batch.
-        freshness_seconds: Age of the newest message at its commit; None without a message.
+        freshness_seconds: Age of the newest message at its commit, at least 0; None without a message.
     """
 
     at: float
@@ -475,5 +475,5 @@ def _make_point(folders: StreamFolders, checked: Checked) -> CheckPoint:
         rows=checked.coverage.rows,
         outcomes={result.rule: result.outcome for result in checked.results},
         lag_messages=sum(max(0, row.stable_end - row.until) for row in positions),
-        freshness_seconds=max(ages)[1].total_seconds() if ages else None,
+        freshness_seconds=max(0.0, max(ages)[1].total_seconds()) if ages else None,
     )
