@@ -41,6 +41,7 @@ class TableVersions(msgspec.Struct, frozen=True):
         retired: Number of the last batch whose rows were dropped by retention; 0 for none.
         table_id: Delta's id of the output table.
         valid: The last batch that counts of each generation, the current one last.
+        token: The token of the table version's entry; empty where it is gone, or an older release checked it.
     """
 
     table: int
@@ -49,6 +50,7 @@ class TableVersions(msgspec.Struct, frozen=True):
     retired: int = 0
     table_id: str = ""
     valid: tuple[Lineage, ...] = ()
+    token: str = ""
 
     @property
     def generation(self) -> int:
@@ -70,20 +72,25 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     held = ledger.transaction_version(delta_log.BATCH) or 0
     head = base.head
     if held >= head.batch:
-        return _make_versions(base.version, ledger.version(), head, log.table_id)
+        return _make_versions(folders.table, base.version, ledger.version(), head, log.table_id)
     before = delta_log.read_entry(folders.table, head.batch_version - 1)
     if held == head.batch_before and before is not None and before.head is not None:
-        return _make_versions(before.version, ledger.version(), before.head, log.table_id)
+        return _make_versions(folders.table, before.version, ledger.version(), before.head, log.table_id)
     raise TableError(
         f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
         next_step="restore the ledger; nothing can be proved until both agree",
     )
 
 
-def _make_versions(table: int, ledger: int, head: Head, table_id: str) -> TableVersions:
+def _make_versions(folder: Path, table: int, ledger: int, head: Head, table_id: str) -> TableVersions:
     retired = 0 if head.retention is None else head.retention.batch
     valid = tuple(Lineage(generation, last) for generation, last in head.valid_batches.items())
-    return TableVersions(table, ledger, head.batch, retired, table_id, valid)
+    return TableVersions(table, ledger, head.batch, retired, table_id, valid, _read_token(folder, table))
+
+
+def _read_token(table: Path, version: int) -> str:
+    entry = delta_log.read_entry(table, version)
+    return (entry.token if entry is not None else None) or ""
 
 
 class CheckState(msgspec.Struct, frozen=True):
@@ -180,6 +187,8 @@ def plan_increment(
         return "the table was replaced or rewound since the last check"
     if before.table > versions.table or before.batch > versions.batch:
         return "the table is older than at the last check"
+    if before.token and _read_token(folders.table, before.table) not in {"", before.token}:
+        return "the table was set back since the last check, and written again"
     if state.rules != tuple(rules):
         return "the rules were changed since the last check"
     changes = _read_changes(folders.table, before.table + 1, versions.table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -339,6 +340,21 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
     assert "is deleted" in str(plan_increment(folders, state, now, rules))
     entry.unlink()
     assert plan_increment(folders, state, now, rules) == f"the log entry of version {now.table} is gone"
+
+
+def test_a_table_that_was_set_back_and_written_again_is_read_whole(tmp_path: Path) -> None:
+    """By a copy of it without the state of its checks: it has as many versions as before, of other commits."""
+    batches, copy = clean_batches(5), tmp_path / "copy"
+    folders = write(tmp_path, batches[:2])
+    shutil.copytree(tmp_path / folders.stream, copy)
+    write_more(folders, batches[:4], 2)
+    state = CheckState(find_matching_versions(folders), (), (), (), ())
+    assert plan_increment(folders, state, find_matching_versions(folders), ()) == Increment(state, ())
+    shutil.rmtree(tmp_path / folders.stream)
+    copy.rename(tmp_path / folders.stream)
+    write_more(folders, batches, 2)
+    planned = plan_increment(folders, state, find_matching_versions(folders), ())
+    assert planned == "the table was set back since the last check, and written again"
 
 
 def test_an_expectation_of_great_expectations_is_the_rule_of_its_name_and_arguments() -> None:
