@@ -543,7 +543,7 @@ class Expectation(Rule):
         """Order the sets: in another process they have another order, which would be another rule."""
         given: object = self.arguments
         if isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
-            ordered = {name: _order_set(name, value) for name, value in self.arguments.items()}
+            ordered = {name: _sort(each) if _is_set(name, each) else each for name, each in self.arguments.items()}
             object.__setattr__(self, "arguments", ordered)
 
     @classmethod
@@ -598,10 +598,13 @@ class Expectation(Rule):
         return f"{self.type}({arguments})"
 
 
-def _order_set(name: str, value: Any) -> object:
-    """An argument, as a list where it is a set: by its type, or by its name, as `from_gx` gives only lists."""
-    is_listed = isinstance(value, list | tuple) and name.endswith("_set")
-    return sorted(value, key=repr) if isinstance(value, set | frozenset) or is_listed else value
+def _is_set(name: str, value: object) -> bool:
+    """Whether an argument is a set: by its type, or by its name, as `from_gx` gives only lists."""
+    return isinstance(value, set | frozenset) or (isinstance(value, list | tuple) and name.endswith("_set"))
+
+
+def _sort(values: object) -> list[object]:
+    return sorted(cast("Iterable[object]", values), key=repr)
 
 
 def check_rules(rules: Sequence[Rule], row_type: type[msgspec.Struct]) -> None:

@@ -42,7 +42,7 @@ def decode_msgpack(content: bytes, kind: type[T]) -> T:
 
 @contextmanager
 def _raise_decode_error() -> Iterator[None]:
-    """What is damaged inside of a text is a UnicodeDecodeError of msgspec, which nobody expects of a damaged file."""
+    """What is damaged inside of a text raises a UnicodeDecodeError in msgspec, which is none of its own errors."""
     try:
         yield
     except UnicodeDecodeError as error:
