@@ -33,6 +33,7 @@ from lockstep import (
 from lockstep.declare.rules import check_rules
 from lockstep.declare.stream import format_source
 from lockstep.errors import DeclarationError
+from lockstep.model.finding import TEXT_MAX
 from lockstep.testing import run
 from tests.unit.declare.ruled_rows import ALL, ROWS, Message, Ruled, find_verdicts, ruled
 
@@ -218,6 +219,15 @@ def test_a_rule_that_fails_halts_whatever_the_class_tolerates(integrity: NoInteg
     assert (ran.finding.offset, ran.finding.cause) == (2, "count_in_range")
     assert (ran.finding.expected, ran.finding.found) == ("count is at least 1", "count = 0")
     assert (len(ran.rows), ran.states["k"].rows) == (2, 2)
+
+
+@pytest.mark.parametrize("policy", [OnViolation.FAIL, OnViolation.QUARANTINE])
+def test_a_large_value_that_violates_a_rule_is_shown_in_part(policy: OnViolation) -> None:
+    """The commit of the halt, and each event about it, would hold all of it, and NUL as four characters."""
+    ran = run(ruled(Matches("name", "[a-z]", on_violation=policy)), FIRST, sent(Ruled(name="\0" * 10**6)), key="k")
+    shown = ran.quarantine[0].found if policy is OnViolation.QUARANTINE else ran.finding and ran.finding.found
+    assert shown is not None
+    assert (len(shown), shown[:16], shown[-5:]) == (TEXT_MAX, r"name = '\x00\x00", "0 ...")
 
 
 def test_the_rows_of_a_snapshot_and_of_an_end_are_judged_too() -> None:
