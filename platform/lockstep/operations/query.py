@@ -124,7 +124,8 @@ def query_sql(
 ) -> QueryResult:
     """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
-    Those of their shadows likewise, and the derived tables.
+    Those of their shadows likewise, and the derived tables. The table of a stream or a derived one goes before another
+    of the same name.
 
     Args:
         sql: A read-only query.
@@ -143,17 +144,28 @@ def query_sql(
             "a version belongs to one table, and SQL may name several",
             next_step="lockstep query TABLE --version N, or SQL with --at TIME",
         )
-    found, declared = _Tables({}, {}), list(streams)
+    declared, parts = list(streams), dict[str, _Tables]()
     for stream in [*declared, *(each.name for name in declared for each in list_shadows(name, root))]:
         if as_of.time is not None and stream not in sql:
             continue  # what its table was then may not be known
-        of_stream = _tables(StreamFolders(stream, root), as_of)
-        notes = of_stream.notes if stream in sql else ()
-        found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))
+        parts[stream] = _tables(StreamFolders(stream, root), as_of)
     named = (name for name in derived if as_of.time is None or name in sql)
     folder_of = {name: DerivedFolders(name, root).table for name in named}
     others = {name: _opened(folder, as_of) for name, folder in folder_of.items() if delta_log.has_log(folder)}
-    return _result(msgspec.structs.replace(found, tables=found.tables | others), sql, limit)
+    return _result(_join(parts, others, sql), sql, limit)
+
+
+def _join(parts: Mapping[str, _Tables], derived: Mapping[str, DeltaTable], sql: str) -> _Tables:
+    """All tables by name: of a stream `a_ledger` and the ledger of a stream `a` it is that of the stream."""
+    own = {stream: part.tables[stream] for stream, part in parts.items() if part.tables} | dict(derived)
+    tables, until, notes = dict[str, DeltaTable](), dict[str, Valid](), list[str]()
+    for stream, part in parts.items():
+        tables |= part.tables
+        until |= {name: valid for name, valid in part.until.items() if name not in own}
+        notes += part.notes if stream in sql else ()
+        hidden = sorted((part.tables.keys() & own.keys()) - {stream})
+        notes += [f"{name} is a table of its own, not that of {stream}" for name in hidden if name in sql]
+    return _Tables(tables | own, until, tuple(notes))
 
 
 def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lockstep.operations.query import WrongQuery, list_rows, run_sql
+from lockstep.operations.query import AsOf, WrongQuery, list_rows, query_sql, run_sql
+from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +46,22 @@ def test_no_query_writes_a_file_whatever_explains_it(tables: dict[str, DeltaTabl
 )
 def test_what_reads_is_run_and_explained(tables: dict[str, DeltaTable], sql: str) -> None:
     assert run_sql(tables, sql).num_rows
+
+
+@pytest.mark.parametrize("declared", [("a", "a_ledger"), ("a_ledger", "a")])
+def test_a_stream_with_the_name_of_another_ones_ledger_is_what_it_is_called(
+    tmp_path: Path, declared: tuple[str, ...]
+) -> None:
+    for name in declared:
+        made = ProtocolRun(folders_in(tmp_path, name))
+        made.claim()
+        made.batch()
+        if name == "a":
+            made.rewind(0)
+    found = query_sql("SELECT * FROM a_ledger", declared, tmp_path, AsOf(), limit=None)
+    assert found.columns[0] == "number"
+    assert found.notes == ("a_ledger is a table of its own, not that of a",)
+    assert query_sql("SELECT * FROM a_ledger_ledger", declared, tmp_path, AsOf(), limit=None).columns[1] == "batch"
 
 
 def test_times_beyond_the_calendar_are_numbers_inside_of_other_values_too() -> None:
