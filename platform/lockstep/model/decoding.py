@@ -1,4 +1,4 @@
-"""Decodes JSON and plain values as structs, from any thread.
+"""Decodes JSON, msgpack and plain values as structs, from any thread.
 
 msgspec looks up the fields of a struct when it first makes a decoder for it. Another thread that does the same
 meanwhile finds a half of them, and the process ends with a segmentation fault (seen with 0.22: a status of three
@@ -37,7 +37,7 @@ def decode_json_lines(text: bytes | str, kind: type[T]) -> list[T]:
 def decode_msgpack(content: bytes, kind: type[T]) -> T:
     """A msgpack value as a type. Raises as `decode_json` does."""
     with _raise_decode_error():
-        return msgspec.msgpack.decode(content, type=kind)
+        return cast("T", _make_msgpack_decoder(cast("Hashable", kind)).decode(content))
 
 
 @contextmanager
@@ -63,3 +63,9 @@ def _find_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 def _make_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     with _MAKES:
         return msgspec.json.Decoder(kind)
+
+
+@cache
+def _make_msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    with _MAKES:
+        return msgspec.msgpack.Decoder(kind)
