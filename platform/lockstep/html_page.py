@@ -183,9 +183,22 @@ def check_page_path(path: Path) -> None:
 
 def render_page(page: Page) -> str:
     """The page as HTML; all text of it is escaped."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_make_visible
+    )
     made_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
     return environment.from_string(_FRAME).render(page=page, made_at=made_at, long=LONG)
+
+
+def _make_visible(value: object) -> object:
+    """A text with the characters as codes that HTML does not hold, such as NUL, or that turn others around."""
+    if not isinstance(value, str) or value.isprintable() or hasattr(value, "__html__"):
+        return value
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in value)
+
+
+def _escape(text: str) -> str:
+    return escape(str(_make_visible(text)))
 
 
 def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
@@ -209,10 +222,10 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
         color = f"var(--c{number % COLORS})"
         parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
         parts.append(f'<rect x="{legend:.0f}" y="6" width="12" height="12" style="fill:{color}"/>')
-        parts.append(f'<text x="{legend + 18:.0f}" y="16">{escape(line.name)}</text>')
+        parts.append(f'<text x="{legend + 18:.0f}" y="16">{_escape(line.name)}</text>')
         legend += LEGEND_GAP + LETTER_WIDTH * len(line.name)
     parts.append(
-        f'<text class="dim" x="{LEFT + wide / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text class="dim" x="{LEFT + wide / 2}" y="{HEIGHT - 6}" text-anchor="middle">{_escape(x_label)}</text>'
     )
     return "".join([*parts, "</svg>"])
 
@@ -229,16 +242,16 @@ def draw_bars(bars: Sequence[Bar], unit: str) -> str:
     for number, bar in enumerate(bars):
         y = number * BAR_HEIGHT + 4
         length = max(1.0, wide * bar.value / longest)
-        parts.append(f'<text x="{BAR_LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(bar.name)}</text>')
+        parts.append(f'<text x="{BAR_LEFT - 8}" y="{y + 15}" text-anchor="end">{_escape(bar.name)}</text>')
         parts.append(
             f'<rect x="{BAR_LEFT}" y="{y}" width="{length:.1f}" height="{BAR_HEIGHT - 6}" style="fill:var(--c0)"/>'
         )
-        parts.append(f'<text x="{BAR_LEFT + length + 8:.1f}" y="{y + 15}">{escape(bar.text)}</text>')
+        parts.append(f'<text x="{BAR_LEFT + length + 8:.1f}" y="{y + 15}">{_escape(bar.text)}</text>')
     return "".join([*parts, "</svg>"])
 
 
 def _open_svg(height: int, label: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{_escape(label)}">'
 
 
 _STEPS = (1, 1.2, 1.6, 2, 2.4, 2.8, 3.2, 3.6, 4, 4.8, 6, 8, 10)

@@ -364,7 +364,7 @@ class InSet(ColumnRule):
 _PARTS = re.compile(
     r"""\\(?:[0-7]{3}|.)          # an escape
     |\(\?(?:[ims]*[aLutx]|[P#(])  # flags, named groups, comments, conditions
-    |\{(?!\d)                  # braces that are no number of times
+    |\{(?!\d{1,9}(?:,\d{0,9})?\})  # braces that are no number of times, or one too large for Java
     |\[(?=\^?\]?(?:\\.|[^\\\[\]])*\[)  # sets within sets
     """,
     re.DOTALL | re.VERBOSE,
@@ -539,6 +539,13 @@ class Expectation(Rule):
     type: str
     arguments: Mapping[str, object] = field(default_factory=dict[str, object])
 
+    def __post_init__(self) -> None:
+        """Order the sets: in another process they have another order, which would be another rule."""
+        given: object = self.arguments
+        if isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
+            ordered = {name: _sort(each) if _is_set(name, each) else each for name, each in self.arguments.items()}
+            object.__setattr__(self, "arguments", ordered)
+
     @classmethod
     def from_gx(cls, expectation: Any, *, id: str = "", severity: Severity = Severity.WARNING) -> Self:  # noqa: A002  # the field
         """The rule of an expectation of Great Expectations.
@@ -589,6 +596,15 @@ class Expectation(Rule):
     def _default_sentence(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         return f"{self.type}({arguments})"
+
+
+def _is_set(name: str, value: object) -> bool:
+    """Whether an argument is a set: by its type, or by its name, as `from_gx` gives only lists."""
+    return isinstance(value, set | frozenset) or (isinstance(value, list | tuple) and name.endswith("_set"))
+
+
+def _sort(values: object) -> list[object]:
+    return sorted(cast("Iterable[object]", values), key=repr)
 
 
 def check_rules(rules: Sequence[Rule], row_type: type[msgspec.Struct]) -> None:

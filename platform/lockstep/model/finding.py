@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from lockstep.model.position import Position
 
 
+TEXT_MAX, CUT = 2_000, " ..."
+"""Most characters of a text that shows a value, and how a longer one ends."""
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One violation, as committed with the halt and shown to operators.
 
@@ -41,11 +45,19 @@ class Finding(msgspec.Struct, frozen=True):
     traceback: str = ""
 
     def __post_init__(self) -> None:
-        """Write lone surrogates as escapes: neither a commit nor a table holds them, and a producer may send them."""
+        """Make the texts fit for a commit and a table.
+
+        Lone surrogates, which neither holds, are written as escapes; a producer may send them. What shows a value is
+        cut: a commit, each event of it and the quarantine would hold megabytes of a large one.
+        """
         for name in ("session", "expected", "found", "detail", "traceback"):
             text: str | None = getattr(self, name)
             if text and not text.isascii():
                 msgspec.structs.force_setattr(self, name, text.encode("utf-8", "backslashreplace").decode())
+        for name in ("expected", "found", "detail"):
+            shown: str | None = getattr(self, name)
+            if shown and len(shown) > TEXT_MAX:
+                msgspec.structs.force_setattr(self, name, f"{shown[: TEXT_MAX - len(CUT)]}{CUT}")
 
     @classmethod
     def at(  # noqa: PLR0913  # the parts of the evidence

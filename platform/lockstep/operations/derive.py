@@ -216,6 +216,11 @@ class _BatchLine(msgspec.Struct):
     batchWatermarkMs: int = 0  # noqa: N815  # Spark's own name
 
 
+class _NewestBatch(NamedTuple):
+    line: _BatchLine
+    offsets: tuple[_Offset, ...]
+
+
 class _QueryId(msgspec.Struct):
     id: str
 
@@ -254,16 +259,20 @@ class _Checkpoint:
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     @cached_property
-    def _lines(self) -> list[bytes]:
-        """The lines of the newest offsets, without the first; none where there are none, or they are torn."""
-        return _read_log(self.spark / "offsets" / str(self.planned))
+    def _newest(self) -> _NewestBatch | None:
+        """What the newest offsets say; None where there are none, or they are torn or damaged."""
+        lines = _read_log(self.spark / "offsets" / str(self.planned))
+        try:
+            offsets = tuple(decode_json(line, _Offset) for line in lines[1:])
+            return _NewestBatch(decode_json(lines[0], _BatchLine), offsets) if lines else None
+        except msgspec.DecodeError:
+            return None
 
     @cached_property
     def offsets(self) -> dict[str, int]:
         """The next version of each source, by its table id."""
         found = dict[str, int]()
-        for line in self._lines[1:]:
-            offset = decode_json(line, _Offset)
+        for offset in self._newest.offsets if self._newest else ():
             found[offset.reservoirId] = min(
                 offset.reservoirVersion, found.get(offset.reservoirId, offset.reservoirVersion)
             )
@@ -271,7 +280,7 @@ class _Checkpoint:
 
     @cached_property
     def watermark(self) -> datetime | None:
-        line = decode_json(self._lines[0], _BatchLine) if self._lines else _BatchLine()
+        line = self._newest.line if self._newest else _BatchLine()
         return datetime.fromtimestamp(line.batchWatermarkMs / 1000, UTC) if line.batchWatermarkMs > 0 else None
 
     def is_usable(self, table: Path) -> bool:
@@ -279,7 +288,7 @@ class _Checkpoint:
 
         A checkpoint that was set back writes batches of numbers that the table has already, which Delta leaves out.
         """
-        if self.query_id is None or (self.planned >= 0 and not self._lines):
+        if self.query_id is None or (self.planned >= 0 and self._newest is None):
             return False
         if self.done >= 0 and not _read_log(self.spark / "commits" / str(self.done)):
             return False

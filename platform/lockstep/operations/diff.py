@@ -12,13 +12,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.schema import DataType
 
 from lockstep.errors import LockstepError
 from lockstep.html_page import Bar, Fact, Page, Section, TableOf, draw_bars, render_page
 from lockstep.model.position import Key
 from lockstep.model.table_schema import IDENTITY
-from lockstep.operations.query import run_sql
+from lockstep.operations.query import list_rows, run_sql
 from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -112,8 +114,9 @@ class _Side(msgspec.Struct, frozen=True):
     starts: Mapping[Key, int]
 
     @property
-    def columns(self) -> list[str]:
-        return [field.name for field in self.table.schema().fields]
+    def types(self) -> dict[str, DataType]:
+        """Delta's types of the columns, by name."""
+        return {field.name: field.type for field in self.table.schema().fields}
 
 
 def compare_streams(
@@ -140,10 +143,10 @@ def compare_streams(
             f"{left.stream} and {right.stream} have read no offset in common",
             next_step="run both over the same topics, then compare again",
         )
-    columns = [name for name in one.columns if name in other.columns and name not in NOT_COMPARED]
+    columns = [name for name, is_comparable in _find_common(one, other) if is_comparable]
     tables, joined = {LEFT: one.table, RIGHT: other.table}, _make_join(bounds, columns)
     (counts,) = run_sql(tables, f"{joined} {_make_counts(columns)}").to_pylist()
-    shown = run_sql(tables, f"{joined} {_make_samples(columns, samples)}").to_pylist() if samples else []
+    shown = _list_samples(run_sql(tables, f"{joined} {_make_samples(columns, samples)}")) if samples else []
     differing = (ColumnDifference(name, counts[f"c{number}"] or 0) for number, name in enumerate(columns))
     ordered = sorted((each for each in differing if each.rows), key=lambda each: (-each.rows, each.column))
     is_equal = not (counts["missing"] or counts["added"] or counts["changed"])
@@ -233,6 +236,10 @@ def _make_samples(columns: Sequence[str], samples: int) -> str:
     return f"SELECT * FROM j WHERE {differs} ORDER BY {order} LIMIT {samples}"  # noqa: S608  # of numbered names
 
 
+def _list_samples(found: pa.Table) -> list[dict[str, object]]:
+    return [dict(zip(found.column_names, row, strict=True)) for row in list_rows(found)]
+
+
 def _make_sample(row: Mapping[str, object], columns: Sequence[str]) -> DifferentRow:
     whole = not (row["has_left"] and row["has_right"])
     values = {
@@ -253,15 +260,38 @@ def _make_sample(row: Mapping[str, object], columns: Sequence[str]) -> Different
 
 
 def _find_notes(one: _Side, other: _Side, shared: Collection[Key]) -> Iterator[str]:
+    if unlike := [name for name, is_comparable in _find_common(one, other) if not is_comparable]:
+        yield f"of another type in {other.head.stream}, not compared: {', '.join(unlike)}"
     for side, rest in ((one, other), (other, one)):
         if alone := len(side.positions) - len(shared):
             yield f"{alone} partitions of {side.head.stream} were not compared"
         if later := sum(side.starts[key] > rest.starts[key] for key in shared):
             yield f"{side.head.stream} began later in {later} partitions: offsets before that were not compared"
-        if extra := [name for name in side.columns if name not in rest.columns]:
+        if extra := [name for name in side.types if name not in rest.types]:
             yield f"only {side.head.stream} has the columns {', '.join(extra)}"
         if side.head.retention is not None:
             yield f"{side.head.stream} has dropped rows of hours before {side.head.retention.hour}: they seem missing"
+
+
+def _find_common(one: _Side, other: _Side) -> list[tuple[str, bool]]:
+    """The columns of both, and whether they are compared: the engine finds the text "1" and the number 1 equal."""
+    left, right = one.types, other.types
+    shared = (name for name in left if name in right and name not in NOT_COMPARED)
+    return [(name, left[name] == right[name] or _are_alike(left[name], right[name])) for name in shared]
+
+
+def _are_alike(one: DataType, other: DataType) -> bool:
+    """Whether two types are of the same kind of numbers, which differ in their range only."""
+    kinds = [_NUMBERS.get(each.type.partition("(")[0]) for each in (one, other)]
+    return kinds[0] is not None and kinds[0] == kinds[1]
+
+
+_NUMBERS = dict.fromkeys(("byte", "short", "integer", "long"), "integer") | {
+    "float": "float",
+    "double": "float",
+    "decimal": "decimal",
+}
+"""Kinds of numbers, by Delta's types."""
 
 
 def find_next_step(one: Head, other: Head, *, is_equal: bool) -> str:

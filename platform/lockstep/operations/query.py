@@ -22,8 +22,9 @@ from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION
 from lockstep.table.layout import DerivedFolders, StreamFolders, require_root
 
-READS = re.compile(r"\s*(select|with|explain|describe|values)\b", re.IGNORECASE)
-"""Allowed first words of a query; COPY and the like would write files."""
+_EXPLAINS = r"explain\s+(?:(?:analyze|verbose|format\s+\w+)\s+)*"
+READS = re.compile(rf"\s*(?:describe\b|(?:{_EXPLAINS})?[\s(]*(?:select|with|values)\b)", re.IGNORECASE)
+"""How a query begins, and what EXPLAIN explains: COPY would write files, also where EXPLAIN ANALYZE runs it."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own text types, which other libraries do not support yet."""
 OF_FILES = ("External error", "Object Store error", "IO error", "Parquet error")
@@ -60,7 +61,7 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
         TableError: A file of a table cannot be read.
     """
     if not READS.match(sql):
-        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES, EXPLAIN or DESCRIBE", tables)
+        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES or DESCRIBE, or EXPLAIN of these", tables)
     builder = QueryBuilder()
     for name, table in tables.items():
         _register(builder, name, table, (until or {}).get(name))
@@ -123,7 +124,8 @@ def query_sql(
 ) -> QueryResult:
     """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
-    Those of their shadows likewise, and the derived tables.
+    Those of their shadows likewise, and the derived tables. The table of a stream or a derived one goes before another
+    of the same name.
 
     Args:
         sql: A read-only query.
@@ -142,17 +144,28 @@ def query_sql(
             "a version belongs to one table, and SQL may name several",
             next_step="lockstep query TABLE --version N, or SQL with --at TIME",
         )
-    found, declared = _Tables({}, {}), list(streams)
+    declared, parts = list(streams), dict[str, _Tables]()
     for stream in [*declared, *(each.name for name in declared for each in list_shadows(name, root))]:
         if as_of.time is not None and stream not in sql:
             continue  # what its table was then may not be known
-        of_stream = _tables(StreamFolders(stream, root), as_of)
-        notes = of_stream.notes if stream in sql else ()
-        found = _Tables(found.tables | of_stream.tables, found.until | of_stream.until, (*found.notes, *notes))
+        parts[stream] = _tables(StreamFolders(stream, root), as_of)
     named = (name for name in derived if as_of.time is None or name in sql)
     folder_of = {name: DerivedFolders(name, root).table for name in named}
     others = {name: _opened(folder, as_of) for name, folder in folder_of.items() if delta_log.has_log(folder)}
-    return _result(msgspec.structs.replace(found, tables=found.tables | others), sql, limit)
+    return _result(_join(parts, others, sql), sql, limit)
+
+
+def _join(parts: Mapping[str, _Tables], derived: Mapping[str, DeltaTable], sql: str) -> _Tables:
+    """All tables by name: of a stream `a_ledger` and the ledger of a stream `a` it is that of the stream."""
+    own = {stream: part.tables[stream] for stream, part in parts.items() if part.tables} | dict(derived)
+    tables, until, notes = dict[str, DeltaTable](), dict[str, Valid](), list[str]()
+    for stream, part in parts.items():
+        tables |= part.tables
+        until |= {name: valid for name, valid in part.until.items() if name not in own}
+        notes += part.notes if stream in sql else ()
+        hidden = sorted((part.tables.keys() & own.keys()) - {stream})
+        notes += [f"{name} is a table of its own, not that of {stream}" for name in hidden if name in sql]
+    return _Tables(tables | own, until, tuple(notes))
 
 
 def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> QueryResult:
@@ -198,31 +211,39 @@ def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
     found = run_sql(tables.tables, sql, tables.until)
     more = limit is not None and found.num_rows > limit
     shown = found.slice(0, limit) if more else found
-    columns = [_values(column) for column in shown.columns]
     return QueryResult(
         sql=sql,
         versions={name: table.version() for name, table in tables.tables.items()},
         columns=shown.column_names,
         types=[str(field.type) for field in shown.schema],
-        rows=[list(row) for row in zip(*columns, strict=True)],
+        rows=list_rows(shown),
         more=more,
         notes=tables.notes,
     )
 
 
-def _values(column: pa.ChunkedArray[Any]) -> list[object]:
-    """The values; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
+def list_rows(table: pa.Table) -> list[list[object]]:
+    """The rows; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
+    columns = [_list_values(column) for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _list_values(column: pa.ChunkedArray[Any]) -> list[object]:
     try:
         return list(column.to_pylist())
     except OverflowError:
-        return [_value(scalar) for scalar in column]
+        return [_to_value(scalar) for scalar in column]
 
 
-def _value(scalar: Any) -> object:
+def _to_value(scalar: Any) -> object:
     try:
         return scalar.as_py()
     except OverflowError:
-        return scalar.value
+        if isinstance(scalar, pa.MapScalar):
+            return [tuple(map(_to_value, entry.values())) for entry in scalar.values or ()]
+        if isinstance(scalar, pa.StructScalar):
+            return {name: _to_value(each) for name, each in scalar.items()}
+        return [*map(_to_value, scalar.values or ())] if isinstance(scalar, pa.ListScalar) else scalar.value
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:

@@ -275,16 +275,13 @@ def _show(name: str, value: int | str | None) -> str:
 def _draw_history(history: Sequence[CheckPoint]) -> Iterator[str]:
     if len(history) < 2:  # noqa: PLR2004  # a line has two ends
         return
-    first = history[0].at
-    lag = [((point.at - first) / 3600, float(point.lag_messages)) for point in history]
-    age = [
-        ((point.at - first) / 3600, point.freshness_seconds) for point in history if point.freshness_seconds is not None
-    ]
-    for name, points, unit in (("lag", lag, "messages"), ("freshness", age, "seconds")):
-        if points:
-            yield draw_lines(
-                [Line(f"{name}, {unit}", points)], x_label="hours since the first check shown", y_label=unit
-            )
+    points = sorted(history, key=lambda point: point.at)
+    hours = [((point.at - points[0].at) / 3600, point) for point in points]
+    lag = [(at, float(point.lag_messages)) for at, point in hours]
+    age = [(at, point.freshness_seconds) for at, point in hours if point.freshness_seconds is not None]
+    for name, line, unit in (("lag", lag, "messages"), ("freshness", age, "seconds")):
+        if line:
+            yield draw_lines([Line(f"{name}, {unit}", line)], x_label="hours since the first check shown", y_label=unit)
 
 
 def _make_growth(growth: DiskGrowth) -> TableOf:

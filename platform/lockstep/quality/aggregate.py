@@ -461,7 +461,7 @@ def _compile_column(rule: ColumnRule, value: Column, kind: DataType) -> Column:
             return reduce(operator.and_, bounds)
         case InSet(values=values):
             return value.isin([_make_literal(each) for each in values])
-        case Matches(pattern=pattern) if _RECURSES.search(pattern):
+        case Matches(pattern=pattern) if _FOR_PYTHON.search(pattern):
             return udf(rule.accepts, "boolean", useArrow=False)(value)
         case Matches(pattern=pattern):
             return rlike(value, lit(rf"(?d)\A(?:{pattern})\z"))  # d: only \n ends a line, as in Python
@@ -469,9 +469,11 @@ def _compile_column(rule: ColumnRule, value: Column, kind: DataType) -> Column:
             return value.isNotNull()
 
 
-_RECURSES: Final = re.compile(r"\)[*+{]|\{\d+,(\d{4,})?\}")
-"""Patterns for which Java recurses, once for each time that a group is repeated, or a character of another width: some
-thousand characters overflow its stack, which ends the process of the executor. Python judges them."""
+_FOR_PYTHON: Final = re.compile(r"\)[*+{]|\{\d+,(\d{4,})?\}|\\Z|\\u[dD][89a-fA-F]|\(\?[is]*m")
+r"""Patterns that Python judges. Java recurses, once for each time that a group is repeated, or a character of another
+width: some thousand characters overflow its stack, which ends the process of the executor. It also finds `\Z` before a
+last line break, no `^` of many lines at the end of the text, and in two escapes of surrogates one character.
+"""
 
 
 def _make_bound(bound: Bound, kind: DataType, rounding: str) -> Column:

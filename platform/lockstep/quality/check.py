@@ -384,7 +384,7 @@ class CheckPoint(msgspec.Struct, frozen=True):
         rows: Rows that were read.
         outcomes: Outcome of each rule.
         lag_messages: Messages behind the last stable offsets, as of the last batch.
-        freshness_seconds: Age of the newest message at its commit; None without a message.
+        freshness_seconds: Age of the newest message at its commit, at least 0; None without a message.
     """
 
     at: float
@@ -401,7 +401,7 @@ class LastCheck(msgspec.Struct, frozen=True):
 
     Attributes:
         checked: Its result.
-        history: The checks so far, the newest last.
+        history: The checks so far by their time, but this one last, also where the clock has moved back.
         great_expectations: The results of Great Expectations.
     """
 
@@ -443,7 +443,8 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
     while seen != listed:  # 2
         seen, before = listed, read_last_check(folders)
         history = _join_history(before.history if before else (), seen)
-        kept = LastCheck(checked, history[-HISTORY_MAX:], raw)
+        others = tuple(each for each in history if each != point)
+        kept = LastCheck(checked, (*others[1 - HISTORY_MAX :], point), raw)
         storage.replace(path, msgspec.json.format(msgspec.json.encode(kept)))
         listed = storage.find_files(points, "*.json")
     for file in seen:  # 3
@@ -474,5 +475,5 @@ def _make_point(folders: StreamFolders, checked: Checked) -> CheckPoint:
         rows=checked.coverage.rows,
         outcomes={result.rule: result.outcome for result in checked.results},
         lag_messages=sum(max(0, row.stable_end - row.until) for row in positions),
-        freshness_seconds=max(ages)[1].total_seconds() if ages else None,
+        freshness_seconds=max(0.0, max(ages)[1].total_seconds()) if ages else None,
     )

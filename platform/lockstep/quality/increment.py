@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from lockstep.errors import TableError
+from lockstep.model.decoding import decode_json, decode_msgpack
 from lockstep.model.table_schema import make_provenance_schema
 from lockstep.quality.partitions import SessionEnd
 from lockstep.quality.rules import FileSummary, PartitionSummary, RuleResult
@@ -40,6 +41,7 @@ class TableVersions(msgspec.Struct, frozen=True):
         retired: Number of the last batch whose rows were dropped by retention; 0 for none.
         table_id: Delta's id of the output table.
         valid: The last batch that counts of each generation, the current one last.
+        token: The token of the table version's entry; empty where it is gone, or an older release checked it.
     """
 
     table: int
@@ -48,6 +50,7 @@ class TableVersions(msgspec.Struct, frozen=True):
     retired: int = 0
     table_id: str = ""
     valid: tuple[Lineage, ...] = ()
+    token: str = ""
 
     @property
     def generation(self) -> int:
@@ -69,20 +72,25 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     held = ledger.transaction_version(delta_log.BATCH) or 0
     head = base.head
     if held >= head.batch:
-        return _make_versions(base.version, ledger.version(), head, log.table_id)
+        return _make_versions(folders.table, base.version, ledger.version(), head, log.table_id)
     before = delta_log.read_entry(folders.table, head.batch_version - 1)
     if held == head.batch_before and before is not None and before.head is not None:
-        return _make_versions(before.version, ledger.version(), before.head, log.table_id)
+        return _make_versions(folders.table, before.version, ledger.version(), before.head, log.table_id)
     raise TableError(
         f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
         next_step="restore the ledger; nothing can be proved until both agree",
     )
 
 
-def _make_versions(table: int, ledger: int, head: Head, table_id: str) -> TableVersions:
+def _make_versions(folder: Path, table: int, ledger: int, head: Head, table_id: str) -> TableVersions:
     retired = 0 if head.retention is None else head.retention.batch
     valid = tuple(Lineage(generation, last) for generation, last in head.valid_batches.items())
-    return TableVersions(table, ledger, head.batch, retired, table_id, valid)
+    return TableVersions(table, ledger, head.batch, retired, table_id, valid, _read_token(folder, table))
+
+
+def _read_token(table: Path, version: int) -> str:
+    entry = delta_log.read_entry(table, version)
+    return (entry.token if entry is not None else None) or ""
 
 
 class CheckState(msgspec.Struct, frozen=True):
@@ -114,7 +122,7 @@ def load_state(folders: StreamFolders) -> CheckState | None:
     """The state that the last check left; None without one that this release can read."""
     path = make_state_path(folders)
     try:
-        return msgspec.msgpack.decode(find_storage(path).read(path), type=CheckState)
+        return decode_msgpack(find_storage(path).read(path), CheckState)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
@@ -179,6 +187,8 @@ def plan_increment(
         return "the table was replaced or rewound since the last check"
     if before.table > versions.table or before.batch > versions.batch:
         return "the table is older than at the last check"
+    if before.token and _read_token(folders.table, before.table) not in {"", before.token}:
+        return "the table was set back since the last check, and written again"
     if state.rules != tuple(rules):
         return "the rules were changed since the last check"
     changes = _read_changes(folders.table, before.table + 1, versions.table)
@@ -200,9 +210,6 @@ class _Change(msgspec.Struct, rename="camel"):
 class _Line(msgspec.Struct):
     add: _Change | None = None
     remove: _Change | None = None
-
-
-_LINES, _STATISTICS = msgspec.json.Decoder(_Line), msgspec.json.Decoder(_Statistics)
 
 
 def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] | str:
@@ -228,12 +235,12 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
 def _read_lines(table: Path, version: int) -> list[tuple[bytes, _Line]] | None:
     try:
         text = find_storage(table).read(delta_log.make_entry_path(table, version))
-        return [(line, _LINES.decode(line)) for line in text.splitlines() if line.strip()]
+        return [(line, decode_json(line, _Line)) for line in text.splitlines() if line.strip()]
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
 def _read_added(line: bytes, change: _Change) -> AddedFile:
-    statistics = _STATISTICS.decode(change.stats) if change.stats else _Statistics()
+    statistics = decode_json(change.stats, _Statistics) if change.stats else _Statistics()
     nulls = {name: count for name, count in statistics.null_count.items() if isinstance(count, int)}
     return AddedFile(line.decode(), change.path, change.size, statistics.num_records, nulls)

@@ -195,4 +195,9 @@ def _judge_expectation(rule: Expectation, batch: Batch, count: int) -> Judged:
     observed = f"observed {details['observed_value']}" if "observed_value" in details else ""
     result = _without_verdict(summary, RuleOutcome.FAILED if failed else RuleOutcome.PASSED, int(failed), observed)
     result = msgspec.structs.replace(result, unexpected=int(failed), checked=1, rows=count)
-    return Judged((result,), msgspec.Raw(msgspec.json.encode(found)))
+    return Judged((result,), msgspec.Raw(msgspec.json.encode(found, enc_hook=_to_plain)))
+
+
+def _to_plain(value: Any) -> object:
+    """What Great Expectations leaves as numpy's, such as the verdicts about quantiles; else a text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

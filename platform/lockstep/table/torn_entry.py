@@ -50,7 +50,7 @@ def is_torn(entry: bytes) -> bool:
     """Whether an entry of ours is incomplete. Of a foreign one only broken JSON is detected."""
     try:
         lines = decode_json_lines(entry, _Line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return True
     info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)
     if info is None:

@@ -250,6 +250,13 @@ def tear_offsets(root: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
+def damage_offsets(root: Path) -> None:
+    path = newest(checkpoint_in(root) / "spark" / "offsets")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"reservoirId":"', b'"reservoirId":"\xff'))
+    assert path.read_bytes() != content
+
+
 def tear_commit(root: Path) -> None:
     newest(checkpoint_in(root) / "spark" / "commits").write_bytes(b"")
 
@@ -288,6 +295,7 @@ HARMS: list[tuple[Callable[[Path], None], RebuildCause]] = [
     (lose_note, RebuildCause.LOST),
     (lose_query, RebuildCause.DAMAGED),
     (tear_offsets, RebuildCause.DAMAGED),
+    (damage_offsets, RebuildCause.DAMAGED),
     (tear_commit, RebuildCause.DAMAGED),
     (set_checkpoint_back, RebuildCause.DAMAGED),
     (set_table_back, RebuildCause.DAMAGED),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lockstep import Severity
-from lockstep.html_page import Line, draw_lines
-from lockstep.operations.report import QualityReport, write_report
-from lockstep.quality.check import Checked, CheckPoint, Coverage, LastCheck, make_result_path
+from lockstep.html_page import Bar, Line, draw_bars, draw_lines
+from lockstep.operations.report import QualityReport, build_report, write_report
+from lockstep.quality.check import Checked, CheckPoint, Coverage, LastCheck, keep_result, make_result_path
 from lockstep.quality.increment import find_matching_versions
 from lockstep.quality.rules import PartitionSummary, RuleOutcome, RuleResult
 from lockstep.storage import find_storage
@@ -104,6 +105,37 @@ def test_a_stream_that_was_never_checked_says_so(tmp_path: Path) -> None:
 def test_a_stream_whose_rules_hold_is_good(tmp_path: Path) -> None:
     report = stored(tmp_path, tuple(result for result in RESULTS if result.rule in {"sequence", "idle"}))
     assert (report.verdict, report.holds) == ("1 of 2 rules hold; 1 had nothing to check.", True)
+
+
+def test_names_and_values_of_others_are_text_of_the_page_and_nothing_else(tmp_path: Path) -> None:
+    hostile = "<script>'\x00\u202e{{ 7 * 7 }}"
+    failed = RuleResult(
+        rule="value_in_range",
+        sentence=hostile,
+        outcome=RuleOutcome.FAILED,
+        observed=1,
+        worst=({"topic": hostile, "rows": 1},),
+        sample=({"session": hostile, "offset": 131},),
+        reason=hostile,
+    )
+    page = stored(tmp_path, (failed,)).file.read_text()
+    assert page.count("&lt;script&gt;&#39;\\x00\\u202e{{ 7 * 7 }}") == 5
+    assert "<script" not in page
+    assert all(each.isprintable() or each == "\n" for each in page)
+    chart = draw_bars([Bar(hostile, 1, hostile)], hostile)
+    assert chart.count("&lt;script&gt;&#x27;\\x00\\u202e") == 3
+
+
+def test_a_message_from_the_future_is_no_younger_than_now(tmp_path: Path) -> None:
+    batches, future = clean_batches(1), datetime(2200, 1, 1, tzinfo=UTC)
+    for part in batches[0].values():
+        part.change_ledger(newest_timestamp=future)
+    folders = write(tmp_path, batches)
+    coverage = Coverage(full=True, reason="", since=None, files=3, rows=99, size=9_000)
+    versions = find_matching_versions(folders)
+    checked = Checked(stream=folders.stream, versions=versions, coverage=coverage, partitions=(), results=())
+    keep_result(folders, checked, ())
+    assert [point.freshness_seconds for point in build_report(folders).history] == [0]
 
 
 def test_the_ticks_of_small_values_differ() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,6 +72,12 @@ RANGE = InRange("value", at_least=100, at_most=100_000, severity=Severity.CRITIC
 SQL = Predicate("value = _offset and cast(_session as int) is null", id="value_is_offset")
 PER_MESSAGE = Unique("_row", id="row_unique")
 EXPECTED = Expectation("expect_column_max_to_be_between", {"column": "value", "max_value": 200})
+MEDIAN = Expectation(
+    "expect_column_quantile_values_to_be_between",
+    {"column": "value", "quantile_ranges": {"quantiles": [0.5], "value_ranges": [[1, 2]]}},
+    id="median",
+)
+"""Great Expectations judges it with numbers of numpy."""
 GOOD: tuple[Rule, ...] = (RANGE, SQL, PER_MESSAGE, EXPECTED)
 
 
@@ -126,6 +133,7 @@ def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
         Predicate("cast(value as string) rlike '{'", id="no_pattern"),
         Expectation("expect_nothing_like_this", id="no_expectation"),
         Expectation("expect_column_max_to_be_between", {"column": "value", "max_value": 1}, id="too_high"),
+        MEDIAN,
         Predicate("1 / (value - value) is not null", id="division_by_zero"),
     )
     checked = check_stream(spark, folders, rules=(*wrong, RANGE))
@@ -138,7 +146,11 @@ def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
         "no_pattern",
         "no_expectation",
     }
-    assert {rule for rule, outcome in seen.items() if outcome is FAILED} == {"too_high", "division_by_zero"}
+    assert {rule for rule, outcome in seen.items() if outcome is FAILED} == {
+        "too_high",
+        "median",
+        "division_by_zero",
+    }
     assert found(checked, "division_by_zero")[1] == checked.rows
     assert load_state(folders) is None
     assert not checked.passed
@@ -330,6 +342,21 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
     assert plan_increment(folders, state, now, rules) == f"the log entry of version {now.table} is gone"
 
 
+def test_a_table_that_was_set_back_and_written_again_is_read_whole(tmp_path: Path) -> None:
+    """By a copy of it without the state of its checks: it has as many versions as before, of other commits."""
+    batches, copy = clean_batches(5), tmp_path / "copy"
+    folders = write(tmp_path, batches[:2])
+    shutil.copytree(tmp_path / folders.stream, copy)
+    write_more(folders, batches[:4], 2)
+    state = CheckState(find_matching_versions(folders), (), (), (), ())
+    assert plan_increment(folders, state, find_matching_versions(folders), ()) == Increment(state, ())
+    shutil.rmtree(tmp_path / folders.stream)
+    copy.rename(tmp_path / folders.stream)
+    write_more(folders, batches, 2)
+    planned = plan_increment(folders, state, find_matching_versions(folders), ())
+    assert planned == "the table was set back since the last check, and written again"
+
+
 def test_an_expectation_of_great_expectations_is_the_rule_of_its_name_and_arguments() -> None:
     from great_expectations import expectations
 
@@ -381,6 +408,10 @@ ODD = (
     InRange("day", at_most=date(1, 1, 1), id="day_to"),
     InSet("day", [date(1582, 10, 10), date(1, 1, 1)], id="day_in"),
     Matches("text", "(a|b)*"),
+    Matches("text", r"a\Z\n?", id="text_end"),
+    Matches("text", "(?m)a\n^", id="text_lines"),
+    Matches("text", r"(?:(?m:^$)|c)", id="text_empty"),
+    Matches("text", r"\ud83d\ude00", id="text_surrogates"),
 )
 
 
@@ -391,7 +422,7 @@ def test_spark_judges_values_as_python_does_where_its_own_types_would_not(spark:
         *(Odd(share=value) for value in (2.0**53, 2.0**53 + 2, -(2.0**53), -(2.0**53) - 2)),
         *(Odd(at=datetime(*day, tzinfo=UTC)) for day in ((1, 1, 1), (1499, 12, 31), (1582, 10, 15), (9999, 12, 31))),
         *(Odd(day=date(*day)) for day in ((1, 1, 1), (1582, 10, 9), (1582, 10, 15), (9999, 12, 31))),
-        *(Odd(text=text) for text in ("ab" * 50_000, "a" * 100_000 + "c")),
+        *(Odd(text=text) for text in ("ab" * 50_000, "a" * 100_000 + "c", "a\n", "\U0001f600")),
     ]
     table = pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], make_row_schema(Odd))
     frame = spark.createDataFrame(table)

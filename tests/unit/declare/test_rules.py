@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 
@@ -30,7 +31,9 @@ from lockstep import (
     Unique,
 )
 from lockstep.declare.rules import check_rules
+from lockstep.declare.stream import format_source
 from lockstep.errors import DeclarationError
+from lockstep.model.finding import TEXT_MAX
 from lockstep.testing import run
 from tests.unit.declare.ruled_rows import ALL, ROWS, Message, Ruled, find_verdicts, ruled
 
@@ -87,6 +90,9 @@ WRONG: list[tuple[Rule, str]] = [
             ("(a)?(?(1)b)", "(?("),
             ("[a-z[]", "["),
             ("[A-Z]{,3}", "{"),
+            ("a{1a", "{"),
+            ("a{2,1", "{"),
+            ("a{2147483648}", "{"),
             (r"\\\bfoo", r"\b"),
             (r"\101", r"\101"),
             (r"\0", r"\0"),
@@ -110,6 +116,21 @@ WRONG: list[tuple[Rule, str]] = [
     (Expectation("unexpected_rows_expectation", {"unexpected_rows_query": "select 1"}), "is no name of an expectation"),
     (Expectation("expect_query", {"query": "select * from {batch}"}), "is one view for all checks"),
 ]
+
+
+class Backwards(set[str]):
+    """A set as another process may have it: in another order."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(super().__iter__(), reverse=True))
+
+
+def test_an_expectation_about_a_set_is_the_same_rule_in_each_process() -> None:
+    names = {"b", "a", "c"}
+    given = (sorted(names), tuple(sorted(names, reverse=True)), frozenset(names), Backwards(names))
+    rules = [Expectation("expect_column_values_to_be_in_set", {"column": "name", "value_set": each}) for each in given]
+    assert {format_source(rule) for rule in rules} == {format_source(rules[0])}
+    assert rules[0].arguments["value_set"] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(("rule", "problem"), WRONG, ids=lambda value: getattr(value, "name", None))
@@ -198,6 +219,14 @@ def test_a_rule_that_fails_halts_whatever_the_class_tolerates(integrity: NoInteg
     assert (ran.finding.offset, ran.finding.cause) == (2, "count_in_range")
     assert (ran.finding.expected, ran.finding.found) == ("count is at least 1", "count = 0")
     assert (len(ran.rows), ran.states["k"].rows) == (2, 2)
+
+
+@pytest.mark.parametrize("policy", [OnViolation.FAIL, OnViolation.QUARANTINE])
+def test_a_large_value_that_violates_a_rule_is_shown_in_part(policy: OnViolation) -> None:
+    """The commit of the halt, and each event about it, would hold all of it, and NUL as four characters."""
+    ran = run(ruled(Matches("name", "[a-z]", on_violation=policy)), FIRST, sent(Ruled(name="\0" * 10**6)), key="k")
+    (shown,) = [each.found or "" for each in (*ran.quarantine, ran.finding) if each is not None]
+    assert (len(shown), shown[:16], shown[-5:]) == (TEXT_MAX, r"name = '\x00\x00", "0 ...")
 
 
 def test_the_rows_of_a_snapshot_and_of_an_end_are_judged_too() -> None:

@@ -117,14 +117,21 @@ def test_a_column_is_of_its_type_or_of_a_narrower_one(
         ({"side": (["hold", None], pa.string())}, "column side: Invalid enum value 'hold'"),
         ({"unit": (["t", None], pa.string())}, "column unit: Invalid enum value 't'"),
         ({"text": ([None, None], pa.string())}, "column text: Expected `str`, got `null`"),
+        ({"at": ([10**18, None], pa.timestamp("us", tz="UTC"))}, "column at: date value out of range"),
+        ({"day": ([date(9999, 12, 31), None], pa.date32())}, ""),
+        ({"day": ([2_932_897, None], pa.date32())}, r"\+10000-01-01"),
     ],
 )
 def test_a_value_that_is_none_of_its_type_is_named_by_its_column(
     tmp_path: Path, changes: Mapping[str, tuple[list[Any], pa.DataType]], said: str
 ) -> None:
     pinned = write_every(tmp_path, changes)
-    with pytest.raises(LookupUnusable, match=said):
+    if not said:
+        assert load_lookup(EVERY, tmp_path, pinned)
+        return
+    with pytest.raises(LookupUnusable, match=said) as wrong:
         load_lookup(EVERY, tmp_path, pinned)
+    assert "vacuum" not in wrong.value.next_step
 
 
 def test_a_key_that_occurs_twice_is_named(tmp_path: Path) -> None:
@@ -150,6 +157,24 @@ def test_a_table_that_maps_its_columns_is_refused(tmp_path: Path) -> None:
     assert "columnMapping" in text
     with pytest.raises(LookupUnusable, match="maps its columns to other names in its files"):
         open_lookup(WEIGHTS, tmp_path)
+
+
+def test_a_table_with_deletion_vectors_is_refused_before_a_batch_needs_it(tmp_path: Path) -> None:
+    rows, configuration = pa.table({"name": ["a"], "factor": [1]}), {"delta.enableDeletionVectors": "true"}
+    write_deltalake(tmp_path, rows, configuration=configuration)
+    with pytest.raises(LookupUnusable, match="has what cannot be read: deletionVectors") as wrong:
+        open_lookup(WEIGHTS, tmp_path)
+    assert wrong.value.next_step == "copy it to a table without these features"
+
+
+def test_a_version_that_was_vacuumed_says_so(tmp_path: Path) -> None:
+    write_weights(tmp_path, {"a": 1})
+    pinned = version_of("weights", tmp_path)
+    write_weights(tmp_path, {"a": 2})
+    DeltaTable(tmp_path).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(LookupUnusable, match="not found") as wrong:
+        load_lookup(WEIGHTS, tmp_path, pinned)
+    assert "vacuum" in wrong.value.next_step
 
 
 def test_a_worker_loads_each_version_once_and_keeps_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

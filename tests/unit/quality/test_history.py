@@ -1,16 +1,18 @@
-"""The history of checks: two at once lose no point."""
+"""What checks leave: two at once lose no point, and what is damaged is read as missing."""
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep.operations.report import _draw_history, build_report
 from lockstep.quality import check
 from lockstep.quality.check import POINT_SECONDS, POINTS_FOLDER, Checked, Coverage, keep_result, make_result_path
 from lockstep.quality.check import read_last_check as read_result
-from lockstep.quality.increment import TableVersions
+from lockstep.quality.increment import CheckState, TableVersions, keep_state, load_state, make_state_path
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
@@ -33,10 +35,47 @@ def make_checked(folders: StreamFolders, version: int) -> Checked:
     return Checked(stream=folders.stream, versions=versions, coverage=coverage, partitions=(), results=())
 
 
+def damage(path: Path) -> None:
+    """One byte, inside of a text."""
+    content = path.read_bytes()
+    assert content.count(b"asked") == 1
+    path.write_bytes(content.replace(b"asked", b"aske\xff"))
+
+
+def test_a_damaged_result_is_none(folders: StreamFolders) -> None:
+    keep_result(folders, make_checked(folders, 1), ())
+    damage(make_result_path(folders))
+    assert read_result(folders) is None
+    keep_result(folders, make_checked(folders, 2), ())
+    assert history_of(folders) == [1, 2]
+
+
+def test_a_damaged_state_is_none_and_the_whole_table_is_read(folders: StreamFolders) -> None:
+    keep_state(folders, CheckState(TableVersions(1, 1, 1), ("asked",), (), (), ()))
+    assert load_state(folders) is not None
+    damage(make_state_path(folders))
+    assert load_state(folders) is None
+
+
 def history_of(folders: StreamFolders) -> list[int]:
     last = read_result(folders)
     assert last is not None
     return [point.version for point in last.history]
+
+
+def test_the_newest_check_is_the_last_of_the_history_though_the_clock_was_set_back(
+    folders: StreamFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    for version, at in enumerate((now, now + 7200, now + 3600), 1):
+        monkeypatch.setattr(time, "time", lambda at=at: at)
+        keep_result(folders, make_checked(folders, version), ())
+    assert history_of(folders) == [1, 2, 3]
+    drawn = re.findall(r'points="[^"]+"', "".join(_draw_history(build_report(folders).history)))
+    for line in drawn:
+        across = [float(point.split(",")[0]) for point in line[8:-1].split()]
+        assert across == sorted(across)
+    assert drawn
 
 
 @pytest.mark.parametrize("others", [1, 3])

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from deltalake.table import SUPPORTED_READER_FEATURES
 from msgspec.structs import fields
 
 from lockstep.declare.lookup import Lookup, LookupRows, make_row_index
@@ -26,7 +27,9 @@ from lockstep.table.delta_log import open_delta_table
 VERSIONS_KEPT = 2
 """A batch that is tried again may follow one with a newer version."""
 _UNREADABLE = (DeltaError, pa.ArrowException, OSError)
-_MAPPED = "delta.columnMapping.mode"
+_UNCONVERTIBLE = (msgspec.ValidationError, ValueError, OverflowError)
+"""Of a value that is none of its type, or a time beyond Python's calendar."""
+_MAPPED, _MAPPING = "delta.columnMapping.mode", "columnMapping"
 
 
 class LookupUnusable(EnvironmentProblem):
@@ -79,6 +82,12 @@ def check_lookup_columns(lookup: Lookup[Any], table: Path, opened: DeltaTable) -
     wrong = [problem for column in make_columns(lookup.row) if (problem := _compare(column, held.get(column.name)))]
     if wrong:
         raise LookupUnusable(lookup.name, table, opened.version(), "; ".join(wrong))
+    if missing := set(opened.protocol().reader_features or ()) - SUPPORTED_READER_FEATURES - {_MAPPING}:
+        problem, step = (
+            f"has what cannot be read: {', '.join(sorted(missing))}",
+            "copy it to a table without these features",
+        )
+        raise LookupUnusable(lookup.name, table, opened.version(), problem, step)
     if opened.metadata().configuration.get(_MAPPED, "none") != "none":
         problem, step = "maps its columns to other names in its files", "copy it to a table without column mapping"
         raise LookupUnusable(lookup.name, table, opened.version(), problem, step)
@@ -120,11 +129,11 @@ def load_lookup(lookup: Lookup[Any], table: Path, pinned: LookupVersion) -> dict
         )
     try:
         rows, twice = make_row_index(_read_rows(lookup, opened), lookup.key)
-    except _UNREADABLE as error:
+    except FileNotFoundError as error:
         step = "keep the files of older versions for longer than a batch takes (vacuum); the batch is tried again"
         raise refuse(_first_line(error), step) from error
-    except _WrongRows as error:
-        raise refuse(str(error)) from error
+    except (*_UNREADABLE, *_UNCONVERTIBLE, _WrongRows) as error:
+        raise refuse(_first_line(error)) from error
     if twice:
         raise refuse(f"{len(twice)} keys occur more than once, such as {lookup.key} = {twice[0]!r}")
     return rows
@@ -149,7 +158,7 @@ def _read_rows(lookup: Lookup[Any], opened: DeltaTable) -> Iterator[msgspec.Stru
 def _convert(name: str, values: pa.Array[Any], kind: object) -> list[object]:
     try:
         return msgspec.convert(values.to_pylist(), list[kind])  # type: ignore[valid-type]  # a type that is given
-    except msgspec.ValidationError as error:
+    except _UNCONVERTIBLE as error:
         raise _WrongRows(f"column {name}: {error}") from error
 
 
