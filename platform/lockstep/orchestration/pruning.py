@@ -235,7 +235,7 @@ def _find_checked_asset(text: str) -> AssetKey | None:
 
 def _of_gone_topics(
     instance: DagsterInstance, storage: SqlEventLogStorage, scope: PruningScope, which: ColumnElement[bool]
-) -> Iterator[Select[int]]:
+) -> Iterator[Select[tuple[int]]]:
     """Ids of events of topics that are no partition of their asset any more, the newest included."""
     table = SqlEventLogStorageTable
     for asset, partitions in scope.topics.items():
@@ -256,13 +256,13 @@ def _prune_results(storage: SqlEventLogStorage, scope: PruningScope, before: dat
     return _delete(storage.index_connection, table, old)
 
 
-def _all_but_newest(table: Table, kind: tuple[ColumnElement[str], ...], which: ColumnElement[bool]) -> Select[int]:
+def _all_but_newest(table: Table, kind: tuple[ColumnElement[str], ...], which: ColumnElement[bool]) -> Select[tuple[int]]:
     """Ids of some rows of a table, without the newest row of each kind."""
     newest = select(func.max(table.c.id)).group_by(*kind)
     return select(table.c.id).where(which, table.c.id.not_in(newest)).limit(AT_ONCE)
 
 
-def _delete(connect: Connect, table: Table, old: Select[int]) -> int:
+def _delete(connect: Connect, table: Table, old: Select[tuple[int]]) -> int:
     """Delete rows, and the tags of events, in short transactions."""
     count, tags = 0, AssetEventTagsTable
     while True:
