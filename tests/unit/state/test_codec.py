@@ -170,8 +170,17 @@ def wrong(old: Mapping[str, object]) -> Panel2:
     return Panel2(cast("str", old["value"]), [])
 
 
+def forgetting(_: Mapping[str, object]) -> Panel2:
+    return None  # type: ignore[return-value]  # its last line is no `return`
+
+
 @pytest.mark.parametrize(
-    ("migrate", "said"), [(raising, "KeyError: 'amount'"), (wrong, "not of the state type: Expected `str`, got `int`")]
+    ("migrate", "said"),
+    [
+        (raising, "KeyError: 'amount'"),
+        (wrong, "not of the state type: Expected `str`, got `int`"),
+        (forgetting, "not of the state type: Expected `object`, got `None`"),
+    ],
 )
 def test_a_migration_that_fails_names_the_session_and_what_it_was_given(
     home: Home, migrate: Callable[[Mapping[str, object]], Panel2], said: str
