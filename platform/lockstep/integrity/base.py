@@ -54,8 +54,17 @@ class PartitionTime:
 
 
 def find_event_time(envelope: Envelope, record: Record) -> int:
-    """The event time of a message: its own, else Kafka's timestamp; microseconds since 1970 (UTC)."""
-    return record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us
+    """The event time of a message: its own, else Kafka's timestamp; microseconds since 1970 (UTC).
+
+    Raises:
+        TypeError: Its own is no int: as a float it could not be loaded again with the state.
+    """
+    time_us = envelope.event_time_us
+    if time_us is None:
+        return record.timestamp_ms * 1000
+    if type(time_us) is not int:
+        raise TypeError(f"Envelope.event_time_us = {time_us!r} is of type {type(time_us).__name__}, not int")
+    return time_us
 
 
 def to_microseconds(duration: timedelta) -> int:
