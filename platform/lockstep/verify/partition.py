@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from lockstep.verify.declaration import Declared
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
-from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, GateAnswer, GateRules
+from lockstep.verify.gates.base import LATEST_US, UNKNOWN_US, GateAnswer, GateRules
 from lockstep.verify.gates.classes import RulesInForce
 from lockstep.verify.kafka_reader import find_offset
 from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange, to_stored_time
@@ -235,7 +235,7 @@ class PartitionProof:
             folding.erase(session)
         parts.aside.given_up = folding.suspension.before
         planned_us, moment = row.planned_us, folding.due.moment
-        moment.latest_us = NO_LIMIT_US if planned_us is None else planned_us + parts.declared.skew_us
+        moment.latest_us = LATEST_US if planned_us is None else min(LATEST_US, planned_us + parts.declared.skew_us)
         if row.is_empty and planned_us is not None and row.watermark_us is not None:
             self._advance(row, planned_us, row.watermark_us)
 

@@ -197,7 +197,8 @@ class Replay:
             fated = decide_outcome(self.rules, known, envelope, record, self.suspension)
             self.waiting.discard(fated.freed)
             self.waiting.drop(fated.stale)
-            done = self._done(fated, message, held)
+            if self._done(fated, message, held) and fated.what in _GOES_ON:
+                self.due.note_message(envelope, record)
         except NOT_OF_THE_MESSAGE:
             raise
         except Exception as error:  # noqa: BLE001  # see above
@@ -205,8 +206,6 @@ class Replay:
                 self.waiting.refused(record, envelope.session, error)
             return error
         self._notice(fated)  # not of a message that the transform refuses; of one that completes a refused snapshot
-        if done and fated.what in _GOES_ON:
-            self.due.note_message(envelope, record)
         return None
 
     def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:

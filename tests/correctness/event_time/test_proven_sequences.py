@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Envelope, EventTime, Every, FuzzyWindow, NoIntegrity, Once, Topics
+from lockstep import Envelope, EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Topics
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.resume import resume_stream
 from lockstep.verify.report import InvariantStatus
@@ -20,6 +20,7 @@ from tests.support.meter_stream import Message, Meter, Meters, Read, Start, Tota
 from tests.support.minute_stream import FIRST, LATENESS, Totals, Value, totals
 from tests.support.minute_stream import Minute as State
 from tests.support.minute_stream import Window as Row
+from tests.support.odd_numbers import FloatNumbers, FloatTimes, FloatWatermark, RaisingDeadline
 from tests.support.plain_reader import read_table, rows_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from lockstep import Record
     from lockstep.declare.stream import AnyStream
+    from lockstep.integrity.base import IntegrityClass
     from tests.support.feed import Feed
 
 NEVER, SOON, LATER = (EventTime(session_idle=each) for each in (None, timedelta(seconds=100), timedelta(seconds=500)))
@@ -228,4 +230,34 @@ def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: 
         send(feed, topic, f"b{number}", Start(number, second))
         runs.run()
     assert rows_of(read_table(runs.folders.table), topic, ("_session", "what", "_emit_offset")) == [("a", "end", 3)]
+    assert_proven(runs)
+
+
+ODD_CLASSES: dict[str, IntegrityClass] = {
+    "once": Once(keep_ids=9),
+    "ordered": Ordered(session_start=FIRST),
+    "window": FuzzyWindow(lateness=LATENESS, session_start=FIRST),
+    "reorder": FuzzyWindow(lateness=LATENESS, session_start=FIRST, reorder=True),
+}
+ODD = [
+    *((RaisingDeadline(), name) for name in ODD_CLASSES),
+    (FloatNumbers(), "ordered"),
+    (FloatTimes(), "window"),
+    (FloatWatermark(), "once"),
+]
+
+
+@pytest.mark.parametrize(("fold", "name"), ODD, ids=lambda each: each if isinstance(each, str) else type(each).__name__)
+def test_the_proof_refuses_the_messages_of_odd_numbers_and_deadlines_that_the_stream_refused(
+    feed: Feed, tmp_path: Path, fold: Totals, name: str
+) -> None:
+    """It ended with the error of `deadline`; and what was a float to the stream was a number to the proof."""
+    topic = feed.create("values")
+    runs = runs_of(feed, tmp_path, totals("values", ODD_CLASSES[name], fold))
+    batches = [Value(100, 1, 0), Value(101, 7, 1), Value(102, 1, 2)], [Value(103, 1, 3), Value(300, 1, 4)]
+    for batch in batches:
+        for key in ("a", "b"):
+            send(feed, topic, key, *batch)
+        runs.run()
+    assert sum(report.quarantined for report in runs.reports) > 0
     assert_proven(runs)
