@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, SessionStart, Strict, Suspend
+from lockstep import EventTime, FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, SessionStart, Strict, Suspend
 from lockstep.testing import SentMessage, Split, run
 from tests.support.minute_stream import Totals, Value, totals
+from tests.support.odd_numbers import FlagNumbers, FloatNumbers, FloatTimes, FloatWatermark, LaterFloats
 
 if TYPE_CHECKING:
-    from lockstep import Envelope, Record
     from lockstep.integrity.base import IntegrityClass
 
 FIRST = SessionStart.FIRST_MESSAGE
 WINDOW = FuzzyWindow(lateness=timedelta(seconds=30), session_start=FIRST)
 SENT = [SentMessage(value=Value(second, 1, number), key="a") for number, second in enumerate((100, 110, 120, 130))]
-
-
-class FloatNumbers(Totals):
-    """Numbers as some JSON has them."""
-
-    def envelope(self, message: Value, record: Record) -> Envelope:
-        return msgspec.structs.replace(super().envelope(message, record), sequence=float(message.n or 0))  # type: ignore[arg-type]  # the fault
-
-
-class FlagNumbers(Totals):
-    """A flag for a number."""
-
-    def envelope(self, message: Value, record: Record) -> Envelope:
-        return msgspec.structs.replace(super().envelope(message, record), sequence=bool(message.n))
-
-
-class LaterFloats(Totals):
-    """Only the first number is an int."""
-
-    def envelope(self, message: Value, record: Record) -> Envelope:
-        return msgspec.structs.replace(super().envelope(message, record), sequence=(message.n or 0) * 1.0 or 0)  # type: ignore[arg-type]  # the fault
-
-
-class FloatTimes(Totals):
-    """Microseconds by a product with a float."""
-
-    def envelope(self, message: Value, record: Record) -> Envelope:
-        return msgspec.structs.replace(super().envelope(message, record), event_time_us=message.t * 1e6)  # type: ignore[arg-type]  # the fault
-
-
-class FloatWatermark(Totals):
-    """The same for the watermark."""
-
-    def watermark(self, message: Value, record: Record) -> int | None:
-        return message.t * 1e6  # type: ignore[return-value]  # the fault
 
 
 CLASSES: dict[str, IntegrityClass] = {
@@ -106,3 +71,13 @@ def test_a_time_of_another_type_is_refused_whatever_the_split(
     assert whole == run(stream, *SENT, split=Split(1))
     assert len(whole.quarantine) == len(SENT)
     assert said in str(whole.quarantine[0])
+
+
+def test_a_time_beyond_the_calendar_moves_no_watermark() -> None:
+    """Where any skew is allowed, nanoseconds did: in the ledger such a watermark is unknown, so a restart forgot it."""
+    stream = replace(totals("values", WINDOW), event_time=EventTime(max_skew=timedelta.max))
+    nanoseconds = SentMessage(value=Value(1_700_000_000_000, 1, 9), key="b")
+    whole = run(stream, nanoseconds, *SENT)
+    assert whole == run(stream, nanoseconds, *SENT, split=Split(1))
+    assert [each.cause for each in whole.quarantine] == ["absurd event time"]
+    assert len(whole.rows) == len(SENT) - 1
