@@ -218,6 +218,7 @@ class PartitionProof:
         }
         skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
+        folding.applying.ended.clear()
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
             folding.suspend_before(row.suspended_from)
         elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (grown and not at)) and may_grow:
@@ -282,7 +283,8 @@ class PartitionProof:
             left = {session for session, before in skipped.items() if before > row.until}
             found = {session for session, before in row.skips.items() if before > row.until}
         else:
-            left = {session for session, before in skipped.items() if not folding.begun(session, before)}
+            waiting = skipped.keys() - folding.applying.ended
+            left = {session for session in waiting if not folding.begun(session, skipped[session])}
         if left != found and not row.is_operator_decision:
             expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))

@@ -57,6 +57,7 @@ class ReplaySessions:
     Attributes:
         sessions: All known sessions.
         touched: Those that may have changed since this was last cleared.
+        ended: Those that have ended in this range.
         emitted: Rows that the table must hold, since they were last taken.
         last_row: The newest offset with rows, and the number of rows emitted at it.
     """
@@ -65,6 +66,7 @@ class ReplaySessions:
         self._declared, self._aside, self._undoes = declared, aside, undoes
         self.sessions: dict[str, Session] = {}
         self.touched: set[str] = set()
+        self.ended: set[str] = set()
         self.emitted = Emitted()
         self.last_row = (0, 0)
 
@@ -123,6 +125,7 @@ class ReplaySessions:
         if held is not None and held.state is not None and self._declared.on_end is not None:
             rows = list(self._declared.on_end(held.state))
         self.sessions.pop(session, None)
+        self.ended.add(session)
         self.touched.add(session)
         return rows
 

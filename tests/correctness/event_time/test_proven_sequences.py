@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from lockstep import Envelope, EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Topics
-from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.operations.resume import resume_stream
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.local_runs import LocalRuns
-from tests.support.meter_stream import Message, Meter, Meters, Read, Start, Total, meters
+from tests.support.meter_stream import Close, Message, Meter, Meters, Read, Start, Total, meters
 from tests.support.minute_stream import FIRST, LATENESS, Totals, Value, totals
 from tests.support.minute_stream import Minute as State
 from tests.support.minute_stream import Window as Row
@@ -230,6 +230,24 @@ def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: 
         send(feed, topic, f"b{number}", Start(number, second))
         runs.run()
     assert rows_of(read_table(runs.folders.table), topic, ("_session", "what", "_emit_offset")) == [("a", "end", 3)]
+    assert_proven(runs)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_session_that_began_again_and_ended_is_skipped_no_more(feed: Feed, tmp_path: Path, batches: int) -> None:
+    """Within the batch of its snapshot it was: the same messages halted the stream, or not, by where a batch ended."""
+    topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
+    send(feed, topic, "a", Start(1, 0), Read(3, 1, 7))
+    with pytest.raises(IntegrityLost, match="gap"):
+        runs.run()
+    resume_stream(runs.folders, why="a test", who="a test", accepted=[SkipSession(topic, 0, "a")])
+    sent: list[Message] = [Start(1, 10), Close(2, 11), Read(3, 12, 0)]
+    for message in sent:
+        send(feed, topic, "a", message)
+        if batches > 1 and message is not sent[-1]:
+            runs.run()
+    with pytest.raises(IntegrityLost, match=r"unknown session at .*/0 offset 4, session .a."):
+        runs.run()
     assert_proven(runs)
 
 

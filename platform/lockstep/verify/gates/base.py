@@ -286,7 +286,7 @@ def _fate(
     held = () if known is None or known.waits else find_buffered(known.memory)
     at_first = rules.at_first and envelope.kind is Kind.UPDATE and (known is None or waits)
     begins = (at_first or envelope.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}) and offset >= from_offset
-    skipped = known is None and envelope.session in suspension.skipped
+    skipped = known is None and suspension.skipped.get(envelope.session, 0) > 0
     if known is not None and waits and (not begins or (_is_broken(known) and not envelope.restarts_sequence)):
         return SessionOutcome(Action.WAIT, mark_suspended(known, envelope), "suspended", freed=held)
     if not begins and (skipped or offset < from_offset):
