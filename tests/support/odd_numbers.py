@@ -18,7 +18,7 @@ class FloatNumbers(Totals):
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """See the class."""
-        return msgspec.structs.replace(super().envelope(message, record), sequence=float(message.n or 0))  # type: ignore[arg-type]  # the fault
+        return msgspec.structs.replace(super().envelope(message, record), sequence=float(message.n or 0))
 
 
 class FlagNumbers(Totals):
@@ -34,7 +34,7 @@ class LaterFloats(Totals):
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """See the class."""
-        return msgspec.structs.replace(super().envelope(message, record), sequence=(message.n or 0) * 1.0 or 0)  # type: ignore[arg-type]  # the fault
+        return msgspec.structs.replace(super().envelope(message, record), sequence=(message.n or 0) * 1.0 or 0)
 
 
 class FloatTimes(Totals):
@@ -42,7 +42,7 @@ class FloatTimes(Totals):
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """See the class."""
-        return msgspec.structs.replace(super().envelope(message, record), event_time_us=message.t * 1e6)  # type: ignore[arg-type]  # the fault
+        return msgspec.structs.replace(super().envelope(message, record), event_time_us=message.t * 1e6)
 
 
 class FloatWatermark(Totals):

@@ -171,9 +171,9 @@ def test_a_dict_becomes_a_table(tmp_path: Path) -> None:
     ("migrate", "said"),
     [
         (lambda old: Book(old["name"], old["bids"]), "bids is a dict, not a MapState"),
-        (lambda old: Book(old["name"], MapState({"x": Level(1)})), "Expected `int`, got `str`"),
-        (lambda old: Book(old["name"], MapState({1: {"price": "x"}})), "Expected `int`, got `str`"),
-        (lambda old: Book(old["name"], MapState({1: object()})), "Encoding objects of type object"),
+        (lambda old: Book(old["name"], MapState[Any, Any]({"x": Level(1)})), "Expected `int`, got `str`"),
+        (lambda old: Book(old["name"], MapState[Any, Any]({1: {"price": "x"}})), "Expected `int`, got `str`"),
+        (lambda old: Book(old["name"], MapState[Any, Any]({1: object()})), "Encoding objects of type object"),
         (lambda _: None, "bids is a NoneType, not a MapState"),
     ],
     ids=["dict", "key", "row", "object", "nothing"],
