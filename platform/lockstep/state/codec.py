@@ -206,7 +206,7 @@ class StateSchema(Generic[S]):
         """
         try:
             return cast("tuple[object, S]", self._decoder.decode(stored))
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             step = (
                 "declare the field with the type that the fold left there; or fix the fold, and go back to before the "
                 "message that left it: lockstep rewind STREAM --to BATCH --why ..."
@@ -388,7 +388,7 @@ class StateMigrator(Generic[S]):
         self._foreign = {hashed for hashed, is_read in reads.items() if not is_read}
         self._plain = self._stored.plain if self._stored.plain in self._foreign else schema.hash
         self.mark = b"" if self._plain == schema.hash else make_type_tag(schema.hash)
-        self.is_plain = not self._foreign and not self._stored.is_mixed
+        self.is_plain = not self._foreign and not self._stored.tagged
 
     def today(self, session: str, stored: bytes, rows: OldRows) -> CurrentValue:
         """A stored value for the current type: without a tag, migrated if necessary.
@@ -427,9 +427,9 @@ class StateMigrator(Generic[S]):
 
     @property
     def older(self) -> tuple[StateTypeSchema, ...]:
-        """Schemas of tagged values, other than the current one, for the header of a delta."""
-        known = {self._schema.hash, self._stored.plain}
-        return tuple(shape for hashed, shape in self._stored.shapes.items() if hashed not in known)
+        """Schemas of tagged values for the header of a delta; where it has a plain one, without the current one."""
+        implied = self._schema.hash if self.mark else None
+        return tuple(self._stored.shapes[hashed] for hashed in self._stored.tagged if hashed != implied)
 
     def _shape(self, session: str, hashed: str) -> StateTypeSchema:
         if hashed not in self._stored.shapes:
