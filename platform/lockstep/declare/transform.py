@@ -116,8 +116,9 @@ class Transform(ABC, Generic[M, S, R]):
 
         Args:
             old: The stored state without its type: structs and tables as dicts (structs by field name),
-                enums as their values, Decimal, date and UUID as text. A field with a default may be
-                missing. A state that was neither struct nor table is under "state".
+                enums as their values, sets as lists, Decimal, UUID, date, time, timedelta, and datetime without a
+                zone as text. A field with a default may be missing. A state that was neither struct nor table is
+                under "state".
 
         Raises:
             Exception: Any error ends the run with `MigrationFailed`; no message is judged.

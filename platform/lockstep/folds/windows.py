@@ -11,7 +11,7 @@ from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -19,7 +19,15 @@ from typing_extensions import override
 
 from lockstep.declare.transform import InitialState, M, R, Transform, require_first_message
 from lockstep.errors import DeclarationError, Violation
-from lockstep.integrity.base import EPOCH, MICROSECOND, IntegrityClass, find_event_time, to_microseconds
+from lockstep.integrity.base import (
+    EPOCH,
+    LATEST_US,
+    LONGEST,
+    MICROSECOND,
+    IntegrityClass,
+    find_event_time,
+    to_microseconds,
+)
 from lockstep.model.record import Kind, Record
 
 A = TypeVar("A")
@@ -27,8 +35,6 @@ Span = tuple[int, int]
 """[start, end) in microseconds since 1970 (UTC)."""
 
 WINDOWS_OF_A_MESSAGE_MAX = 10_000
-LATEST_US = to_microseconds(datetime(9999, 1, 1, tzinfo=UTC) - EPOCH)
-"""Later times are no dates in Python."""
 
 
 class Window(msgspec.Struct):
@@ -356,8 +362,9 @@ def _get_order(opened: OpenWindow[A]) -> tuple[int, int]:
 def _check_duration(windows: object, name: str, value: object, least: timedelta = MICROSECOND) -> None:
     if not isinstance(value, timedelta):
         raise _refuse(windows, name, value, "is no timedelta", f"{name}=timedelta(minutes=1)")
-    if value < least:
-        raise _refuse(windows, name, value, "is too short", f"{name}=timedelta(minutes=1)")
+    if not least <= value <= LONGEST:
+        problem = "is too short" if value < least else "is more than a century"
+        raise _refuse(windows, name, value, problem, f"{name}=timedelta(minutes=1)")
 
 
 def _refuse(windows: object, name: str, value: object, problem: str, instead: str) -> DeclarationError:

@@ -20,6 +20,10 @@ from lockstep.model.record import Envelope, Record
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
+LATEST_US: Final = (datetime(9999, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
+"""Later times are in no ledger, as they are no dates in Python."""
+LONGEST: Final = timedelta(days=36_525)
+"""A century: what is added to a time has to be a time that a state can hold."""
 BEGINNING: Final = -(2**63)
 """The watermark of a partition without any event time yet."""
 
@@ -29,14 +33,14 @@ class PartitionTime:
 
     Attributes:
         watermark_us: Event time up to which the partition is complete, in microseconds since 1970 (UTC).
-        latest_us: Later event times are absurd: planning time of the batch plus the allowed skew.
+        latest_us: Later event times are absurd: planning time of the batch plus the allowed skew, in the calendar.
     """
 
     __slots__ = ("latest_us", "watermark_us")
 
     def __init__(self, watermark_us: int | None = None, latest_us: int = 2**63 - 1) -> None:
         self.watermark_us = BEGINNING if watermark_us is None else watermark_us
-        self.latest_us = latest_us
+        self.latest_us = min(latest_us, LATEST_US)
 
     @property
     def known(self) -> int | None:
@@ -54,8 +58,17 @@ class PartitionTime:
 
 
 def find_event_time(envelope: Envelope, record: Record) -> int:
-    """The event time of a message: its own, else Kafka's timestamp; microseconds since 1970 (UTC)."""
-    return record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us
+    """The event time of a message: its own, else Kafka's timestamp; microseconds since 1970 (UTC).
+
+    Raises:
+        TypeError: Its own is no int: as a float it could not be loaded again with the state.
+    """
+    time_us = envelope.event_time_us
+    if time_us is None:
+        return record.timestamp_ms * 1000
+    if type(time_us) is not int:
+        raise TypeError(f"Envelope.event_time_us = {time_us!r} is of type {type(time_us).__name__}, not int")
+    return time_us
 
 
 def to_microseconds(duration: timedelta) -> int:

@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import (
+    LONGEST,
     MAY_SKIP,
     Fault,
     IntegrityClass,
@@ -294,11 +295,15 @@ class FuzzyWindow(IntegrityClass):
     keeps_late: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a bound that is not positive."""
+        """Refuse a bound that is not positive, or beyond all times."""
         bound = cast("object", self.lateness)  # users need no checker
         if not isinstance(bound, timedelta) or bound <= timedelta(0):
             problem = "is not a duration above zero"
             raise DeclarationError("FuzzyWindow.lateness", bound, problem, "for example timedelta(seconds=10)")
+        if bound > LONGEST:
+            raise DeclarationError(
+                "FuzzyWindow.lateness", bound, "is more than a century", "for example timedelta(days=365)"
+            )
 
     @property
     @override

@@ -17,7 +17,13 @@ WRAPS_AT_MIN: Final = 4
 
 
 def check_range(number: int, wraps_at: int | None = None) -> Verdict | None:
-    """The verdict on a number outside of 64 bits, or one that the producer cannot have sent."""
+    """The verdict on a number outside of 64 bits, or one that the producer cannot have sent.
+
+    Raises:
+        TypeError: It is no int: a float or a bool would come back from the state as another number, or as none.
+    """
+    if type(number) is not int:
+        raise TypeError(f"the number {number!r} of a message is of type {type(number).__name__}, not int")
     if wraps_at is not None:
         right = f"a number from 0 to {wraps_at - 1}, because of wraps_at={wraps_at}"
         return None if 0 <= number < wraps_at else report_violation("number out of range", right, number)

@@ -138,14 +138,14 @@ class Sequence(Evidence):
         if state is None or (envelope.restarts_sequence and envelope.kind is SNAPSHOT):
             return _opened(envelope, number, number, self.wraps_at)
         last: int = state  # type: ignore[assignment]  # an int here; a cast costs as much as the comparison
-        if number == last + 1 or (number == last and envelope.kind is SNAPSHOT):
-            return number, ACCEPT
+        if number == (following := last + 1):
+            return following, ACCEPT  # an int, whatever the message has
         if self.wraps_at is not None:
             if (refused := check_range(number, self.wraps_at)) is not None:
                 return state, refused
             number = unwrap_sequence(number, last, self.wraps_at)
-            if number == last + 1 or (number == last and envelope.kind is SNAPSHOT):
-                return number, ACCEPT
+        if number == following or (number == last and envelope.kind is SNAPSHOT):
+            return (last if number == last else following), ACCEPT
         return state, _sequence_broken(last, number, self.wraps_at)
 
     @override

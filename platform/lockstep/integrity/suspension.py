@@ -75,7 +75,7 @@ class SuspensionGate(Gate):
         at_first = self._opens_at_first and envelope.kind is Kind.UPDATE and (known is None or suspended)
         if (at_first or envelope.kind in _BEGINS) and record.offset >= before:
             return self._snapshot(known, envelope, record, suspended=suspended)
-        if suspended or record.offset < before or (known is None and envelope.session in self._skipped):
+        if suspended or record.offset < before or (known is None and self._skipped.get(envelope.session)):
             return self._waiting(known, envelope, before, suspended=suspended)
         inner, verdict = self._inner.check(known["g"] if known is not None else None, envelope, record)
         if verdict.judgement in _KEPT:
@@ -232,7 +232,7 @@ def list_skips_without_snapshot(
     skipped: Iterable[SuspendedSession], gate_of: Callable[[str], object]
 ) -> tuple[SuspendedSession, ...]:
     """The skipped sessions that no snapshot has restarted yet, by their gate state."""
-    return tuple(each for each in skipped if not _begun(gate_of(each.session), each.before))
+    return tuple(each for each in skipped if each.before and not _begun(gate_of(each.session), each.before))
 
 
 def list_unread_skips(skipped: Iterable[SuspendedSession], reached: int) -> tuple[SuspendedSession, ...]:

@@ -126,8 +126,9 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
 
 
 def bind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
-    """Bind an empty table to stored rows: lockstep's side of the class."""
+    """Bind a table to stored rows: lockstep's side of the class. Rows that it has, as those of a default, are new."""
     setattr(rows, _STORED, stored)
+    getattr(rows, _CHANGED).update(dict.fromkeys(getattr(rows, _HELD)))
 
 
 def to_stored(rows: MapState[K, V]) -> StoredRows[K, V] | None:

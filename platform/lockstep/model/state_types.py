@@ -10,7 +10,7 @@ may be missing in values stored before the field existed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import cast, get_args, get_origin
 
 import msgspec
@@ -227,11 +227,20 @@ def _tag(info: inspect.Type) -> str:
 
 
 def _default(field: inspect.Field) -> str | None:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return f"{getattr(field.default_factory, '__qualname__', repr(field.default_factory))}()"
+    """The text of a default: the same in every process, so without addresses and without the order of a set."""
+    factory = field.default_factory
+    if factory is not msgspec.NODEFAULT:
+        name = getattr(factory, "__qualname__", None)
+        return _text_of(cast("Callable[[], object]", factory)()) if name is None else f"{name}()"
     if field.default is not msgspec.NODEFAULT:
-        return repr(field.default)
+        return _text_of(field.default)
     return None if field.required else "left out"
+
+
+def _text_of(default: object) -> str:
+    if not isinstance(default, (set, frozenset)) or all(isinstance(each, int) for each in default):
+        return repr(default)  # numbers have one order in every process
+    return f"{type(default).__name__}({{{', '.join(sorted(map(repr, default)))}}})"
 
 
 def _items(info: inspect.Type, outer: tuple[type, ...]) -> tuple[StateTypeSchema, ...]:

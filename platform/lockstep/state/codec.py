@@ -156,7 +156,9 @@ class StateSchema(Generic[S]):
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
         # None: the multipart snapshot that opens the session is not complete.
         stored = tuple[object, state_type | None]  # type: ignore[valid-type]  # made at run time
-        self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=_as_table if self.tables else None)
+        hook = _as_table if self.tables else None
+        self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=hook)
+        self._whole = msgspec.msgpack.Decoder(state_type, dec_hook=hook)
 
     def encode(self, session: str, gate: object, state: S) -> bytes:
         """The stored value of a session: msgpack of [gate, state].
@@ -204,28 +206,36 @@ class StateSchema(Generic[S]):
         """
         try:
             return cast("tuple[object, S]", self._decoder.decode(stored))
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             step = (
                 "declare the field with the type that the fold left there; or fix the fold, and go back to before the "
                 "message that left it: lockstep rewind STREAM --to BATCH --why ..."
             )
             raise StateNotOfItsType(session, str(error), next_step=step) from error
 
-    def encode_migrated(self, session: str, state: S, old: object) -> bytes:
-        """The result of `migrate`, encoded without a gate.
+    def encode_migrated(self, session: str, made: S, old: object) -> tuple[bytes, S]:
+        """The result of `migrate`, encoded without a gate; and as it comes back, with its tables.
 
         Raises:
             MigrationFailed: It is not of the declared type.
         """
         try:
-            encoded = self._encoder.encode(state)
-            self._decoder.decode(b"\x92\xc0" + encoded)
+            self._check_tables(made)
+            encoded = self._encoder.encode(made)
+            state: S = self._whole.decode(encoded)
+            self.put_tables(state, made)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise MigrationFailed(session, f"what it gave is not of the state type: {error}", old) from error
-        return encoded
+        return encoded, state
+
+    def _check_tables(self, made: S) -> None:
+        """Refuse other objects in place of tables: in an encoded state a table is a placeholder, whatever it was."""
+        for table in self.tables:
+            if not isinstance(found := table.of(made), MapState):
+                raise TypeError(f"{table.attribute or 'the state'} is a {type(found).__name__}, not a MapState")
 
     def put_tables(self, state: S, made: object) -> None:
-        """Put the tables of a migrated state into the same state, encoded and decoded."""
+        """Put the tables of a state into the same state, encoded and decoded."""
         for table in self.tables:
             table.fill(state, made)
 
@@ -340,7 +350,7 @@ OldRows = Callable[[str, StateTypeSchema], dict[object, object]]
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """The result of `migrate`: its tables are not in the encoded state."""
+    """The result of `migrate`, in the declared type: its tables are not in the encoded state."""
 
     state: object
 
@@ -378,7 +388,7 @@ class StateMigrator(Generic[S]):
         self._foreign = {hashed for hashed, is_read in reads.items() if not is_read}
         self._plain = self._stored.plain if self._stored.plain in self._foreign else schema.hash
         self.mark = b"" if self._plain == schema.hash else make_type_tag(schema.hash)
-        self.is_plain = not self._foreign and not self._stored.is_mixed
+        self.is_plain = not self._foreign and not self._stored.tagged
 
     def today(self, session: str, stored: bytes, rows: OldRows) -> CurrentValue:
         """A stored value for the current type: without a tag, migrated if necessary.
@@ -417,9 +427,9 @@ class StateMigrator(Generic[S]):
 
     @property
     def older(self) -> tuple[StateTypeSchema, ...]:
-        """Schemas of tagged values, other than the current one, for the header of a delta."""
-        known = {self._schema.hash, self._stored.plain}
-        return tuple(shape for hashed, shape in self._stored.shapes.items() if hashed not in known)
+        """Schemas of tagged values for the header of a delta; where it has a plain one, without the current one."""
+        implied = self._schema.hash if self.mark else None
+        return tuple(self._stored.shapes[hashed] for hashed in self._stored.tagged if hashed != implied)
 
     def _shape(self, session: str, hashed: str) -> StateTypeSchema:
         if hashed not in self._stored.shapes:
@@ -438,8 +448,8 @@ class StateMigrator(Generic[S]):
             new = migrate(old if isinstance(old, dict) else {"state": old})
         except Exception as error:  # the user's code ends here
             raise MigrationFailed(session, f"{type(error).__name__}: {error}", old) from error
-        encoded = self._schema.encode_migrated(session, new, old)
-        return CurrentValue(_ENCODER.encode([gate, msgspec.Raw(encoded), *others]), Migrated(new))
+        encoded, loaded = self._schema.encode_migrated(session, new, old)
+        return CurrentValue(_ENCODER.encode([gate, msgspec.Raw(encoded), *others]), Migrated(loaded))
 
 
 def _with_rows(old: object, shape: StateTypeSchema, rows: OldRows) -> object:

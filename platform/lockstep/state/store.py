@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import filterfalse
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar, cast
 
 import msgspec
 
@@ -299,8 +299,8 @@ class PartitionState(Generic[S]):
         gate, state = self._schema.decode(session, today.value)
         if today.migrated is not None:
             self._migrated.add(session)
-            self._schema.put_tables(state, today.migrated.state)
-        elif self._schema.tables:
+            return gate, cast("S", today.migrated.state)
+        if self._schema.tables:
             self._rows.bind(key, state)
         return gate, state
 

@@ -35,24 +35,22 @@ class StateTypeVersions(msgspec.Struct, frozen=True):
     Attributes:
         plain: Hash of the schema of values without a tag.
         shapes: All schemas that values may have, by hash.
+        tagged: Hashes that a tag may have; that of values without a tag may be among them.
     """
 
     plain: str
     shapes: dict[str, StateTypeSchema]
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether values may be of more than one type."""
-        return len(self.shapes) > 1
+    tagged: tuple[str, ...] = ()
 
 
 def read_versions(header: SegmentHeader) -> StateTypeVersions:
     """The schemas of the values in a header's chain."""
-    named = {header.shape_hash: header.shape} | {hash_of_type_schema(shape): shape for shape in header.older}
+    older = {hash_of_type_schema(shape): shape for shape in header.older}
+    named = {header.shape_hash: header.shape} | older
     if header.plain is None:
-        return StateTypeVersions(header.shape_hash, named)
+        return StateTypeVersions(header.shape_hash, named, tuple(older))
     plain = hash_of_type_schema(header.plain)
-    return StateTypeVersions(plain, named | {plain: header.plain})
+    return StateTypeVersions(plain, named | {plain: header.plain}, tuple(dict.fromkeys((header.shape_hash, *older))))
 
 
 def is_session(key: bytes) -> bool:

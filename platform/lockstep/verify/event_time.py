@@ -20,10 +20,11 @@ from lockstep.verify.gates.base import (
     is_multipart_open,
     is_waiting,
     mark_suspended,
+    require_int,
 )
 from lockstep.verify.gates.window import find_due
 from lockstep.verify.rows import Source
-from lockstep.verify.sessions import NO_MESSAGE_US, ReplaySessions, Session
+from lockstep.verify.sessions import NO_MESSAGE_US, ReplaySessions, Session, read_deadline
 from lockstep.verify.side_tables import Marked, ReadPastViolation, SideTableCheck
 
 Held = tuple[Envelope, object, Record]
@@ -214,7 +215,7 @@ class ReplayTimers:
         if self._declared.watermark is None:
             self.moment.advance(find_event_time(envelope, record))
         elif (said := self._declared.watermark(body, record)) is not None:
-            self.moment.advance(said)
+            self.moment.advance(require_int(said))
 
     @property
     def is_due(self) -> bool:
@@ -334,9 +335,7 @@ class ReplayTimers:
         return NEVER if due_us is None else due_us
 
     def _timer_us(self, held: Session) -> int:
-        if self._declared.deadline is None or held.state is None:
-            return NEVER
-        due_us = self._declared.deadline(held.state)
+        due_us = read_deadline(self._declared, held.state)
         return NEVER if due_us is None else due_us
 
     def _idle_deadline_us(self, held: Session) -> int:

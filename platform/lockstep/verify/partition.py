@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from lockstep.verify.declaration import Declared
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
-from lockstep.verify.gates.base import NO_LIMIT_US, UNKNOWN_US, GateAnswer, GateRules
+from lockstep.verify.gates.base import LATEST_US, UNKNOWN_US, GateAnswer, GateRules
 from lockstep.verify.gates.classes import RulesInForce
 from lockstep.verify.kafka_reader import find_offset
 from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange, to_stored_time
@@ -218,6 +218,7 @@ class PartitionProof:
         }
         skipped = self._before.skips if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
+        folding.applying.ended.clear()
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
             folding.suspend_before(row.suspended_from)
         elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (grown and not at)) and may_grow:
@@ -235,7 +236,7 @@ class PartitionProof:
             folding.erase(session)
         parts.aside.given_up = folding.suspension.before
         planned_us, moment = row.planned_us, folding.due.moment
-        moment.latest_us = NO_LIMIT_US if planned_us is None else planned_us + parts.declared.skew_us
+        moment.latest_us = LATEST_US if planned_us is None else min(LATEST_US, planned_us + parts.declared.skew_us)
         if row.is_empty and planned_us is not None and row.watermark_us is not None:
             self._advance(row, planned_us, row.watermark_us)
 
@@ -282,7 +283,8 @@ class PartitionProof:
             left = {session for session, before in skipped.items() if before > row.until}
             found = {session for session, before in row.skips.items() if before > row.until}
         else:
-            left = {session for session, before in skipped.items() if not folding.begun(session, before)}
+            waiting = skipped.keys() - folding.applying.ended
+            left = {session for session in waiting if not folding.begun(session, skipped[session])}
         if left != found and not row.is_operator_decision:
             expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))

@@ -92,6 +92,12 @@ class Replay:
         skipped = {name: before for name, before in self.suspension.skipped.items() if name != session}
         self.suspension = self.suspension._replace(skipped=skipped)
 
+    def _in_force(self, session: str) -> Suspension:
+        """The suspensions for a session: one that an operator skipped, and that ended again, is skipped no more."""
+        if session not in self.suspension.skipped or session not in self.applying.ended:
+            return self.suspension
+        return self.suspension._replace(skipped={**self.suspension.skipped, session: 0})
+
     def begun(self, session: str, before: int) -> bool:
         """Whether a session has restarted at or after an offset."""
         held = self.sessions.get(session)
@@ -194,10 +200,11 @@ class Replay:
         held = self.sessions.get(envelope.session)
         known = held.known if held is not None else None
         try:
-            fated = decide_outcome(self.rules, known, envelope, record, self.suspension)
+            fated = decide_outcome(self.rules, known, envelope, record, self._in_force(envelope.session))
             self.waiting.discard(fated.freed)
             self.waiting.drop(fated.stale)
-            done = self._done(fated, message, held)
+            if self._done(fated, message, held) and fated.what in _GOES_ON:
+                self.due.note_message(envelope, record)
         except NOT_OF_THE_MESSAGE:
             raise
         except Exception as error:  # noqa: BLE001  # see above
@@ -205,8 +212,6 @@ class Replay:
                 self.waiting.refused(record, envelope.session, error)
             return error
         self._notice(fated)  # not of a message that the transform refuses; of one that completes a refused snapshot
-        if done and fated.what in _GOES_ON:
-            self.due.note_message(envelope, record)
         return None
 
     def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
@@ -316,6 +321,7 @@ class Replay:
             rows=len(applying.emitted.rows),
             last_row=applying.last_row,
             due=self.due.copied(),
+            ended=set(applying.ended),
         )
 
     def _rollback(self, copied: _Copied) -> None:
@@ -324,6 +330,7 @@ class Replay:
         self.applying.emitted.since(copied.rows)
         self.applying.last_row = copied.last_row
         self.due.rollback(copied.due)
+        self.applying.ended = copied.ended
 
 
 class _Copied(NamedTuple):
@@ -333,6 +340,7 @@ class _Copied(NamedTuple):
     rows: int
     last_row: tuple[int, int]
     due: Agenda
+    ended: set[str]
 
 
 _GOES_ON = (Action.ACCEPT, Action.HOLD)

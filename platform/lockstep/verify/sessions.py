@@ -15,7 +15,7 @@ from lockstep.declare.transform import InitialState
 from lockstep.errors import Violation
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.verify.declaration import Declared
-from lockstep.verify.gates.base import SessionMemory
+from lockstep.verify.gates.base import SessionMemory, require_int
 from lockstep.verify.rows import Emitted, Source, find_unfit, find_unfit_provenance
 from lockstep.verify.side_tables import NOT_STORABLE, SideTableCheck
 
@@ -57,6 +57,7 @@ class ReplaySessions:
     Attributes:
         sessions: All known sessions.
         touched: Those that may have changed since this was last cleared.
+        ended: Those that have ended in this range.
         emitted: Rows that the table must hold, since they were last taken.
         last_row: The newest offset with rows, and the number of rows emitted at it.
     """
@@ -65,6 +66,7 @@ class ReplaySessions:
         self._declared, self._aside, self._undoes = declared, aside, undoes
         self.sessions: dict[str, Session] = {}
         self.touched: set[str] = set()
+        self.ended: set[str] = set()
         self.emitted = Emitted()
         self.last_row = (0, 0)
 
@@ -123,6 +125,7 @@ class ReplaySessions:
         if held is not None and held.state is not None and self._declared.on_end is not None:
             rows = list(self._declared.on_end(held.state))
         self.sessions.pop(session, None)
+        self.ended.add(session)
         self.touched.add(session)
         return rows
 
@@ -160,7 +163,7 @@ class ReplaySessions:
         if isinstance(state, InitialState):
             rows, state = list(state.rows), state.state
         self._refuse_unfit(rows, envelope, record)
-        self._refuse_unstorable(state, record)
+        self._refuse_state(state, record)
         held = self.sessions.get(envelope.session)
         if held is None:
             held = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
@@ -172,7 +175,7 @@ class ReplaySessions:
         try:
             rows = list(self._declared.on_update(held.state, body, record))
             self._refuse_unfit(rows, envelope, record)
-            self._refuse_unstorable(held.state, record)
+            self._refuse_state(held.state, record)
         except Exception:
             self._undo(held)
             raise
@@ -198,10 +201,18 @@ class ReplaySessions:
         if find_unfit(rows, self._declared.row_type) or find_unfit_provenance(source):
             raise ValueError("a row that its table cannot hold")
 
-    def _refuse_unstorable(self, state: object, record: Record) -> None:
-        """Treat a state that cannot be stored as an error, where the stream did so after the same message.
+    def _refuse_state(self, state: object, record: Record) -> None:
+        """Treat a state without a valid deadline, or that cannot be stored, as an error, where the stream did so.
 
         Elsewhere the stream did not have to store it: a later message of the batch made it one that it could.
         """
+        if self._aside.kept.holds(record.offset):
+            read_deadline(self._declared, state)
         if self._aside.kept.is_unstorable(record.offset) and not self._declared.is_storable(state):
             raise Violation("a state that can be stored", "another one", NOT_STORABLE)
+
+
+def read_deadline(declared: Declared, state: object) -> int | None:
+    """When the timer of a state is due; None without one. Raises TypeError for a time that is no int."""
+    due_us = None if declared.deadline is None or state is None else declared.deadline(state)
+    return None if due_us is None else require_int(due_us)

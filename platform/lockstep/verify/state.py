@@ -369,10 +369,9 @@ class StoredState:
         if self._typed is not None:
             today = self._typed.today(session, value, lambda name, shape: self._system.old_rows(session, name, shape))
         gate, state = self._schema.decode(session, today.value)
-        if today.migrated is None:
-            self._system.fill(session, state, self._schema)
-        else:
-            self._schema.put_tables(state, today.migrated.state)
+        if today.migrated is not None:
+            return gate, today.migrated.state
+        self._system.fill(session, state, self._schema)
         return gate, state
 
     def _put(self, segment: Segment) -> None:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Envelope, EventTime, Every, FuzzyWindow, NoIntegrity, Once, Topics
-from lockstep.integrity.resume_options import IntegrityLost
+from lockstep import Envelope, EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Topics
+from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.operations.resume import resume_stream
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.local_runs import LocalRuns
-from tests.support.meter_stream import Message, Meter, Meters, Read, Start, Total, meters
+from tests.support.meter_stream import Close, Message, Meter, Meters, Read, Start, Total, meters
 from tests.support.minute_stream import FIRST, LATENESS, Totals, Value, totals
 from tests.support.minute_stream import Minute as State
 from tests.support.minute_stream import Window as Row
+from tests.support.odd_numbers import FloatNumbers, FloatTimes, FloatWatermark, RaisingDeadline
 from tests.support.plain_reader import read_table, rows_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from lockstep import Record
     from lockstep.declare.stream import AnyStream
+    from lockstep.integrity.base import IntegrityClass
     from tests.support.feed import Feed
 
 NEVER, SOON, LATER = (EventTime(session_idle=each) for each in (None, timedelta(seconds=100), timedelta(seconds=500)))
@@ -228,4 +230,52 @@ def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: 
         send(feed, topic, f"b{number}", Start(number, second))
         runs.run()
     assert rows_of(read_table(runs.folders.table), topic, ("_session", "what", "_emit_offset")) == [("a", "end", 3)]
+    assert_proven(runs)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_session_that_began_again_and_ended_is_skipped_no_more(feed: Feed, tmp_path: Path, batches: int) -> None:
+    """Within the batch of its snapshot it was: the same messages halted the stream, or not, by where a batch ended."""
+    topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
+    send(feed, topic, "a", Start(1, 0), Read(3, 1, 7))
+    with pytest.raises(IntegrityLost, match="gap"):
+        runs.run()
+    resume_stream(runs.folders, why="a test", who="a test", accepted=[SkipSession(topic, 0, "a")])
+    sent: list[Message] = [Start(1, 10), Close(2, 11), Read(3, 12, 0)]
+    for message in sent:
+        send(feed, topic, "a", message)
+        if batches > 1 and message is not sent[-1]:
+            runs.run()
+    with pytest.raises(IntegrityLost, match=r"unknown session at .*/0 offset 4, session .a."):
+        runs.run()
+    assert_proven(runs)
+
+
+ODD_CLASSES: dict[str, IntegrityClass] = {
+    "once": Once(keep_ids=9),
+    "ordered": Ordered(session_start=FIRST),
+    "window": FuzzyWindow(lateness=LATENESS, session_start=FIRST),
+    "reorder": FuzzyWindow(lateness=LATENESS, session_start=FIRST, reorder=True),
+}
+ODD = [
+    *((RaisingDeadline(), name) for name in ODD_CLASSES),
+    (FloatNumbers(), "ordered"),
+    (FloatTimes(), "window"),
+    (FloatWatermark(), "once"),
+]
+
+
+@pytest.mark.parametrize(("fold", "name"), ODD, ids=lambda each: each if isinstance(each, str) else type(each).__name__)
+def test_the_proof_refuses_the_messages_of_odd_numbers_and_deadlines_that_the_stream_refused(
+    feed: Feed, tmp_path: Path, fold: Totals, name: str
+) -> None:
+    """It ended with the error of `deadline`; and what was a float to the stream was a number to the proof."""
+    topic = feed.create("values")
+    runs = runs_of(feed, tmp_path, totals("values", ODD_CLASSES[name], fold))
+    batches = [Value(100, 1, 0), Value(101, 7, 1), Value(102, 1, 2)], [Value(103, 1, 3), Value(300, 1, 4)]
+    for batch in batches:
+        for key in ("a", "b"):
+            send(feed, topic, key, *batch)
+        runs.run()
+    assert sum(report.quarantined for report in runs.reports) > 0
     assert_proven(runs)

@@ -172,6 +172,8 @@ class NoMerge(WindowFold[Value, int, Values]):
     ("declare", "said"),
     [
         (lambda: TumblingWindows(timedelta(0)), "TumblingWindows.size = datetime.timedelta(0): is too short"),
+        (lambda: TumblingWindows(timedelta.max), "is more than a century"),
+        (lambda: SessionWindows(timedelta.max), "is more than a century"),
         (lambda: TumblingWindows(SECOND, lateness=-SECOND), "TumblingWindows.lateness"),
         (lambda: TumblingWindows(SECOND, lateness=30), "lateness = 30: is no timedelta"),  # type: ignore[arg-type]  # the fault
         (lambda: SlidingWindows(SECOND, SECOND, offset=1), "offset = 1: is no timedelta"),  # type: ignore[arg-type]  # the fault

@@ -120,6 +120,12 @@ def test_a_bound_that_bounds_nothing_is_refused(bound: object) -> None:
         FuzzyWindow(lateness=bound)  # type: ignore[arg-type]  # wrong on purpose
 
 
+def test_a_bound_beyond_all_times_is_refused() -> None:
+    """With `reorder`, no message was accepted: its release was at a time that no state holds."""
+    with pytest.raises(DeclarationError, match="is more than a century"):
+        FuzzyWindow(lateness=timedelta.max, reorder=True)
+
+
 def test_it_says_what_it_promises() -> None:
     assert FuzzyWindow(lateness=BOUND).guarantee() == (
         "fuzzy window: messages within 0:00:10 in any order; later ones in the late table"

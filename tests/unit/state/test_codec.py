@@ -162,6 +162,18 @@ def test_a_base_forgets_an_older_type_once_no_session_is_of_it(home: Home) -> No
     assert {name: state.amount for name, (_, state) in found.items()} == {str(n): str(n + 10) for n in range(9)}
 
 
+def test_after_a_step_back_values_of_todays_type_that_have_a_tag_are_read(home: Home) -> None:
+    """The base of the older release tags them, and no delta after it said that there were tags."""
+    newer, older = of(home, RELEASES[2]), of(home, RELEASES[1])
+    address = newer.batch(home.start(), put(RELEASES[2], {"a": 1, "b": 2}))
+    address = older.batch(address, put(RELEASES[1], {"c": 3, "d": 4, "e": 5, "f": 6, "g": 7}))
+    assert header(home, address).is_base
+    for value in (8, 9):
+        address = newer.batch(address, put(RELEASES[2], {"c": value}))
+        assert not header(home, address).is_base
+        assert {name: gate for name, (gate, _) in read(newer, address, ["a", "c"]).items()} == {"a": 1, "c": value}
+
+
 def raising(old: Mapping[str, object]) -> Panel2:
     return Panel2(cast("str", old["amount"]), [])
 
@@ -170,8 +182,17 @@ def wrong(old: Mapping[str, object]) -> Panel2:
     return Panel2(cast("str", old["value"]), [])
 
 
+def forgetting(_: Mapping[str, object]) -> Panel2:
+    return None  # type: ignore[return-value]  # its last line is no `return`
+
+
 @pytest.mark.parametrize(
-    ("migrate", "said"), [(raising, "KeyError: 'amount'"), (wrong, "not of the state type: Expected `str`, got `int`")]
+    ("migrate", "said"),
+    [
+        (raising, "KeyError: 'amount'"),
+        (wrong, "not of the state type: Expected `str`, got `int`"),
+        (forgetting, "not of the state type: Expected `object`, got `None`"),
+    ],
 )
 def test_a_migration_that_fails_names_the_session_and_what_it_was_given(
     home: Home, migrate: Callable[[Mapping[str, object]], Panel2], said: str

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -176,6 +180,41 @@ def test_equal_types_have_equal_hashes_and_other_types_have_others() -> None:
         make_type_schema(msgspec.defstruct("Same", [("value", int), ("name", str, "none")]))
     )
     assert hash_of_type_schema(make_type_schema(Stored)) != hash_of_type_schema(make_type_schema(Added))
+
+
+def make_list(first: int) -> list[int]:
+    return [first]
+
+
+class Defaults(msgspec.Struct):
+    """Defaults whose `repr` differs from process to process."""
+
+    words: frozenset[str] = frozenset({"a", "b", "c", "d", "e"})
+    numbers: list[int] = msgspec.field(default_factory=partial(make_list, 1))
+
+
+HASH_OF_DEFAULTS = """
+from lockstep.model.state_types import hash_of_type_schema, make_type_schema
+from tests.unit.state.test_compatibility import Defaults
+print(hash_of_type_schema(make_type_schema(Defaults)))
+"""
+
+
+def test_a_type_has_the_same_hash_in_every_process() -> None:
+    """An address and the order of a set were part of it: each new process refused the state of the one before."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", HASH_OF_DEFAULTS],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+    first, second = make_type_schema(Defaults).fields
+    assert (first.default, second.default) == ("frozenset({'a', 'b', 'c', 'd', 'e'})", "[1]")
 
 
 class Foreign:

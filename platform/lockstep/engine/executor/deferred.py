@@ -61,10 +61,16 @@ class EventTimers:
         self._clocks: dict[str, SessionClock] = {}
 
     def advance(self, message: object, envelope: Envelope, record: Record) -> bool:
-        """Advance the watermark to a message's; gives whether a timer has expired."""
+        """Advance the watermark to a message's; gives whether a timer has expired.
+
+        Raises:
+            TypeError: The transform's `watermark` is no int: the ledger would have another one.
+        """
         if self._watermark is None:
             self.time.advance(find_event_time(envelope, record))
         elif (said := self._watermark(message, record)) is not None:
+            if type(said) is not int:
+                raise TypeError(f"watermark gave {said!r}: microseconds since 1970 (UTC) as an int, or None")
             self.time.advance(said)
         return self.is_due
 

@@ -12,7 +12,7 @@ from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.multipart import OpenMultipart, is_spread
 from lockstep.integrity.suspension import Opened, mark_suspended
 from lockstep.integrity.verdict import Gate, GateState, Verdict
-from lockstep.model.position import Position
+from lockstep.model.position import Position, SuspendedSession
 from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionEntry
@@ -33,6 +33,8 @@ class Sessions:
         suspended_from: Sessions that began before this offset are suspended.
         opened: Sessions that began in this range and did not end.
         closed: Sessions that ended in this range.
+        skipped: Sessions that an operator skips; with 0 once they have ended again, so that the form of the states of
+            the range stays as it is.
         held: Buffered messages.
     """
 
@@ -44,7 +46,7 @@ class Sessions:
         self, compiled: CompiledStream, position: Position, state: PartitionState[object], time: PartitionTime
     ) -> None:
         self._compiled, self._state, self._time = compiled, state, time
-        self._skipped = position.suspended_sessions
+        self.skipped = position.suspended_sessions
         self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
         self._spread, self._joined = False, position.joined_at > 0
         self.opened: set[str] = set()
@@ -55,14 +57,14 @@ class Sessions:
     @property
     def may_suspend(self) -> bool:
         """See `IntegrityClass.may_suspend`."""
-        return self._compiled.integrity.may_suspend(self.suspended_from, self._skipped)
+        return self._compiled.integrity.may_suspend(self.suspended_from, self.skipped)
 
     def suspend_before(self, offset: int) -> None:
         """Suspend all sessions that began before an offset."""
         self.suspended_from = offset
-        self.gate = self._compiled.gate_for(offset, self._time, self._skipped, spread=self._spread, joined=self._joined)
+        self.gate = self._compiled.gate_for(offset, self._time, self.skipped, spread=self._spread, joined=self._joined)
         self.check = self.gate.check
-        self._adapted = self._compiled.integrity.make_state_adapter(offset, self._skipped)
+        self._adapted = self._compiled.integrity.make_state_adapter(offset, self.skipped)
 
     def enable_multipart(self) -> None:
         """Accept multi-part snapshots from now on; streams without them do not pay for it."""
@@ -96,10 +98,14 @@ class Sessions:
             self.closed.discard(session)
 
     def remove(self, session: str) -> None:
-        """Remove an ended session."""
+        """Remove an ended session. One that an operator skips had begun again, so that it is skipped no more."""
         self._state.remove(session)
         self.opened.discard(session)
         self.closed.add(session)
+        if self._skipped_before.get(session) and self.may_suspend:
+            self._skipped_before[session] = 0
+            self.skipped = tuple(SuspendedSession(*each) for each in self._skipped_before.items())
+            self.suspend_before(self.suspended_from)
 
     def suspend(self, session: str, entry: SessionEntry[object], since: int) -> tuple[int, ...]:
         """Suspend one session; gives the offsets of its buffered messages.

@@ -695,7 +695,7 @@ def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
 def _still_skipped(work: RangeInProgress) -> tuple[SuspendedSession, ...]:
     """Suspensions by an operator that remain: a session that was not touched in this range has not restarted in it."""
     entries = work.state.entries
-    skipped = work.planned.position.suspended_sessions
+    skipped = work.fold.sessions.skipped
     if not work.fold.sessions.may_suspend:
         return list_unread_skips(skipped, work.reached)
     return list_skips_without_snapshot(skipped, lambda session: entries[session].gate if session in entries else None)

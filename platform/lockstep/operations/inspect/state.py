@@ -225,9 +225,8 @@ class _LoadedState:
         today = self._typed.today(session, value, lambda name, shape: self._rows.old_rows(key, name, shape))
         gate, state = self._schema.decode(session, today.value)
         if today.migrated is not None:
-            self._schema.put_tables(state, today.migrated.state)
-        else:
-            self._rows.bind(key, state)
+            return gate, today.migrated.state
+        self._rows.bind(key, state)
         return gate, state
 
 

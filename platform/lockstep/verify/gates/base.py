@@ -286,7 +286,7 @@ def _fate(
     held = () if known is None or known.waits else find_buffered(known.memory)
     at_first = rules.at_first and envelope.kind is Kind.UPDATE and (known is None or waits)
     begins = (at_first or envelope.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}) and offset >= from_offset
-    skipped = known is None and envelope.session in suspension.skipped
+    skipped = known is None and suspension.skipped.get(envelope.session, 0) > 0
     if known is not None and waits and (not begins or (_is_broken(known) and not envelope.restarts_sequence)):
         return SessionOutcome(Action.WAIT, mark_suspended(known, envelope), "suspended", freed=held)
     if not begins and (skipped or offset < from_offset):
@@ -414,7 +414,8 @@ def _memory(gate: object) -> Memory:
 
 UNKNOWN_US = -(2**63)
 """The watermark before the first event time."""
-NO_LIMIT_US = 2**63 - 1
+LATEST_US = 253_370_764_800_000_000
+"""The year 9999: the ledger has no later watermark."""
 
 
 class ReplayWatermark:
@@ -428,7 +429,7 @@ class ReplayWatermark:
     __slots__ = ("at_us", "latest_us")
 
     def __init__(self) -> None:
-        self.at_us, self.latest_us = UNKNOWN_US, NO_LIMIT_US
+        self.at_us, self.latest_us = UNKNOWN_US, LATEST_US
 
     def is_implausible(self, time_us: int) -> bool:
         """Whether no clock can have shown it."""
@@ -441,21 +442,28 @@ class ReplayWatermark:
 
 
 def find_event_time(envelope: Envelope, record: Record) -> int:
-    """Event time of a message: its own, else Kafka's."""
-    return envelope.event_time_us if envelope.event_time_us is not None else record.timestamp_ms * 1000
+    """Event time of a message: its own, else Kafka's. Raises TypeError for one that is no int."""
+    return require_int(record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us)
+
+
+def require_int(number: object) -> int:
+    """A number or a time, if it is one: a float may come back from a state as another value, or as none."""
+    if type(number) is not int:
+        raise TypeError(f"a number or a time {number!r} that is no int")
+    return number
 
 
 LARGEST = 2**63 - 1
 
 
 def is_64_bit(number: int) -> bool:
-    """Whether state and table can hold a producer's number."""
-    return abs(number) <= LARGEST
+    """Whether state and table can hold a producer's number. Raises TypeError for one that is no int."""
+    return abs(require_int(number)) <= LARGEST
 
 
 def may_be_sent(number: int, wraps_at: int | None) -> bool:
-    """Whether a producer can have sent it."""
-    return is_64_bit(number) if wraps_at is None else number in range(wraps_at)
+    """Whether a producer can have sent it. Raises TypeError for one that is no int."""
+    return is_64_bit(number) if wraps_at is None else require_int(number) in range(wraps_at)
 
 
 def count_on(number: int, last: int, wraps_at: int | None) -> int:
