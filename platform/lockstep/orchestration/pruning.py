@@ -49,6 +49,7 @@ ASSET_JOB = "__ASSET_JOB"
 OVER = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 UNFINISHED = [status for status in DagsterRunStatus if status not in OVER]
 Connect = Callable[[], AbstractContextManager[Connection]]
+Ids = Select[tuple[int]]
 AT_ONCE = 500
 """Rows deleted per transaction: other processes wait for SQLite's lock for only some milliseconds."""
 
@@ -235,7 +236,7 @@ def _find_checked_asset(text: str) -> AssetKey | None:
 
 def _of_gone_topics(
     instance: DagsterInstance, storage: SqlEventLogStorage, scope: PruningScope, which: ColumnElement[bool]
-) -> Iterator[Select[tuple[int]]]:
+) -> Iterator[Ids]:
     """Ids of events of topics that are no partition of their asset any more, the newest included."""
     table = SqlEventLogStorageTable
     for asset, partitions in scope.topics.items():
@@ -256,13 +257,13 @@ def _prune_results(storage: SqlEventLogStorage, scope: PruningScope, before: dat
     return _delete(storage.index_connection, table, old)
 
 
-def _all_but_newest(table: Table, kind: tuple[ColumnElement[str], ...], which: ColumnElement[bool]) -> Select[tuple[int]]:
+def _all_but_newest(table: Table, kind: tuple[ColumnElement[str], ...], which: ColumnElement[bool]) -> Ids:
     """Ids of some rows of a table, without the newest row of each kind."""
     newest = select(func.max(table.c.id)).group_by(*kind)
     return select(table.c.id).where(which, table.c.id.not_in(newest)).limit(AT_ONCE)
 
 
-def _delete(connect: Connect, table: Table, old: Select[tuple[int]]) -> int:
+def _delete(connect: Connect, table: Table, old: Ids) -> int:
     """Delete rows, and the tags of events, in short transactions."""
     count, tags = 0, AssetEventTagsTable
     while True:
