@@ -28,7 +28,7 @@ from lockstep.engine.driver.planner import choose_commit_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.model.position import Position
-from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint

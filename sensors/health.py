@@ -11,8 +11,8 @@ from dagster import (
 )
 
 from lockstep.declare.stream import AnyStream
+from lockstep.operations.monitoring.webhook import Webhook
 from lockstep.operations.tables import SharedCluster, StreamHandle
-from lockstep.operations.webhook import Webhook
 from lockstep.orchestration import names
 from lockstep.orchestration.health_policy import HealthCursor
 from lockstep.orchestration.health_sensor import observe_health

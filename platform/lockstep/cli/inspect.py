@@ -47,7 +47,6 @@ from lockstep.cli.output import (
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
-    from lockstep.operations.health import Alarm, AlarmKind
     from lockstep.operations.inspect.derived import DerivedStatus
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.lookups import LookupStatus
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.streams import DeclaredStream
     from lockstep.operations.inspect.topics import TopicsOfStream
     from lockstep.operations.inspect.trial import Trial
+    from lockstep.operations.monitoring.health import Alarm, AlarmKind
     from lockstep.operations.report import QualityReport
 
 
@@ -123,7 +123,7 @@ def metrics(
 
     Streams are read when they are scraped. Prints the address once it listens.
     """
-    from lockstep.operations.exporter import HealthCollector, start_exporter
+    from lockstep.operations.monitoring.exporter import HealthCollector, start_exporter
 
     declared = list_all_streams()
     server = start_exporter(HealthCollector(declared.values(), load_settings_or_exit()), host, port)

@@ -38,12 +38,12 @@ from lockstep.cli.output import (
 
 if TYPE_CHECKING:
     from lockstep.compaction.dataset import DatasetCompaction, DatasetPlan
-    from lockstep.operations.compact import Compacted, StreamCompactionPlan
     from lockstep.operations.derive import DerivedPlan, DerivedRun
-    from lockstep.operations.erase import ErasePlan, SessionErased
-    from lockstep.operations.export import ExportPlan, ExportResult, WaitingHours
-    from lockstep.operations.housekeeping import HousekeepingResult
-    from lockstep.operations.retain import RetentionPlan
+    from lockstep.operations.maintenance.compact import Compacted, StreamCompactionPlan
+    from lockstep.operations.maintenance.erase import ErasePlan, SessionErased
+    from lockstep.operations.maintenance.export import ExportPlan, ExportResult, WaitingHours
+    from lockstep.operations.maintenance.housekeeping import HousekeepingResult
+    from lockstep.operations.maintenance.retain import RetentionPlan
 
 
 def _erase_plan(found: ErasePlan) -> RenderableType:
@@ -129,8 +129,8 @@ def compact(
     if remove_old:
         problem = "only a PATH has generations; replaced files of a stream are deleted by: lockstep housekeeping"
         raise typer.BadParameter(problem, param_hint="--remove-old")
-    from lockstep.operations.compact import compact as do_compact
-    from lockstep.operations.compact import plan_compaction
+    from lockstep.operations.maintenance.compact import compact as do_compact
+    from lockstep.operations.maintenance.compact import plan_compaction
 
     folders, size = find_folders(stream), load_settings_or_exit().target_file_bytes
     if plan:
@@ -206,7 +206,7 @@ def housekeeping(
     Dagster does so every hour. The setting `retention_hours` determines how far back a rewind can go. Rows past the
     stream's declared retention are dropped first.
     """
-    from lockstep.operations.housekeeping import run_housekeeping
+    from lockstep.operations.maintenance.housekeeping import run_housekeeping
 
     done = run_housekeeping(
         find_folders(stream),
@@ -227,7 +227,7 @@ def export(
 
     Dagster does so every hour.
     """
-    from lockstep.operations.export import export_stream, plan_export
+    from lockstep.operations.maintenance.export import export_stream, plan_export
 
     declared, folders = find_stream_or_exit(stream), find_folders(stream)
     size = load_settings_or_exit().target_file_bytes
@@ -251,7 +251,7 @@ def retain(
 
     Housekeeping deletes the files once no rewind can go back to them (`retention_hours`).
     """
-    from lockstep.operations.retain import drop_old_rows, plan_retention
+    from lockstep.operations.maintenance.retain import drop_old_rows, plan_retention
 
     folders, keep = find_folders(stream), timedelta(days=days)
     if plan:
@@ -285,7 +285,7 @@ def erase(  # noqa: PLR0913  # an option a decision
     All other rows stay as they are, in their order, which is proven before the commit. Housekeeping deletes the old
     files: lockstep housekeeping STREAM does so at once. Kafka is not changed. Exit code 1 where something refuses it.
     """
-    from lockstep.operations.erase import EraseRequest, erase_session, plan_erasure, read_context
+    from lockstep.operations.maintenance.erase import EraseRequest, erase_session, plan_erasure, read_context
 
     wanted = EraseRequest(session=session, topic=topic, drop_state=drop_state, drop_savepoints=drop_savepoints)
     handle = open_handle(stream)

@@ -37,14 +37,14 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
-    from lockstep.operations.backup import CopyReport
-    from lockstep.operations.promote import Promoted, PromotionPlan
+    from lockstep.operations.copies.backup import CopyReport
+    from lockstep.operations.copies.relocate import ImportPlan, SavepointExport, SavepointImported
     from lockstep.operations.rebuild import RebuildPlan
-    from lockstep.operations.relocate import ImportPlan, SavepointExport, SavepointImported
     from lockstep.operations.repair import Repair
     from lockstep.operations.rewind import RewindPlan, Rewound
     from lockstep.operations.savepoint import SavepointList
-    from lockstep.operations.shadow import ShadowDropped, ShadowPlan, ShadowShown
+    from lockstep.operations.shadows.promote import Promoted, PromotionPlan
+    from lockstep.operations.shadows.shadow import ShadowDropped, ShadowPlan, ShadowShown
 
 
 @register_command(
@@ -131,7 +131,7 @@ def export_savepoint(  # an option a question
 
     Works while the stream runs. Rows are not copied: `lockstep backup` copies all.
     """
-    from lockstep.operations import relocate
+    from lockstep.operations.copies import relocate
 
     done = relocate.export_savepoint(open_handle(stream), name, path, plan_only=plan)
     print_answer(done, _savepoint_exported, as_json=as_json)
@@ -159,7 +159,7 @@ def import_savepoint(  # an option a question
 
     The next run goes on with its state, from its positions. Two roots of one stream do not know of each other: run one.
     """
-    from lockstep.operations import relocate
+    from lockstep.operations.copies import relocate
 
     handle = open_handle(stream)
     if plan:
@@ -183,7 +183,7 @@ def backup(  # an option a question
 
     The second backup to the same folder copies what is new; the earlier one holds until the new one is whole.
     """
-    from lockstep.operations.backup import make_backup
+    from lockstep.operations.copies.backup import make_backup
 
     print_answer(make_backup(find_folders(stream), path, plan_only=plan), _backed_up, as_json=as_json)
 
@@ -200,7 +200,7 @@ def restore(  # an option a question
 
     Every digest is compared. Two roots of one stream do not know of each other: start one.
     """
-    from lockstep.operations.backup import restore_backup
+    from lockstep.operations.copies.backup import restore_backup
 
     print_answer(restore_backup(find_folders(stream), path, plan_only=plan), _restored, as_json=as_json)
 
@@ -255,7 +255,7 @@ def shadow(  # noqa: PLR0913  # an option a question
     The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `diff`,
     `verify` and the others take the shadow's name; `lockstep promote` makes it the stream.
     """
-    from lockstep.operations.shadow import SUFFIX, drop_shadow, list_shadows
+    from lockstep.operations.shadows.shadow import SUFFIX, drop_shadow, list_shadows
 
     settings, chosen, who = load_settings_or_exit(), name or f"{stream}{SUFFIX}", getpass.getuser()
     if drop:
@@ -269,7 +269,7 @@ def shadow(  # noqa: PLR0913  # an option a question
 
 def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None, *, as_json: bool) -> None:
     """Begin a shadow, or show its plan where no reason is given."""
-    from lockstep.operations.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
+    from lockstep.operations.shadows.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
     from lockstep.operations.tables import StreamHandle
 
     if not code and name not in list_all_streams():
@@ -306,7 +306,7 @@ def promote(  # an option a question
     Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow STREAM --drop`. A
     promotion is taken back by `lockstep rewind`. Exit code 1, with the reason, where something does not agree.
     """
-    from lockstep.operations.promote import plan_promotion, promote_shadow
+    from lockstep.operations.shadows.promote import plan_promotion, promote_shadow
 
     handle = open_handle(stream)
     if plan:

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, name_stream
 from lockstep.operations.inspect.history import describe_retention
-from lockstep.operations.shadow import list_shadows
+from lockstep.operations.shadows.shadow import list_shadows
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION

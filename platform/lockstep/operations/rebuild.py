@@ -29,7 +29,7 @@ from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, Range
 from lockstep.errors import LockstepError
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.model.position import Key, Position, SegmentRef
-from lockstep.operations.copies import PARTIAL, copy_file
+from lockstep.operations.copies.copies import PARTIAL, copy_file
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.tables import StreamHandle
 from lockstep.state.changelog import (

@@ -14,9 +14,9 @@ from rich.filesize import decimal
 from lockstep.compaction.plan import TARGET_BYTES
 from lockstep.html_page import Bar, Fact, Line, Page, Section, TableOf, draw_bars, draw_lines, render_page
 from lockstep.operations.durations import format_count, format_duration
-from lockstep.operations.growth import DiskGrowth, read_growth
-from lockstep.operations.health import CompactionDebt
 from lockstep.operations.inspect.health import read_debt
+from lockstep.operations.maintenance.growth import DiskGrowth, read_growth
+from lockstep.operations.monitoring.health import CompactionDebt
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.tables import open_table
 from lockstep.quality.check import Checked, CheckPoint, read_last_check

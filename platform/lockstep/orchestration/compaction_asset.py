@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
-from lockstep.operations.compact import Compacted, compact, has_large_open_hour, make_run_budget
+from lockstep.operations.maintenance.compact import Compacted, compact, has_large_open_hour, make_run_budget
 from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import make_compaction_key, make_table_key
 from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure

@@ -6,7 +6,7 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.operations.export import ExportResult, export_stream
+from lockstep.operations.maintenance.export import ExportResult, export_stream
 from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import make_compaction_key, make_export_key
 from lockstep.orchestration.run_lifecycle import report_failure

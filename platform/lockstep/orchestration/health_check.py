@@ -22,8 +22,8 @@ from dagster import (
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from lockstep.declare.stream import AnyStream
-from lockstep.operations.health import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import read_health
+from lockstep.operations.monitoring.health import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.names import HEALTH, make_table_key
 from lockstep.settings import Settings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.operations.health import Alarm, AlarmKind
-from lockstep.operations.webhook import Notification, NotificationEvent
+from lockstep.operations.monitoring.health import Alarm, AlarmKind
+from lockstep.operations.monitoring.webhook import Notification, NotificationEvent
 from lockstep.orchestration.sensor_cursor import SensorCursor
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from lockstep.orchestration.health_policy import HealthCursor, HealthLook, decid
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
+    from lockstep.operations.monitoring.webhook import Webhook
     from lockstep.operations.tables import StreamHandle
-    from lockstep.operations.webhook import Webhook
 
 
 NOTES_A_LOOK = 10

@@ -15,12 +15,12 @@ from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced
-from lockstep.operations import promote as promotion
-from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.promote import promote_shadow
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.rewind import Obstacle, rewind_stream
-from lockstep.operations.shadow import ShadowRefused, begin_shadow, drop_shadow
+from lockstep.operations.shadows import promote as promotion
+from lockstep.operations.shadows.promote import promote_shadow
+from lockstep.operations.shadows.shadow import ShadowRefused, begin_shadow, drop_shadow
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream

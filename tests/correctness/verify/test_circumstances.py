@@ -19,10 +19,10 @@ from lockstep.compaction.run import compact_stream
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum, Evidence
-from lockstep.operations import retain
-from lockstep.operations.erase import EraseContext, EraseRequest, erase_session
-from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance import retain
+from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.table.delta_log import has_log, open_delta_table
 from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.erased_meters import SESSION, ErasedMeters

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.export.dataset import ExportMismatch, list_exported_hours
-from lockstep.operations.export import plan_export
 from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.maintenance.export import plan_export
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.rewind import Obstacle, plan_rewind
 from lockstep.table import delta_log

@@ -25,10 +25,12 @@ from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver import planner
 from lockstep.export.dataset import ExportMismatch, find_folder, list_exported_hours
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
-from lockstep.operations import compact as compacting
-from lockstep.operations import retain
-from lockstep.operations.backup import make_backup, restore_backup
-from lockstep.operations.erase import (
+from lockstep.operations.copies.backup import make_backup, restore_backup
+from lockstep.operations.copies.relocate import ImportRefused, export_savepoint, import_savepoint
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance import compact as compacting
+from lockstep.operations.maintenance import retain
+from lockstep.operations.maintenance.erase import (
     EraseObstacle,
     EraseRefused,
     EraseRequest,
@@ -37,16 +39,21 @@ from lockstep.operations.erase import (
     plan_erasure,
     read_context,
 )
-from lockstep.operations.export import export_stream, list_proven_hours
-from lockstep.operations.housekeeping import run_housekeeping
-from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.promote import promote_shadow
+from lockstep.operations.maintenance.export import export_stream, list_proven_hours
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.rebuild import RebuildRefused, rebuild_state
-from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.rewind import Obstacle, plan_rewind, rewind_stream
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
-from lockstep.operations.shadow import NotAShadow, ShadowRefused, begin_shadow, drop_shadow, make_pin, release_pin
+from lockstep.operations.shadows.promote import promote_shadow
+from lockstep.operations.shadows.shadow import (
+    NotAShadow,
+    ShadowRefused,
+    begin_shadow,
+    drop_shadow,
+    make_pin,
+    release_pin,
+)
 from lockstep.table import delta_log, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor

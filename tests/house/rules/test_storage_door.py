@@ -20,7 +20,7 @@ OTHER_FILES = {
     "html_page": "tries a file that the user names",
     "kafka.secrets": "a password file",
     "localdev": "brokers, recordings and processes of a local platform",
-    "operations.diff": "writes a file that the user names",
+    "operations.shadows.diff": "writes a file that the user names",
     "operations.doctor": "probes a folder as a file system, beneath what the door promises",
     "operations.inspect.message": "writes a file that the user names",
     "operations.project": "writes the files of a project into a folder that the user names",

@@ -21,12 +21,12 @@ from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import TableError
 from lockstep.localdev.processes import find_free_ports
-from lockstep.operations.diff import compare_streams
-from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.promote import promote_shadow
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.rewind import rewind_stream
-from lockstep.operations.shadow import begin_shadow, drop_shadow
+from lockstep.operations.shadows.diff import compare_streams
+from lockstep.operations.shadows.promote import promote_shadow
+from lockstep.operations.shadows.shadow import begin_shadow, drop_shadow
 from lockstep.operations.tables import try_read_head
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import open_object_storage

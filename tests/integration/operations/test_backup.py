@@ -17,11 +17,17 @@ import pytest
 
 from lockstep import Limits
 from lockstep.compaction.run import compact_stream
-from lockstep.operations import backup
-from lockstep.operations.backup import BackupManifest, BackupOvertaken, RestoreRefused, make_backup, restore_backup
-from lockstep.operations.copies import CopyDamaged, CopyInProgress, lock_copy, read_manifest
+from lockstep.operations.copies import backup
+from lockstep.operations.copies.backup import (
+    BackupManifest,
+    BackupOvertaken,
+    RestoreRefused,
+    make_backup,
+    restore_backup,
+)
+from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress, lock_copy, read_manifest
+from lockstep.operations.copies.relocate import export_savepoint, read_export
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.relocate import export_savepoint, read_export
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.tables import NoTable
@@ -192,7 +198,7 @@ def test_a_kill_leaves_nothing_that_passes_as_whole(copied: Path, runs: LocalRun
 KILLED = """
 import os, signal
 from pathlib import Path
-from lockstep.operations import backup
+from lockstep.operations.copies import backup
 from lockstep.table.layout import StreamFolders
 copy, left = backup.copy_file, [{files}]
 def copy_and_die(*args, **more):

@@ -31,9 +31,9 @@ from lockstep.operations.derive import (
     plan_derived,
     run_derived,
 )
-from lockstep.operations.erase import EraseContext, EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.derived import read_derived
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session, read_context
 from lockstep.operations.rewind import plan_rewind, rewind_stream
 from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.spark_resource import SparkResource

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.operations.diff import ColumnDifference, compare_streams
+from lockstep.operations.shadows.diff import ColumnDifference, compare_streams
 from tests.integration.cli.conftest import platform_in
 from tests.support import bad_inputs
 from tests.support.adding_stream import Adding, adding
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lockstep import Record
     from lockstep.localdev.broker import Broker
-    from lockstep.operations.diff import StreamDiff
+    from lockstep.operations.shadows.diff import StreamDiff
     from tests.support.adding_stream import Panel, Reading, Snapshot, Update
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns

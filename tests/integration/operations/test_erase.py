@@ -10,9 +10,9 @@ import pytest
 from lockstep import Ordered, Suspend
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.handover import Heartbeat
-from lockstep.operations.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.table.commit import OutputLog
 from lockstep.table.written_by import WrittenBy, read_written_by
 from lockstep.verify.verify import verify_stream
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.localdev.broker import Broker
-    from lockstep.operations.erase import SessionErased
+    from lockstep.operations.maintenance.erase import SessionErased
     from lockstep.table.head import Head
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns

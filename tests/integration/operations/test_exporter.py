@@ -16,14 +16,14 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from prometheus_client.parser import text_string_to_metric_families
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.operations.exporter import (
+from lockstep.operations.monitoring.exporter import (
     FURTHER_METRICS,
     METRICS_PORT,
     STREAM_METRICS,
     HealthCollector,
     start_exporter,
 )
-from lockstep.operations.health import AlarmKind
+from lockstep.operations.monitoring.health import AlarmKind
 from lockstep.settings import KafkaSettings
 from tests.support.feed import ProducerRecord, session, update
 

@@ -19,10 +19,10 @@ from lockstep.compaction.side_files import compact_side_tables
 from lockstep.engine.driver.handover import Heartbeat, Phase
 from lockstep.errors import KafkaError
 from lockstep.localdev.broker import Broker
-from lockstep.operations.health import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import Health, read_health
 from lockstep.operations.inspect.status import read_overview, read_status
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings
 from lockstep.table.commit import OutputLog, commit_claim

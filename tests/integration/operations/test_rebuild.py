@@ -18,12 +18,12 @@ import pytest
 from lockstep import Limits, Ordered
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, SkipSession
 from lockstep.operations.inspect.state import find_state_version, read_segments
-from lockstep.operations.promote import promote_shadow
 from lockstep.operations.rebuild import RebuildRefused, rebuild_state
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.savepoint import make_savepoint
-from lockstep.operations.shadow import begin_shadow
+from lockstep.operations.shadows.promote import promote_shadow
+from lockstep.operations.shadows.shadow import begin_shadow
 from lockstep.storage.local import LocalPendingFile
 from lockstep.table import ledger
 from lockstep.verify.report import InvariantStatus
@@ -264,7 +264,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from lockstep.operations.inspect.state import find_state_version, read_segments
-from lockstep.operations.promote import promote_shadow
+from lockstep.operations.shadows.promote import promote_shadow
 from lockstep.operations.rebuild import rebuild_state
 from lockstep.storage import LocalStorage
 from tests.support.adding_stream import adding

@@ -16,12 +16,12 @@ from lockstep import Topics
 from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.operations import relocate
-from lockstep.operations.copies import CopyDamaged, CopyInProgress, lock_copy
-from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.operations.copies import relocate
+from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress, lock_copy
+from lockstep.operations.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
 from lockstep.operations.rewind import Obstacle, rewind_stream
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
-from lockstep.operations.shadow import list_shadows
+from lockstep.operations.shadows.shadow import list_shadows
 from lockstep.state.codec import StateTypeChanged
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.localdev.broker import Broker
-    from lockstep.operations.relocate import SavepointImported
+    from lockstep.operations.copies.relocate import SavepointImported
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -256,7 +256,7 @@ def test_the_proof_finds_another_state_than_the_imported_one(exported: Path, run
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from lockstep.operations import relocate
+from lockstep.operations.copies import relocate
 from lockstep.storage import LocalStorage
 from tests.support.adding_stream import adding
 from tests.support.local_runs import LocalRuns

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.operations.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
-from lockstep.operations.retire import retire_topic
+from lockstep.operations.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.operations.maintenance.retire import retire_topic
 from lockstep.operations.rewind import Obstacle
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.table.commit import OutputLog

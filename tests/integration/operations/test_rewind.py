@@ -20,9 +20,10 @@ from lockstep.engine.driver.positions import GROWN
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.operations import housekeeping, rewind, state_gc
+from lockstep.operations import rewind
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance import housekeeping, state_gc
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.operations.rewind import Obstacle, RewindRefused, plan_rewind, rewind_stream

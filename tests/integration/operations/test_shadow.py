@@ -20,19 +20,19 @@ from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced, NotCommitted, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.operations import promote as promotion
-from lockstep.operations import shadow as operation
-from lockstep.operations.diff import compare_streams, find_next_step
-from lockstep.operations.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
-from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.inspect.state import StateFilter, read_states
-from lockstep.operations.promote import plan_promotion, promote_shadow
+from lockstep.operations.maintenance.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.operations.maintenance.retire import retire_topic
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.retire import retire_topic
 from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, plan_rewind, rewind_stream
 from lockstep.operations.savepoint import make_savepoint
-from lockstep.operations.shadow import (
+from lockstep.operations.shadows import promote as promotion
+from lockstep.operations.shadows import shadow as operation
+from lockstep.operations.shadows.diff import compare_streams, find_next_step
+from lockstep.operations.shadows.promote import plan_promotion, promote_shadow
+from lockstep.operations.shadows.shadow import (
     PIN,
     NotAShadow,
     ShadowRefused,
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
     from lockstep.integrity.base import IntegrityClass
     from lockstep.localdev.broker import Broker
-    from lockstep.operations.promote import Promoted
-    from lockstep.operations.shadow import ShadowShown
+    from lockstep.operations.shadows.promote import Promoted
+    from lockstep.operations.shadows.shadow import ShadowShown
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
     from tests.support.adding_stream import Reading

@@ -21,8 +21,8 @@ from dagster import (
 )
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
-from lockstep.operations.health import AlarmKind, AlarmSeverity
-from lockstep.operations.webhook import Notification, NotificationEvent
+from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
+from lockstep.operations.monitoring.webhook import Notification, NotificationEvent
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
 from lockstep.orchestration.health_check import find_newest_materialization, make_health_check
 from lockstep.orchestration.health_policy import HealthCursor

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
-from lockstep.operations.erase import EraseContext, EraseRequest, erase_session
-from lockstep.operations.retain import drop_old_rows
+from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
+from lockstep.operations.maintenance.retain import drop_old_rows
 from lockstep.quality.check import POINTS_FOLDER, RULES, Checked, check_stream, make_result_path
 from lockstep.quality.increment import make_state_path
 from lockstep.quality.rules import RuleOutcome

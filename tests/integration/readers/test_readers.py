@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.errors import StreamingQueryException
 
-from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.table import delta_log

@@ -16,7 +16,7 @@ from lockstep.compaction.plan import (
     plan_table,
 )
 from lockstep.compaction.run import CompactionBudget, CompactionResult, Rewriter, compact_in_process, compact_stream
-from lockstep.operations.housekeeping import find_replaced_data_files
+from lockstep.operations.maintenance.housekeeping import find_replaced_data_files
 from lockstep.table.commit import raise_rewind_floor
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 from tests.support.stream_table import (

@@ -27,24 +27,24 @@ from lockstep.localdev.recordings import RecordingError
 from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
-from lockstep.operations.backup import BackupOvertaken, RestoreRefused
-from lockstep.operations.copies import CopyDamaged, CopyInProgress
+from lockstep.operations.copies.backup import BackupOvertaken, RestoreRefused
+from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress
+from lockstep.operations.copies.relocate import ImportRefused
 from lockstep.operations.derive import DeriveFailed, DeriveInProgress, UnknownDerived
-from lockstep.operations.erase import EraseObstacle, EraseRefusal, EraseRefused
-from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.operations.inspect.message import NoMessage
 from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
 from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.inspect.trial import NothingToTry
+from lockstep.operations.maintenance.erase import EraseObstacle, EraseRefusal, EraseRefused
+from lockstep.operations.maintenance.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
+from lockstep.operations.maintenance.retire import RetirementRefused
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.rebuild import RebuildRefused
-from lockstep.operations.relocate import ImportRefused
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
-from lockstep.operations.retire import RetirementRefused
 from lockstep.operations.rewind import Obstacle, RewindObstacle, RewindRefused
-from lockstep.operations.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
+from lockstep.operations.shadows.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
 from lockstep.rehearsal.load_plan import LoadTestRefused

@@ -16,7 +16,7 @@ import msgspec
 
 from lockstep import Export
 from lockstep.export import dataset
-from lockstep.operations.export import export_stream
+from lockstep.operations.maintenance.export import export_stream
 from lockstep.storage import LocalStorage
 from lockstep.table.layout import StreamFolders
 from tests.unit.compaction.compacting import wait_for

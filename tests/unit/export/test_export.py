@@ -35,11 +35,11 @@ from lockstep.export.dataset import (
 )
 from lockstep.export.publish import STAGING, STALE_SECONDS
 from lockstep.model.table_schema import IDENTITY
-from lockstep.operations import export as operation
-from lockstep.operations import retain
-from lockstep.operations.backup import make_backup, restore_backup
-from lockstep.operations.export import ExportResult, WaitReason, export_stream, plan_export
-from lockstep.operations.housekeeping import HousekeepingFailed, run_housekeeping
+from lockstep.operations.copies.backup import make_backup, restore_backup
+from lockstep.operations.maintenance import export as operation
+from lockstep.operations.maintenance import retain
+from lockstep.operations.maintenance.export import ExportResult, WaitReason, export_stream, plan_export
+from lockstep.operations.maintenance.housekeeping import HousekeepingFailed, run_housekeeping
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.table.commit import HourClosed, raise_rewind_floor
 from tests.support import stream_table

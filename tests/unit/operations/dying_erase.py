@@ -10,8 +10,8 @@ from typing import Any
 
 from lockstep.compaction import side_files
 from lockstep.compaction.ledger_files import commit_replacement
-from lockstep.operations import erase
-from lockstep.operations.erase import EraseContext, EraseRequest
+from lockstep.operations.maintenance import erase
+from lockstep.operations.maintenance.erase import EraseContext, EraseRequest
 from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from lockstep.operations import backup
-from lockstep.operations.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
-from lockstep.operations.copies import CopyDamaged, copy_file, lock_copy, read_manifest, write_manifest
-from lockstep.operations.housekeeping import run_housekeeping
+from lockstep.operations.copies import backup
+from lockstep.operations.copies.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
+from lockstep.operations.copies.copies import CopyDamaged, copy_file, lock_copy, read_manifest, write_manifest
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets

@@ -14,8 +14,8 @@ from lockstep import Kind
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import read_positions
+from lockstep.operations.maintenance.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.repair import repair_stream
-from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log, ledger

@@ -27,8 +27,9 @@ from lockstep.engine.driver.planner import compute_next_hour, find_current_hour
 from lockstep.errors import CommitUnknown, NotCommitted
 from lockstep.export import write as write_hours
 from lockstep.export.dataset import list_exported_hours, publish_hour
-from lockstep.operations import erase
-from lockstep.operations.erase import (
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance import erase
+from lockstep.operations.maintenance.erase import (
     EraseContext,
     EraseObstacle,
     EraseRefused,
@@ -40,9 +41,8 @@ from lockstep.operations.erase import (
     plan_erasure,
     read_range_ends,
 )
-from lockstep.operations.export import ExportResult, export_stream
-from lockstep.operations.housekeeping import run_housekeeping
-from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance.export import ExportResult, export_stream
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.quality.increment import make_state_path
 from lockstep.storage import LocalStorage

@@ -13,7 +13,8 @@ import pytest
 
 from lockstep import Every, FileSize, Objectives
 from lockstep.engine.driver.handover import Phase
-from lockstep.operations.health import (
+from lockstep.operations.inspect.figures import PartitionFigures
+from lockstep.operations.monitoring.health import (
     OF_KAFKA,
     WRITER_SECONDS_MAX,
     AlarmKind,
@@ -24,7 +25,6 @@ from lockstep.operations.health import (
     compute_patience_seconds,
     judge_health,
 )
-from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.table.head import Desired
 from tests.support.adding_stream import adding
 

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.handover import RUN_FILE
 from lockstep.errors import TableError
-from lockstep.operations import housekeeping
-from lockstep.operations.copies import PARTIAL
-from lockstep.operations.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
+from lockstep.operations.copies.copies import PARTIAL
+from lockstep.operations.maintenance import housekeeping
+from lockstep.operations.maintenance.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.storage import LocalStorage

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import KafkaError
 from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint
-from lockstep.operations.mirror import (
+from lockstep.operations.copies.mirror import (
     MessageDigest,
     MirroredLog,
     NotProven,

@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 
 from lockstep.compaction.run import Rewriter, compact_in_process, compact_stream
 from lockstep.errors import TableError
-from lockstep.operations import retain as retention
-from lockstep.operations.housekeeping import run_housekeeping
 from lockstep.operations.inspect.history import read_history
+from lockstep.operations.maintenance import retain as retention
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.operations.maintenance.retain import Retained, drop_old_rows, find_oldest_hour, plan_retention
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.retain import Retained, drop_old_rows, find_oldest_hour, plan_retention
 from lockstep.table import ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.head import Head

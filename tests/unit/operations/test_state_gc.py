@@ -13,13 +13,13 @@ from lockstep import Kind
 from lockstep.engine.driver.committer import Committer
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
-from lockstep.operations import backup
-from lockstep.operations.backup import make_backup, restore_backup
-from lockstep.operations.housekeeping import StepResult, run_housekeeping
+from lockstep.operations.copies import backup
+from lockstep.operations.copies.backup import make_backup, restore_backup
 from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
+from lockstep.operations.maintenance.housekeeping import StepResult, run_housekeeping
+from lockstep.operations.maintenance.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
-from lockstep.operations.state_gc import find_unreachable_state, raise_floor
 from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.layout import StreamFolders

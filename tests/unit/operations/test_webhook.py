@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lockstep.operations import webhook as of_webhook
-from lockstep.operations.health import AlarmKind, AlarmSeverity
-from lockstep.operations.webhook import Notification, NotificationEvent, Webhook
+from lockstep.operations.monitoring import webhook as of_webhook
+from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
+from lockstep.operations.monitoring.webhook import Notification, NotificationEvent, Webhook
 
 VARIABLE, CANARY = "WEBHOOK_OF_A_TEST", "canary-42"
 NOTE = Notification(

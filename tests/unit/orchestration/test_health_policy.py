@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.operations.health import Alarm, AlarmKind, AlarmSeverity
-from lockstep.operations.webhook import NotificationEvent
+from lockstep.operations.monitoring.health import Alarm, AlarmKind, AlarmSeverity
+from lockstep.operations.monitoring.webhook import NotificationEvent
 from lockstep.orchestration.health_policy import (
     REFRESH_SECONDS,
     WAITING_MAX,

@@ -30,7 +30,7 @@ from lockstep import Export
 from lockstep.compaction.plan import plan_open_hour
 from lockstep.compaction.run import compact_in_process, compact_stream
 from lockstep.export.dataset import list_exported_hours
-from lockstep.operations.compact import IDLE_SECONDS
+from lockstep.operations.maintenance.compact import IDLE_SECONDS
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.spark_resource import SparkResource, make_spark_resource
 from lockstep.settings import ScheduleSettings, Settings
@@ -137,7 +137,7 @@ def test_the_open_hour_is_compacted_by_the_same_job_only_while_it_has_many_files
     _, minor = compaction_schedules(STREAM, settings)
     context = build_schedule_context(instance=instance)
     assert minor.evaluate_tick(context).skip_message == "the open hour has few small files"
-    monkeypatch.setattr("lockstep.operations.compact.plan_open_hour", partial(plan_open_hour, files_max=2))
+    monkeypatch.setattr("lockstep.operations.maintenance.compact.plan_open_hour", partial(plan_open_hour, files_max=2))
     (request,) = minor.evaluate_tick(context).run_requests or ()
     assert (minor.job_name, request.run_key) == (SCHEDULES[0].job_name, None)
     _, without_table = compaction_schedules(STREAM, Settings(table_root=run.folders.root / "none"))

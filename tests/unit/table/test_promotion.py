@@ -15,7 +15,7 @@ from deltalake.schema import PrimitiveType
 
 from lockstep.errors import LockstepError, NotCommitted
 from lockstep.model.table_schema import ABSENT_UP_TO
-from lockstep.operations.backup import make_backup, restore_backup
+from lockstep.operations.copies.backup import make_backup, restore_backup
 from lockstep.operations.repair import repair_stream
 from lockstep.quality.increment import find_matching_versions
 from lockstep.table import delta_log

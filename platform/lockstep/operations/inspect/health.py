@@ -18,7 +18,8 @@ from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import Place
 from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.position import Key
-from lockstep.operations.health import (
+from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
+from lockstep.operations.monitoring.health import (
     Alarm,
     AlarmKind,
     CompactionDebt,
@@ -26,7 +27,6 @@ from lockstep.operations.health import (
     OpenTransaction,
     judge_health,
 )
-from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
 from lockstep.operations.tables import StreamHandle
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind

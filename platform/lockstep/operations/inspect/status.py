@@ -14,8 +14,6 @@ from lockstep.engine.driver.handover import find_writer
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
-from lockstep.operations.growth import DiskGrowth, read_growth
-from lockstep.operations.health import NO_DEBT, Alarm, AlarmKind, CompactionDebt, make_unreadable_alarm
 from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import read_known_health
@@ -23,6 +21,8 @@ from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
+from lockstep.operations.maintenance.growth import DiskGrowth, read_growth
+from lockstep.operations.monitoring.health import NO_DEBT, Alarm, AlarmKind, CompactionDebt, make_unreadable_alarm
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log

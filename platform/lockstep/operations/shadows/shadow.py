@@ -23,6 +23,7 @@ from lockstep.errors import LockstepError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.copies.whole_stream import delete_stream
 from lockstep.operations.rewind import (
     SAVEPOINT_NAME,
     Obstacle,
@@ -33,7 +34,6 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.operations.tables import StreamHandle, try_read_head
-from lockstep.operations.whole_stream import delete_stream
 from lockstep.settings import Settings
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.storage import find_storage

@@ -34,7 +34,7 @@ from lockstep.operations.rewind import (
     publish_positions,
     read_head_of_batch,
 )
-from lockstep.operations.shadow import ShadowRefused, make_moved_rows, require_shadow
+from lockstep.operations.shadows.shadow import ShadowRefused, make_moved_rows, require_shadow
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage

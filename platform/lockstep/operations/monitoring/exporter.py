@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
-from lockstep.operations.health import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import Health, read_health
+from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table.head import Desired

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lockstep.errors import SettingsError
 from lockstep.kafka.secrets import fetch_secret
-from lockstep.operations.health import AlarmKind, AlarmSeverity
+from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
 
 POST_SECONDS_MAX = 5.0
 """Timeout of one request: a sensor with other work waits for it."""

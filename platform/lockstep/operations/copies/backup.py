@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError, TableError
-from lockstep.operations.copies import (
+from lockstep.operations.copies.copies import (
     MANIFEST,
     CopiedFile,
     CopyDamaged,
@@ -30,8 +30,8 @@ from lockstep.operations.copies import (
     read_manifest,
     write_manifest,
 )
+from lockstep.operations.copies.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.operations.tables import open_table
-from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.changelog import read_header
 from lockstep.storage import FileStatus, find_storage
 from lockstep.table import delta_log, ledger, torn_entry

@@ -38,7 +38,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
-from lockstep.operations.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
+from lockstep.operations.shadows.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.quality.increment import make_state_path
 from lockstep.state.changelog import StateVersion

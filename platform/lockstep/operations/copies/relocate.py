@@ -2,7 +2,7 @@
 
 State and positions move, rows stay: a folder with one ledger file and one state file, both in the formats of a table,
 and a manifest that is written last. The import makes a table whose first batch stands where the savepoint stood. For
-a mirrored cluster the export has digests of the messages around each position, too (operations/mirror.py).
+a mirrored cluster the export has digests of the messages around each position, too (operations/copies/mirror.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lockstep.model.decoding import decode_json
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.copies import (
+from lockstep.operations.copies.copies import (
     MANIFEST,
     CopiedFile,
     CopyDamaged,
@@ -35,12 +35,13 @@ from lockstep.operations.copies import (
     read_manifest,
     write_manifest,
 )
-from lockstep.operations.mirror import (
+from lockstep.operations.copies.mirror import (
     MirroredPositions,
     PositionEvidence,
     collect_evidence,
     find_mirrored_positions,
 )
+from lockstep.operations.copies.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.operations.rewind import (
     Obstacle,
     RewindObstacle,
@@ -49,9 +50,8 @@ from lockstep.operations.rewind import (
     read_head_of_batch,
     read_rewound_rows,
 )
-from lockstep.operations.shadow import make_moved_rows
+from lockstep.operations.shadows.shadow import make_moved_rows
 from lockstep.operations.tables import StreamHandle, try_read_head
-from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
 from lockstep.storage import find_storage

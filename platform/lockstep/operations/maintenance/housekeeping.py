@@ -25,13 +25,13 @@ from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.handover import RUN_FILE
 from lockstep.errors import LockstepError
-from lockstep.operations.copies import PARTIAL
-from lockstep.operations.erase import finish_erasing
-from lockstep.operations.export import list_proven_hours
-from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
-from lockstep.operations.retain import drop_old_rows, plan_retention
-from lockstep.operations.shadow import delete_dropped, list_dropped
-from lockstep.operations.state_gc import find_unreachable_state, raise_floor
+from lockstep.operations.copies.copies import PARTIAL
+from lockstep.operations.maintenance.erase import finish_erasing
+from lockstep.operations.maintenance.export import list_proven_hours
+from lockstep.operations.maintenance.growth import DiskGrowth, read_growth, record_growth, take_sample
+from lockstep.operations.maintenance.retain import drop_old_rows, plan_retention
+from lockstep.operations.maintenance.state_gc import find_unreachable_state, raise_floor
+from lockstep.operations.shadows.shadow import delete_dropped, list_dropped
 from lockstep.operations.tables import NoTable
 from lockstep.quality.increment import make_state_path
 from lockstep.storage import find_storage

@@ -1,0 +1,1 @@
+"""What keeps a stream small: compaction, clean-up, retention, erasure, export, forgotten topics, growth."""

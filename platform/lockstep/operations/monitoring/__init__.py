@@ -1,0 +1,1 @@
+"""What watches streams: health, its alarms, metrics, webhook."""
