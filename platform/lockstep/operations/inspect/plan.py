@@ -13,9 +13,9 @@ from lockstep.engine.driver.handover import find_writer
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
-from lockstep.engine.driver.startup import check_state_types
+from lockstep.engine.driver.startup import check_state_types, check_topics_fit
 from lockstep.engine.executor.lookup_table import LookupUnusable
-from lockstep.errors import StateError, StreamHeld, TableError
+from lockstep.errors import LockstepError, StateError, StreamHeld, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
@@ -59,8 +59,8 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
         ranges: Ranges, by bin.
         unavailable: "topic/partition" of those without a leader.
         findings: Findings of an audit; a class that promises completeness would halt.
-        refused: Why a run would not start: the stream is halted or held, its table is gone, or the declared types do
-            not match those of table and state.
+        refused: Why a run would not start: the stream is halted or held, its table is gone, the declared types do not
+            match those of table and state, or the declaration does not allow its topics.
         next_step: The command that ends the halt or the hold, or what to do about the table; empty otherwise.
     """
 
@@ -162,7 +162,7 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
     )
     found = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
     refused = _find_refusal(stream, settings, head)
-    wrong = _find_first(refused, _types(stream, settings, seen)[1])
+    wrong = _find_first(refused, _types(stream, settings, seen)[1], _fit(stream, seen))
     return msgspec.structs.replace(found, refused=wrong.problem, next_step=wrong.next_step)
 
 
@@ -181,7 +181,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
     lookups, unusable = _lookups(stream, settings)
-    refused = _find_first(_find_refusal(stream, settings, seen.head), unusable, wrong)
+    refused = _find_first(_find_refusal(stream, settings, seen.head), unusable, wrong, _fit(stream, seen))
     return RestartPreview(
         stream=stream.name,
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
@@ -220,6 +220,15 @@ def _find_refusal(stream: AnyStream, settings: Settings, head: Head) -> _Refusal
     try:
         check_table_present(stream, folders, make_cluster_admin(settings.kafka), group)
     except TableError as error:
+        return _Refusal(error.problem, error.next_step)
+    return _Refusal()
+
+
+def _fit(stream: AnyStream, seen: _Seen) -> _Refusal:
+    """The reason for a refusal of the topics."""
+    try:
+        check_topics_fit(stream, seen.view.topics)
+    except LockstepError as error:
         return _Refusal(error.problem, error.next_step)
     return _Refusal()
 
