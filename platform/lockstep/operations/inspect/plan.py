@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lockstep.declare.stream import AnyStream, format_source
+from lockstep.declare.stream import AnyStream, format_integrity, format_source
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.handover import find_writer
 from lockstep.engine.driver.lookup_pins import find_newest_versions
@@ -16,7 +16,9 @@ from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types, check_topics_fit
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError, StateError, StreamHeld, TableError
+from lockstep.integrity.base import Halt, SessionStart
 from lockstep.integrity.resume_options import make_resume_command
+from lockstep.integrity.strict import Strict
 from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -105,7 +107,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
         kept_aside: Topics of the ledger that would not be read, under any topic id; their positions stay in it.
         partitions: Every partition, by topic and number.
         findings: Findings of the first audit; a class that promises completeness would halt.
-        changes: Changes by declared types: columns added, state migrated when touched.
+        changes: Changes by the declaration: columns added, state migrated when touched, another integrity class.
         next_step: As in `BatchPreview`.
         lookups: The lookup tables, as declared, each with the version that the first batch would read.
     """
@@ -190,7 +192,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         kept_aside=tuple(sorted({item.topic for item in aside} - {item.topic for item in read})),
         partitions=tuple(listed),
         findings=audit_positions(partitions.known, seen.view),
-        changes=changes,
+        changes=(*changes, *_describe_class_change(stream, seen.head)),
         next_step=refused.next_step,
         lookups=lookups,
     )
@@ -248,6 +250,20 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
         return (), _Refusal(error.problem, error.next_step)
     columns = (f"table: {grown}",) if grown != Growth() else ()
     return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), _Refusal()
+
+
+def _describe_class_change(stream: AnyStream, head: Head) -> tuple[str, ...]:
+    """Another integrity class than that of the last run, and what becomes of sessions whose evidence it cannot use."""
+    was, declared = head.policies[-1].integrity if head.policies else "", stream.integrity
+    if was in {"", now := format_integrity(declared)}:
+        return ()
+    if declared.session_start is SessionStart.FIRST_MESSAGE or declared.passes_unknown_sessions:
+        then = "go on with their next message"
+    elif isinstance(declared, Strict) and isinstance(declared.on_violation, Halt) and not declared.waits_for_snapshot:
+        then = "halt the stream with their next message that is no snapshot"
+    else:
+        then = "wait for their next snapshot"
+    return (f"integrity class: {was}, now {now}: sessions whose evidence it cannot use {then}",)
 
 
 def _see(stream: AnyStream, settings: Settings) -> _Seen:
