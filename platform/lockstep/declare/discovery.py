@@ -12,7 +12,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
@@ -216,9 +216,10 @@ def digest_code(stream: AnyStream) -> str:
 def _describe(option: object) -> str:
     """A text that is the same in every process; the order of sets is not."""
     if isinstance(option, Mapping):
-        return "; ".join(sorted(f"{name}: {_describe(each)}" for name, each in option.items()))
+        named = cast("Mapping[object, object]", option)
+        return "; ".join(sorted(f"{name}: {_describe(each)}" for name, each in named.items()))
     if isinstance(option, (set, frozenset, list, tuple)):
-        parts = [_describe(each) for each in option]
+        parts = [_describe(each) for each in cast("Collection[object]", option)]
         return f"[{', '.join(parts if isinstance(option, (list, tuple)) else sorted(parts))}]"
     return format_source(option, with_defaults=True)
 
