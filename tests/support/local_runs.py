@@ -124,6 +124,7 @@ class LocalRuns:
         trigger = trigger or AvailableNow()
         never_ending = not isinstance(trigger, AvailableNow)
         startup = WriterStartup(self.stream, self.folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
+        startup.check_topics(admin)
         claimed = startup.claim(cancelled=stop.is_set)
         hands = RunContext(
             stream=self.stream,

@@ -12,7 +12,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ from typing import cast
 import msgspec
 
 from lockstep.declare.derived import Derived
+from lockstep.declare.rules import find_inline_rules
 from lockstep.declare.stream import AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError, LockstepError, SettingsError
 
@@ -197,16 +198,30 @@ def digest_code(stream: AnyStream) -> str:
     """SHA-256 of what decides the rows of a stream: the modules of its fold and types, and its options.
 
     The modules are those of the transform with its bases, of its types and of the decoder, and those of the user that
-    they import; none of lockstep's own, and none of other installed packages.
+    they import; none of lockstep's own, and none of other installed packages. Of the transform it is the class, which
+    may be one of several in a module, and what its instance was made with.
     """
     types = (*type(stream.transform).__mro__, stream.types.row, stream.types.state, type(stream.decoder))
     types = (*types, *(lookup.row for lookup in stream.lookups))
     digest = hashlib.sha256()
     for content in sorted(_read_modules({str(getattr(each, "__module__", "")) for each in types})):
         digest.update(hashlib.sha256(content).digest())
-    for option in (stream.decoder, stream.integrity, stream.event_time, *stream.lookups):
-        digest.update(_ADDRESS.sub("", format_source(option, with_defaults=True)).encode())
+    fold = {type(stream.transform).__qualname__: vars(stream.transform)}
+    rules = (*find_inline_rules(stream.rules), stream.limits.message_bytes)
+    for option in (stream.decoder, stream.integrity, stream.event_time, *stream.lookups, fold, *rules):
+        digest.update(_ADDRESS.sub("", _describe(option)).encode())
     return digest.hexdigest()
+
+
+def _describe(option: object) -> str:
+    """A text that is the same in every process; the order of sets is not."""
+    if isinstance(option, Mapping):
+        named = cast("Mapping[object, object]", option)
+        return "; ".join(sorted(f"{name}: {_describe(each)}" for name, each in named.items()))
+    if isinstance(option, (set, frozenset, list, tuple)):
+        parts = [_describe(each) for each in cast("Collection[object]", option)]
+        return f"[{', '.join(parts if isinstance(option, (list, tuple)) else sorted(parts))}]"
+    return format_source(option, with_defaults=True)
 
 
 def _read_modules(names: set[str]) -> Iterator[bytes]:

@@ -61,9 +61,9 @@ def need_epoch_check(known: Mapping[Key, Position], view: ClusterView, held: Map
     }
 
 
-def find_compacted(view: ClusterView) -> tuple[str, ...]:
+def find_compacted(topics: Mapping[str, Topic]) -> tuple[str, ...]:
     """Topics whose cleanup policy may remove messages in the middle."""
-    return tuple(sorted(topic.name for topic in view.topics.values() if not topic.deletes_only))
+    return tuple(sorted(topic.name for topic in topics.values() if not topic.deletes_only))
 
 
 def find_recreated_topics(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]:

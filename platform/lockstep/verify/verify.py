@@ -279,6 +279,7 @@ def verify_stream(
         require_root(folders.root)
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
     before = OutputLog(folders.table).base().head
+    code = describe_code(stream, before)  # before a fold can change what the transform holds
     try:
         report = _prove_stream(stream, folders, kafka, registry)
     except (LockstepError, FileNotFoundError):
@@ -287,7 +288,7 @@ def verify_stream(
     if report.status is not InvariantStatus.VIOLATED:
         return report
     _refuse_erased(folders, before)
-    return msgspec.structs.replace(report, next_step=describe_code(stream, before) + report.next_step)
+    return msgspec.structs.replace(report, next_step=code + report.next_step)
 
 
 def _refuse_erased(folders: StreamFolders, before: Head) -> None:
@@ -319,7 +320,11 @@ def describe_code(stream: AnyStream, head: Head) -> str:
     """Which batches are of other code than that of the proof: a difference there need be no damage."""
     if head.code is None:
         return ""
-    if digest_code(stream) != head.code.digest:
+    try:
+        digest = digest_code(stream)
+    except OSError:  # it is in no files
+        return ""
+    if digest != head.code.digest:
         return (
             "the code here is not that of the last run, so rows may differ because of it; prove with that code. Else "
         )

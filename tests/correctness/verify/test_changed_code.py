@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockstep import Limits
 from lockstep.operations.inspect.history import read_history
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import FoldCode
@@ -29,6 +30,19 @@ class Negating(Adding):
         """One row a value, negated."""
         for row in super().on_update(state, message, record):
             yield Reading(row.name, -row.value, row.total)
+
+
+class Scaling(Adding):
+    """A fold that is made with a factor, and keeps what it has met."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor, self.met = factor, set[str]()
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        """One row a value, times the factor."""
+        self.met.add(record.key_text)
+        for row in super().on_update(state, message, record):
+            yield Reading(row.name, self.factor * row.value, row.total)
 
 
 def proof_of(runs: LocalRuns) -> VerifyReport:
@@ -70,3 +84,18 @@ def test_a_proof_after_new_code_names_the_batch_from_which_on_it_wrote(feed: Fee
     newer.run()
     assert code_of(newer) == code
     assert [cause.endswith("; new code") for cause in causes(newer)] == [False, True, False]
+
+
+def test_another_instance_and_a_smaller_limit_are_named_as_another_declaration(feed: Feed, runs: LocalRuns) -> None:
+    """A module that has not changed, with another argument; what the fold itself keeps while it proves is none."""
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    runs.of(adding(feed.pattern, transform=Scaling(1))).run()
+    doubled = runs.of(adding(feed.pattern, transform=Scaling(2)))
+    feed.send(topic, [update(4, a=1, **{"b" * 1_000: 1})])
+    doubled.run()
+    hint = "today's code wrote from batch 2 on: rows of batches before it may differ because of it. Else keep all"
+    assert proof_of(doubled).next_step.startswith(hint)
+    limited = proof_of(doubled.with_limits(Limits(message_bytes=500)))
+    assert limited.status is InvariantStatus.VIOLATED
+    assert limited.next_step.startswith("the code here is not that of the last run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import Checksum, FuzzyWindow, LogOnly, Once, Ordered, Sequence, Strict
+from lockstep import Checksum, FuzzyWindow, LogOnly, Once, Ordered, Sequence, Strict, Suspend
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.inspect.plan import plan_restart
@@ -91,6 +92,34 @@ def test_a_class_that_would_lose_buffered_messages_is_refused(released: Released
         released.under(after).run()
     assert released.under(REORDERED).run() is RunOutcome.ENDED
     assert released.totals() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("after", "then"),
+    [
+        (Strict(evidence=Sequence()), "halt the stream with their next message that is no snapshot"),
+        (Strict(evidence=Sequence(), on_violation=Suspend()), "wait for their next snapshot"),
+        (Strict(evidence=Sequence(), session_start=FIRST), "go on with their next message"),
+        (Once(keep_ids=10), "go on with their next message"),
+    ],
+    ids=["halts", "suspends", "first message", "once"],
+)
+def test_the_plan_says_what_becomes_of_sessions_under_another_class(
+    released: Released, after: IntegrityClass, then: str
+) -> None:
+    before = Strict(evidence=Checksum(), session_start=FIRST)
+    released.run(before, 1, 2)
+    assert plan_restart(released.under(before).stream, released.runs.settings).changes == ()
+    newer = released.under(after)
+    (change,) = plan_restart(newer.stream, newer.settings).changes
+    assert change.startswith(
+        "integrity class: Strict(session_start=SessionStart.FIRST_MESSAGE, evidence=Checksum()), now"
+    )
+    assert change.endswith(f"sessions whose evidence it cannot use {then}")
+    goes_on = "halt" not in then
+    with nullcontext() if goes_on else pytest.raises(IntegrityLost, match="unknown session"):
+        released.run(after, 3, 4)
+    assert released.totals() == ([2, 3, 4] if "go on" in then else [2])
 
 
 def test_a_session_without_numbers_is_not_compared_with_one_that_has_them(released: Released) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep import InRange, Limits, OnViolation, Sequence, Strict, Suspend
 from lockstep.declare.discovery import ModuleBroken, digest_code, find_streams, load_streams
 from lockstep.errors import DeclarationError, SettingsError
+from tests.support.adding_stream import Adding, Mended, adding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +99,36 @@ def test_the_digest_of_the_code_covers_what_the_fold_imports(tmp_path: Path, mon
             file.write("# changed\n")
         digests.append(digest_code(stream))
     assert [after != before for before, after in pairwise(digests)] == [False, True, True, True]
+
+
+class Scaled(Adding):
+    """Values in another unit: what it was made with decides its rows."""
+
+    def __init__(self, factors: dict[str, int], names: frozenset[str] = frozenset()) -> None:
+        self.factors, self.names = factors, names
+
+
+def test_all_of_a_declaration_that_decides_rows_is_part_of_the_digest() -> None:
+    """Another class of the same module, another instance, a rule that refuses rows, a limit that refuses messages."""
+    stream = adding(r"t\..+", Strict(evidence=Sequence(), on_violation=Suspend()))
+    refused = InRange("value", at_least=0, on_violation=OnViolation.QUARANTINE)
+    others = (
+        replace(stream, transform=Mended()),
+        replace(stream, transform=Scaled({"a": 1})),
+        replace(stream, transform=Scaled({"a": 2})),
+        replace(stream, rules=[refused]),
+        replace(stream, rules=[replace(refused, at_least=1)]),
+        replace(stream, limits=Limits(message_bytes=1_000)),
+    )
+    assert len({digest_code(each) for each in (stream, *others)}) == 1 + len(others)
+
+
+def test_what_decides_no_row_is_no_part_of_the_digest() -> None:
+    """And of a set the values count, not their order, which is another one in each process."""
+    stream = adding(r"t\..+", transform=Scaled({"a": 1, "b": 2}, frozenset("abcdefgh")))
+    same = Scaled({"b": 2, "a": 1}, frozenset(reversed("abcdefgh")))
+    other = replace(stream, transform=same, rules=[InRange("value", at_least=0)], limits=Limits(batch_messages=10))
+    assert digest_code(stream) == digest_code(other)
 
 
 FOLD = """

@@ -12,7 +12,7 @@ from lockstep.errors import LockstepError
 from tests.support.adding_stream import adding
 from tests.support.cluster_views import topic, view
 
-TWO_TOPICS = view(topic("t.a", "1"), topic("t.b", "2"), ends={})
+TWO_TOPICS = view(topic("t.a", "1"), topic("t.b", "2"), ends={}).topics
 
 
 def test_as_many_topics_as_the_limit_are_fit() -> None:

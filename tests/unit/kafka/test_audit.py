@@ -121,7 +121,7 @@ def test_findings_come_in_the_order_of_topic_and_partition() -> None:
 
 def test_compacted_topics_are_named() -> None:
     mixed = view(topic("b", "2", deletes_only=False), topic("a", "1", deletes_only=False), topic("c", "3"), ends={})
-    assert find_compacted(mixed) == ("a", "b")
+    assert find_compacted(mixed.topics) == ("a", "b")
 
 
 def test_a_topic_of_another_life_was_replaced_and_so_was_one_that_is_gone() -> None:

@@ -75,7 +75,7 @@ def run_stream(
 
     After the look for a lost table the run has its own heartbeat file, so that observers see it before it claims.
 
-    1. Read the cluster id; open or create the tables; refuse a lost table and a halted stream.
+    1. Read the cluster id; open or create the tables; refuse a lost table, a halted stream and unfit topics.
     2. Start Spark and wait for an executor while the previous writer is looked for; a handover then costs one batch.
     3. Claim, and run batch after batch.
 
@@ -107,6 +107,7 @@ def run_stream(
         never_ending = not isinstance(trigger, AvailableNow)
         try:
             startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
+            startup.check_topics(admin)
             context = _warm_context(spark, job, stop)  # 2
             claimed = startup.claim(cancelled=stop.is_set)  # 3
         except (Fenced, NotWanted, StartCancelled) as unclaimed:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -18,12 +19,12 @@ from lockstep.declare.stream import AnyStream, format_integrity
 from lockstep.declare.transform import find_migration
 from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
 from lockstep.engine.driver.lookup_pins import find_newest_versions
-from lockstep.engine.driver.positions import read_position
-from lockstep.errors import Fenced, LockstepError, StreamHeld, TableError
+from lockstep.engine.driver.positions import find_retired_topics, read_position
+from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError
 from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, Suspend
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.admin import ClusterAdmin, Topic
 from lockstep.kafka.audit import find_compacted
 from lockstep.model.position import Key, SegmentRef
 from lockstep.model.table_schema import make_table_schema
@@ -186,13 +187,25 @@ class WriterStartup:
         self.head = self.output.base().head
         self._refuse(self.head)
         find_newest_versions(stream, folders)
-        check_state_types(stream, folders, read_positions(folders, self.head).values())
+        self._stream, self._known = stream, read_positions(folders, self.head)
+        check_state_types(stream, folders, self._known.values())
         self._deployed = Deployed(
             find_code_digest(stream), find_policy(stream.integrity), format_integrity(stream.integrity)
         )
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="startup")
         self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
         self._whole = self._pool.submit(refuse_torn, folders)
+
+    def check_topics(self, admin: ClusterAdmin) -> None:
+        """Refuse topics that the declaration does not allow; a cluster that does not answer is asked after the claim.
+
+        Raises:
+            LockstepError: See `check_topics_fit`.
+        """
+        known = self._known.values()
+        with suppress(KafkaError):
+            names = self._stream.topics.select(admin.topic_names().union(row.topic for row in known))
+            check_topics_fit(self._stream, admin.topics(names - find_retired_topics(known)))
 
     def claim(self, cancelled: Callable[[], bool]) -> WriterClaim:
         """Become the writer.
@@ -321,18 +334,18 @@ def check_not_overtaken(output: OutputLog, writer: Writer) -> None:
         raise Fenced(writer.epoch, holder)
 
 
-def check_topics_fit(stream: AnyStream, view: ClusterView) -> None:
+def check_topics_fit(stream: AnyStream, topics: Mapping[str, Topic]) -> None:
     """Refuse topics that the stream's class or limits do not allow.
 
     Raises:
         LockstepError: Names the topics and what to change.
     """
-    if len(view.topics) > stream.limits.topics:
+    if len(topics) > stream.limits.topics:
         raise LockstepError(
-            f"pattern {stream.topics.pattern!r} matches {len(view.topics)} topics, the limit is {stream.limits.topics}",
+            f"pattern {stream.topics.pattern!r} matches {len(topics)} topics, the limit is {stream.limits.topics}",
             next_step="correct the pattern, or raise Limits(topics=...) if all of them are meant",
         )
-    unfit = find_compacted(view)
+    unfit = find_compacted(topics)
     if unfit and _needs_every_message(stream.integrity):
         raise LockstepError(
             f"topics {', '.join(unfit)} are compacted: the class does not tolerate messages gone from the middle",

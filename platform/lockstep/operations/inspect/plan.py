@@ -7,16 +7,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lockstep.declare.stream import AnyStream, format_source
+from lockstep.declare.stream import AnyStream, format_integrity, format_source
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.handover import find_writer
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
-from lockstep.engine.driver.startup import check_state_types
+from lockstep.engine.driver.startup import check_state_types, check_topics_fit
 from lockstep.engine.executor.lookup_table import LookupUnusable
-from lockstep.errors import StateError, StreamHeld, TableError
+from lockstep.errors import LockstepError, StateError, StreamHeld, TableError
+from lockstep.integrity.base import Halt, SessionStart
 from lockstep.integrity.resume_options import make_resume_command
+from lockstep.integrity.strict import Strict
 from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -59,8 +61,8 @@ class BatchPreview(msgspec.Struct, frozen=True, kw_only=True):
         ranges: Ranges, by bin.
         unavailable: "topic/partition" of those without a leader.
         findings: Findings of an audit; a class that promises completeness would halt.
-        refused: Why a run would not start: the stream is halted or held, its table is gone, or the declared types do
-            not match those of table and state.
+        refused: Why a run would not start: the stream is halted or held, its table is gone, the declared types do not
+            match those of table and state, or the declaration does not allow its topics.
         next_step: The command that ends the halt or the hold, or what to do about the table; empty otherwise.
     """
 
@@ -105,7 +107,7 @@ class RestartPreview(msgspec.Struct, frozen=True, kw_only=True):
         kept_aside: Topics of the ledger that would not be read, under any topic id; their positions stay in it.
         partitions: Every partition, by topic and number.
         findings: Findings of the first audit; a class that promises completeness would halt.
-        changes: Changes by declared types: columns added, state migrated when touched.
+        changes: Changes by the declaration: columns added, state migrated when touched, another integrity class.
         next_step: As in `BatchPreview`.
         lookups: The lookup tables, as declared, each with the version that the first batch would read.
     """
@@ -162,7 +164,7 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
     )
     found = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
     refused = _find_refusal(stream, settings, head)
-    wrong = _find_first(refused, _types(stream, settings, seen)[1])
+    wrong = _find_first(refused, _types(stream, settings, seen)[1], _fit(stream, seen))
     return msgspec.structs.replace(found, refused=wrong.problem, next_step=wrong.next_step)
 
 
@@ -181,7 +183,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
     lookups, unusable = _lookups(stream, settings)
-    refused = _find_first(_find_refusal(stream, settings, seen.head), unusable, wrong)
+    refused = _find_first(_find_refusal(stream, settings, seen.head), unusable, wrong, _fit(stream, seen))
     return RestartPreview(
         stream=stream.name,
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
@@ -190,7 +192,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         kept_aside=tuple(sorted({item.topic for item in aside} - {item.topic for item in read})),
         partitions=tuple(listed),
         findings=audit_positions(partitions.known, seen.view),
-        changes=changes,
+        changes=(*changes, *_describe_class_change(stream, seen.head)),
         next_step=refused.next_step,
         lookups=lookups,
     )
@@ -224,6 +226,15 @@ def _find_refusal(stream: AnyStream, settings: Settings, head: Head) -> _Refusal
     return _Refusal()
 
 
+def _fit(stream: AnyStream, seen: _Seen) -> _Refusal:
+    """The reason for a refusal of the topics."""
+    try:
+        check_topics_fit(stream, seen.view.topics)
+    except LockstepError as error:
+        return _Refusal(error.problem, error.next_step)
+    return _Refusal()
+
+
 def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[str, ...], _Refusal]:
     """Changes of table and state by the declared types, and the reason for a refusal."""
     folders = StreamFolders(stream.name, settings.table_root)
@@ -239,6 +250,20 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
         return (), _Refusal(error.problem, error.next_step)
     columns = (f"table: {grown}",) if grown != Growth() else ()
     return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), _Refusal()
+
+
+def _describe_class_change(stream: AnyStream, head: Head) -> tuple[str, ...]:
+    """Another integrity class than that of the last run, and what becomes of sessions whose evidence it cannot use."""
+    was, declared = head.policies[-1].integrity if head.policies else "", stream.integrity
+    if was in {"", now := format_integrity(declared)}:
+        return ()
+    if declared.session_start is SessionStart.FIRST_MESSAGE or declared.passes_unknown_sessions:
+        then = "go on with their next message"
+    elif isinstance(declared, Strict) and isinstance(declared.on_violation, Halt) and not declared.waits_for_snapshot:
+        then = "halt the stream with their next message that is no snapshot"
+    else:
+        then = "wait for their next snapshot"
+    return (f"integrity class: {was}, now {now}: sessions whose evidence it cannot use {then}",)
 
 
 def _see(stream: AnyStream, settings: Settings) -> _Seen:
