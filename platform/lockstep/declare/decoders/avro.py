@@ -110,7 +110,7 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
     from fastavro import schemaless_reader
 
     read = cast("Callable[..., object]", schemaless_reader)
-    if nests_deeply(writers):
+    if is_nested_deeply(writers):
         # The compiled reader recurses on the C stack: a deep message would kill the worker instead of raising.
         from fastavro import _read_py
 
@@ -124,7 +124,7 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
     )
 
 
-def nests_deeply(schema: Schema) -> bool:
+def is_nested_deeply(schema: Schema) -> bool:
     """Whether a record can contain one of its own type, or more records inside of each other than are safely read."""
     inside = {
         name: tuple(_records_inside(schema, record)) for name, record in schema.named.items() if _is_record(record)
