@@ -99,7 +99,7 @@ class Webhook:
 def _post_in_time(reference: str, note: Notification) -> str:
     """As `_post`, on a thread that is left behind after a time.
 
-    Each byte of an answer begins a socket's timeout anew, and resolving the name of the host has none.
+    Each byte of an answer starts a socket's timeout again, and resolving the name of the host has none.
     """
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(_post(reference, note)), name="webhook", daemon=True)
