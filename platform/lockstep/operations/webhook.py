@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from enum import Enum
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from typing_extensions import override
 from lockstep.errors import SettingsError
 from lockstep.kafka.secrets import fetch_secret
 from lockstep.operations.health import AlarmKind, AlarmSeverity
+from lockstep.time_limit import run_within
 
 POST_SECONDS_MAX = 5.0
 """Timeout of one request: a sensor with other work waits for it."""
@@ -97,15 +97,11 @@ class Webhook:
 
 
 def _post_in_time(reference: str, note: Notification) -> str:
-    """As `_post`, on a thread that is left behind after a time.
-
-    Each byte of an answer starts a socket's timeout again, and resolving the name of the host has none.
-    """
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(_post(reference, note)), name="webhook", daemon=True)
-    thread.start()
-    thread.join(POST_SECONDS_MAX)
-    return found[0] if found else f"it gave no whole answer in {POST_SECONDS_MAX:g} s"
+    """As `_post`, of whose timeout each byte of an answer begins another."""
+    try:
+        return run_within(POST_SECONDS_MAX, lambda: _post(reference, note))
+    except TimeoutError:
+        return f"it gave no whole answer in {POST_SECONDS_MAX:g} s"
 
 
 def _post(reference: str, note: Notification) -> str:
