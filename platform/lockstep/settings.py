@@ -45,6 +45,8 @@ _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or 
 
 _NOT_IN_PREFIX: Final = re.compile(r"[#?\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 """delta-rs reads these as fragment, query and quoted character, and would make the tables below another prefix."""
+_WITH_SECRET: Final = re.compile(r"@|https?://.*[?#]")
+"""An address with a user and password, or with a query, which may be a token."""
 
 
 def _address(value: str) -> str:
@@ -420,7 +422,7 @@ def _problem(item: ErrorDetails) -> str:
     key, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "extra_forbidden":
         return f"{key} is no setting{_name_known(item['loc'])}"
-    hidden = any(part in key for part in (".options", ".secrets")) or "@" in str(value)
+    hidden = any(part in key for part in (".options", ".secrets")) or _WITH_SECRET.search(str(value)) is not None
     plain = isinstance(value, (str, int, float)) and not hidden
     return f"{key}{f' = {value!r}' if plain else ''}: {item['msg'].removeprefix('Value error, ')}"
 

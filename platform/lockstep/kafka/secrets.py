@@ -58,10 +58,16 @@ def fetch_secret(setting: str, reference: str) -> str:
 def _from_file(setting: str, path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
-            return file.read(SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
+            secret = file.read(SECRET_BYTES_MAX + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingsError(
             f"{setting} refers to file:{path}, which cannot be read: {reason}",
             next_step="let the user that runs lockstep read it, on every machine that runs tasks",
         ) from None
+    if len(secret) > SECRET_BYTES_MAX:
+        raise SettingsError(
+            f"{setting} refers to file:{path}, longer than any secret: {SECRET_BYTES_MAX:,} characters at most",
+            next_step="name the file that holds the secret alone",
+        )
+    return secret.removesuffix("\n").removesuffix("\r")

@@ -88,13 +88,15 @@ class Finding(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
+        """One line: a value in it, which anybody may have sent, makes no second line of a log."""
         where = f"{self.topic}/{self.partition} offset {self.offset}"
         if self.until > self.offset + 1:
             where += f" to {self.until - 1}"
         if self.session is not None:
             where += f", session {self.session!r}"
         compared = f": expected {self.expected}, found {self.found}" if self.expected is not None else ""
-        return f"{self.cause} at {where}{compared}{f' ({self.detail})' if self.detail else ''}"
+        text = f"{self.cause} at {where}{compared}{f' ({self.detail})' if self.detail else ''}"
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 class Hole(msgspec.Struct, frozen=True):

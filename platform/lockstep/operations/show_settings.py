@@ -24,8 +24,10 @@ PUBLIC_OPTIONS = re.compile(
     r"|(socket|reconnect|metadata|topic\.metadata)\.[a-z.]+"
 )
 """Kafka options whose values are no secrets. All others are hidden."""
-SECRET_NAMES = re.compile(r"(?i)secret|password|passwd|token|credential|access\.?key|private|auth|jaas|javaoptions")
+SECRET_NAMES = re.compile(r"(?i)secret|pass|token|credential|key|private|auth|jaas|javaoptions|executorenv")
 """Spark properties whose values may hold secrets; wider than Spark's own list."""
+LOGIN = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+"""User and password in an address."""
 WHOLE, IN_FIELDS = ("integrity", "decoder", "trigger"), ("topics", "limits", "objectives")
 """Parts of a stream chosen as a whole, and those whose fields are options; a transform's fields are its author's."""
 
@@ -96,7 +98,7 @@ def _setting(path: tuple[str, ...], value: object, default: str, given: Mapping[
         "file": str(find_settings_file()),
         "default": "",
     }
-    shown = HIDDEN if _may_be_secret(path) else _text(value)
+    shown = HIDDEN if _may_be_secret(path) or LOGIN.search(str(value)) else _text(value)
     return Option(".".join(path), shown, default, origin, places[origin])
 
 

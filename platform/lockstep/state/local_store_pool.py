@@ -24,6 +24,7 @@ from urllib.parse import quote
 from lockstep.addresses import make_absolute
 from lockstep.state.decoded_sessions import ENTRY_BYTES, SessionCache
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreFile, StoreLock, find_whole_file
+from lockstep.storage import make_private_folder, require_own_folder
 
 BYTES_MAX = 96_000_000
 """Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as large: about
@@ -179,7 +180,11 @@ class LocalStorePool:
             budget: Memory budget of all states that are opened here, together.
             decoded: Sessions that the process keeps decoded; by default none.
             idle: Files that the process leaves open.
+
+        Raises:
+            EnvironmentProblem: Another user has made the folder.
         """
+        require_own_folder(root)
         self.budget = budget or MemoryBudget()
         self.decoded = decoded or SessionCache(bytes_max=0)
         boot = boot or read_boot_id()
@@ -220,7 +225,7 @@ class LocalStorePool:
             LocalStoreCorrupt: It cannot be created.
         """
         try:
-            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(self._root)
         except OSError as error:
             raise LocalStoreCorrupt(str(error)) from error
         return LocalStore(StoreFile(None, None, self._root), lambda store: store.file.close())
@@ -265,7 +270,7 @@ class LocalStorePool:
         try:
             lock = StoreLock(path)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(path.parent)
             self._remove_other_boots()
             lock = StoreLock(path)
         try:

@@ -9,7 +9,7 @@ format and locks of their own (state/local_store.py).
 
 from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage
 from lockstep.storage.find import create_owned, find_storage, require_file_system
-from lockstep.storage.local import LocalStorage, Scratch
+from lockstep.storage.local import LocalStorage, Scratch, make_private_folder, require_own_folder
 
 __all__ = [
     "FileStatus",
@@ -21,5 +21,7 @@ __all__ = [
     "Storage",
     "create_owned",
     "find_storage",
+    "make_private_folder",
     "require_file_system",
+    "require_own_folder",
 ]

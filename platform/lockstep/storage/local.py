@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from typing_extensions import Buffer, override
 
+from lockstep.errors import EnvironmentProblem
 from lockstep.storage.base import FileStatus, NotWritten, PendingFile, Storage
 
 if TYPE_CHECKING:
@@ -282,6 +283,33 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_private_folder(folder: Path) -> None:
+    """Make a folder and those above that are missing, for this user alone, whatever the umask.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    for each in reversed((folder, *folder.parents)):
+        if not each.exists():
+            each.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+
+
+def require_own_folder(folder: Path) -> None:
+    """Check that no other user has made a folder, or one above, under its name in a place such as `/tmp`.
+
+    Raises:
+        EnvironmentProblem: One has: that user could put other files in place of those that are kept there.
+    """
+    for each in (folder, *folder.parents):
+        with suppress(OSError):  # what cannot be looked at says so when it is used
+            is_shared, owner = each.parent.stat().st_mode & stat.S_ISVTX, each.lstat().st_uid
+            if is_shared and owner not in {0, os.geteuid()}:
+                raise EnvironmentProblem(
+                    f"{each} belongs to another user (uid {owner}), who could exchange what is in it",
+                    next_step="set local_root to a folder of the user that runs lockstep",
+                )
+
+
 class Scratch(msgspec.Struct, frozen=True):
     """A folder for files of one process on its own machine; nothing of them is left after a kill.
 
@@ -294,7 +322,7 @@ class Scratch(msgspec.Struct, frozen=True):
     @contextmanager
     def open_file(self, prefix: str) -> Iterator[tuple[BufferedWriter, Path]]:
         """A file to write and to map; its name is gone after the block, its pages stay while they are mapped."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         number, name = tempfile.mkstemp(dir=self.folder, prefix=prefix)
         try:
             with os.fdopen(number, "wb") as file:

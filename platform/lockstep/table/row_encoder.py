@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from itertools import accumulate
 from operator import attrgetter, index, itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -31,6 +31,7 @@ import pyarrow as pa
 from msgspec.structs import astuple
 
 from lockstep.errors import LockstepError
+from lockstep.model.column_types import MAX_PRECISION
 from lockstep.model.columns import ColumnKind
 from lockstep.model.table_schema import TIMESTAMP, make_file_schema, make_row_columns
 from lockstep.native import KINDS, extension, make_array
@@ -112,6 +113,27 @@ def _enum(column: ColumnType) -> Convert:
     return lambda value: value_of(check(value))
 
 
+def _decimal(column: ColumnType) -> Convert:
+    """The same number with the column's own places: of a thousand places Arrow makes 0, of a billion it dies."""
+    kind: Any = column.arrow
+    unit = Decimal((0, (1,), -kind.scale))
+    exact = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
+    check = _of(Decimal, "Decimal")
+
+    def convert(value: Any) -> object:
+        check(value)
+        try:
+            return value.quantize(unit, context=exact)
+        except ArithmeticError:
+            exponent = value.as_tuple().exponent
+            if isinstance(exponent, int) and abs(exponent) > MAX_PRECISION:
+                places = f"has {-exponent} decimal places" if exponent < 0 else f"ends with {exponent} zeros"
+                raise ValueError(f"{places}; the column is {kind}") from None
+            return value  # Arrow says why it does not fit
+
+    return convert
+
+
 def _struct(column: ColumnType) -> Convert:
     fields = [(child.name, attrgetter(child.name), make_converter(child.type)) for child in column.children]
     check = _of(column.python or msgspec.Struct, getattr(column.python, "__name__", "Struct"))
@@ -160,11 +182,11 @@ _SCALARS: Final[dict[ColumnKind, Convert]] = {
     ColumnKind.BOOLEAN: _of(bool, "bool"),
     ColumnKind.INTEGER: _integer,
     ColumnKind.FLOAT: _float,
-    ColumnKind.DECIMAL: _of(Decimal, "Decimal"),
     ColumnKind.TIMESTAMP: _timestamp,
     ColumnKind.DATE: _date,
 }
 _NESTED: Final[dict[ColumnKind, Callable[[ColumnType], Convert]]] = {
+    ColumnKind.DECIMAL: _decimal,
     ColumnKind.ENUM: _enum,
     ColumnKind.STRUCT: _struct,
     ColumnKind.LIST: _list,
@@ -183,13 +205,12 @@ _PLAIN: Final[dict[ColumnKind, Any]] = {
     ColumnKind.BOOLEAN: bool,
     ColumnKind.INTEGER: int,
     ColumnKind.FLOAT: float,
-    ColumnKind.DECIMAL: Decimal,
     ColumnKind.TIMESTAMP: Annotated[datetime, msgspec.Meta(tz=True)],
     ColumnKind.DATE: date,
 }
 """The kinds that Arrow takes unchanged; the others need their converter."""
 
-_AS_THEY_ARE: Final = (bytes, datetime, date, Decimal)
+_AS_THEY_ARE: Final = (bytes, datetime, date)
 """Types that msgspec must not accept as text."""
 
 

@@ -280,6 +280,27 @@ UNFIT: dict[str, tuple[object, str]] = {
 }
 
 
+def doubled(levels: int) -> dict[str, Any]:
+    """A record that holds the one below it twice: of no bytes, and 2^levels values."""
+    below: dict[str, Any] = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "null"}]}
+    for level in range(1, levels):
+        fields = [{"name": "a", "type": below}, {"name": "b", "type": f"R{level - 1}"}]
+        below = {"type": "record", "name": f"R{level}", "fields": fields}
+    return below
+
+
+UNFIT |= {
+    "records of nothing, twice at each level": (
+        {"type": "record", "name": "Update", "fields": [{"name": "a", "type": doubled(40)}]},
+        "a value with more than 1000 values without bytes: a small message could fill the memory",
+    ),
+    "an array of records of nothing, twice at each level": (
+        {"type": "record", "name": "B", "fields": [{"name": "a", "type": {"type": "array", "items": doubled(40)}}]},
+        "a small message could be endless",
+    ),
+}
+
+
 @pytest.mark.parametrize("what", UNFIT)
 def test_a_schema_that_holds_no_message_of_the_stream_refuses_its_messages_alone(what: str) -> None:
     schema, problem = UNFIT[what]
@@ -293,6 +314,19 @@ def test_a_schema_that_holds_no_message_of_the_stream_refuses_its_messages_alone
 def test_a_schema_of_another_format_is_refused() -> None:
     decode = Avro(registry=InMemory((RegisteredSchema("JSON", "{}"),))).build(Update)
     assert cause(decode, GOOD) == (DecodeCause.UNFIT_SCHEMA, f"schema {FIRST_ID}: is of type JSON, not AVRO")
+
+
+def test_records_inside_of_each_other_without_end_are_too_deep() -> None:
+    """Each is declared below the one before: neither the text nor the JSON of it is deep."""
+    types = ["int", *(f"R{level}" for level in range(3_000))]
+    fields = [[{"name": "a", "type": each}] for each in types]
+    decode = decoder(
+        Update, [{"type": "record", "name": f"R{level}", "fields": each} for level, each in enumerate(fields)]
+    )
+    header = b"\x00" + FIRST_ID.to_bytes(4, "big")
+    too_deep = (DecodeCause.TOO_DEEP, "the message is nested too deeply")
+    assert cause(decode, header + zigzag(3_000) + b"\x00") == too_deep
+    assert cause(decode, header + zigzag(0) + b"\x00") == (DecodeCause.WRONG_TYPE, "record R0 is none of Update")
 
 
 def test_a_message_deeper_than_the_stack_is_refused_and_kills_nobody() -> None:

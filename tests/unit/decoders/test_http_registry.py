@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import threading
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -125,6 +128,27 @@ def test_an_answer_larger_than_any_schema_is_broken_off(schemas: HttpSchemas, mo
     monkeypatch.setattr(schema_registry, "ANSWER_BYTES_MAX", 1_000)
     schemas.register("updates-value", " " * 100_000)
     assert "an answer of more than 1000 bytes" in problem(patient(schemas))
+
+
+def drip(server: socket.socket) -> None:
+    """Answer with a header a while, each of which comes before any timeout of a socket."""
+    with suppress(OSError):
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n")
+            for number in range(50):
+                time.sleep(PATIENCE_SECONDS / 10)
+                connection.sendall(b"X-%d: y\r\n" % number)
+
+
+def test_headers_without_end_take_no_longer_than_an_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=drip, args=(server,), daemon=True).start()
+        began = time.monotonic()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        said = problem(HttpRegistry(address, timeout_seconds=PATIENCE_SECONDS))
+        assert time.monotonic() - began < 2 * PATIENCE_SECONDS
+    assert f"an answer that does not end, for {PATIENCE_SECONDS} s" in said
 
 
 def test_the_password_is_fetched_where_it_is_needed_and_shown_nowhere(

@@ -63,6 +63,12 @@ def test_options_of_a_stream_are_told_apart_from_its_defaults() -> None:
 SECRETS = {
     "a password of Spark": ("LOCKSTEP_SPARK__OPTIONS", f'{{"spark.hadoop.fs.s3a.secret.key": "{CANARY}"}}'),
     "a token of Spark": ("LOCKSTEP_SPARK__OPTIONS", f'{{"spark.my.Token": "{CANARY}"}}'),
+    "a key of Spark": ("LOCKSTEP_SPARK__OPTIONS", f'{{"spark.hadoop.fs.azure.account.key.a.example": "{CANARY}"}}'),
+    "a variable of executors": ("LOCKSTEP_SPARK__OPTIONS", f'{{"spark.executorEnv.PGPW": "{CANARY}"}}'),
+    "a login in an address": (
+        "LOCKSTEP_SPARK__OPTIONS",
+        f'{{"spark.jars.repositories": "https://me:{CANARY}@mirror.example/jars"}}',
+    ),
     "options of the JVM": ("LOCKSTEP_SPARK__OPTIONS", f'{{"spark.driver.extraJavaOptions": "-Dp={CANARY}"}}'),
     "a certificate in Kafka's options": (
         "LOCKSTEP_KAFKA__OPTIONS",

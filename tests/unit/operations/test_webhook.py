@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -76,3 +77,24 @@ def test_a_slow_webhook_gets_the_rest_at_the_next_tick(slow: Webhook, monkeypatc
     assert [slow.send(NOTE) for _ in range(4)] == [True, True, False, False]
     assert slow.problem == "it is slow: 0 s were spent on those before"
     assert Webhook(slow.reference).send(NOTE)
+
+
+class DrippingReceiver(SlowReceiver):
+    """Takes every notification, and says so byte by byte."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        with contextlib.suppress(OSError):
+            for letter in b"HTTP/1.1 204 No Content\r\n\r\n":
+                time.sleep(0.02)
+                self.wfile.write(bytes([letter]))
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_webhook, "POST_SECONDS_MAX", 0.1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), DrippingReceiver) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/")
+        webhook = Webhook(f"env:{VARIABLE}")
+        assert (webhook.send(NOTE), webhook.problem) == (False, "it gave no whole answer in 0.1 s")
+        server.shutdown()

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from lockstep.errors import SettingsError
 from lockstep.kafka.client import make_reader_configuration
-from lockstep.kafka.secrets import with_secrets
+from lockstep.kafka.secrets import SECRET_BYTES_MAX, fetch_secret, with_secrets
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -109,6 +109,13 @@ def test_a_secret_that_would_be_cut_off_is_refused_and_not_shown(content: str, t
     (tmp_path / "phrase").write_text(content)
     with pytest.raises(SettingsError, match="holds control characters or more than one line") as refused:
         with_secrets({"sasl.password": f"file:{tmp_path}/phrase"})
+    assert MADE_UP not in str(refused.value)
+
+
+def test_a_file_that_is_no_secret_is_refused_and_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(MADE_UP * SECRET_BYTES_MAX)
+    with pytest.raises(SettingsError, match="longer than any secret: 65,536 characters at most") as refused:
+        fetch_secret("kafka.secrets sasl.password", f"file:{tmp_path / 'secret'}")
     assert MADE_UP not in str(refused.value)
 
 

@@ -40,6 +40,7 @@ def test_the_settings_become_the_registry_that_tasks_ask(monkeypatch: pytest.Mon
 WRONG = {
     "no address": ({"URL": "registry:8081"}, "is not an address such as http://registry:8081"),
     "another scheme": ({"URL": "file:///etc/passwd"}, "is not an address such as http://registry:8081"),
+    "a token in the address": ({"URL": f"https://host/?token={CANARY}"}, "registry.url: is not an address"),
     "a password in the address": ({"URL": f"http://me:{CANARY}" + "@host"}, "an address holds no user or password"),
     "a written password": (FULL | {"SECRETS__PASSWORD": CANARY}, "does not say where the secret is"),
     "a relative file": (FULL | {"SECRETS__PASSWORD": "file:secret"}, "does not say where the secret is"),

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -18,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError
+from lockstep.operations.doctor.machine import check_local_root
 from lockstep.state import local_store_pool
 from lockstep.state.changelog import RestoreKind, StateFileWriter, StateVersion
 from lockstep.state.local_store import (
@@ -157,6 +159,35 @@ def test_a_topic_id_cannot_leave_the_folder(tmp_path: Path) -> None:
     inside = [path for path in tmp_path.rglob("*outside*") if path.is_file()]
     assert len(inside) == 2
     assert all(path.is_relative_to(tmp_path / "hot" / f"boot-{OTHER_BOOT}" / "v1") for path in inside)
+
+
+def test_nobody_else_may_write_to_the_folders_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        LocalStorePool(tmp_path / "hot" / "state", tmp_path / "durable", boot=OTHER_BOOT).open("topic-id", 0).close()
+    finally:
+        os.umask(before)
+    made = {path.name: stat.filemode(path.stat().st_mode) for path in (tmp_path / "hot", *tmp_path.rglob("hot/**/*"))}
+    assert {mode[1:] for name, mode in made.items() if not name.startswith("topic-id")} == {"rwx------"}
+    assert {mode for name, mode in made.items() if name.startswith("topic-id")} == {"-rw-------"}
+
+
+def test_a_folder_that_another_user_made_in_a_shared_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, durable = tmp_path / "shared", tmp_path / "durable"
+    theirs = shared / "lockstep"
+    theirs.mkdir(parents=True)
+    shared.chmod(0o1777)
+    LocalStorePool(theirs / "state", durable, boot=OTHER_BOOT).open("topic-id", 0).close()
+    if os.geteuid() == 0:
+        os.chown(theirs, 12_345, 12_345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(EnvironmentProblem, match=f"{theirs} belongs to another user"):
+        LocalStorePool(theirs / "state", durable, boot=OTHER_BOOT)
+    (diagnosis,) = check_local_root(theirs)
+    assert diagnosis.next_step == "set local_root to a folder of the user that runs lockstep"
 
 
 HOLD = """

@@ -8,8 +8,9 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from io import BytesIO
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import msgspec
 from typing_extensions import override
@@ -29,6 +30,10 @@ from lockstep.declare.decoders.schema_registry import Framed, FramedDecoder
 from lockstep.errors import DeclarationError
 
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+FREE_VALUES_MAX: Final = 1_000
+"""Values without bytes in one value: a schema that a tool made of samples has a null in each field it never saw."""
+LEVELS_MAX: Final = 200
+"""Records inside of each other that the compiled reader reads: of 20,000 the process died."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
     from fastavro import schemaless_reader
 
     read = cast("Callable[..., object]", schemaless_reader)
-    if is_recursive(writers):
+    if is_nested_deeply(writers):
         # The compiled reader recurses on the C stack: a deep message would kill the worker instead of raising.
         from fastavro import _read_py
 
@@ -119,9 +124,18 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
     )
 
 
-def is_recursive(schema: Schema) -> bool:
-    """Whether a record can contain a record of its own type."""
-    return any(_reaches(schema, name, schema.named[name], set()) for name in schema.named)
+def is_nested_deeply(schema: Schema) -> bool:
+    """Whether a record can contain one of its own type, or more records inside of each other than are safely read."""
+    inside = {
+        name: tuple(_records_inside(schema, record)) for name, record in schema.named.items() if _is_record(record)
+    }
+    levels = dict[str, int]()
+    try:
+        for name in TopologicalSorter(inside).static_order():
+            levels[name] = 1 + max((levels[one] for one in inside[name]), default=0)
+    except CycleError:
+        return True
+    return max(levels.values(), default=0) > LEVELS_MAX
 
 
 def has_mixed_unions(schema: Schema) -> bool:
@@ -134,25 +148,63 @@ def has_mixed_unions(schema: Schema) -> bool:
 
 
 def _refuse_bombs(schema: Schema) -> None:
-    """Refuse arrays of zero-byte values: five bytes can claim a billion of them."""
+    """Refuse values without bytes where there may be many.
+
+    Five bytes can claim an array of a billion of them, and records inside of records, twice in each, are a million at
+    20 levels.
+    """
+    free = _FreeValues(schema)
     for part in _parts(schema, schema.parsed, set()):
-        if isinstance(part, dict) and part.get("type") == "array" and not _takes_bytes(schema, part["items"], ()):
+        if isinstance(part, dict) and part.get("type") == "array" and not free.count(part["items"]).takes_bytes:
             raise Undecodable(
                 DecodeCause.UNFIT_SCHEMA, "an array of values without bytes: a small message could be endless"
             )
+        if free.count(part).values > FREE_VALUES_MAX:
+            raise Undecodable(
+                DecodeCause.UNFIT_SCHEMA,
+                f"a value with more than {FREE_VALUES_MAX} values without bytes: a small message could fill the memory",
+            )
 
 
-def _takes_bytes(schema: Schema, part: object, around: tuple[str, ...]) -> bool:
-    """Whether each value of this type takes at least one byte."""
-    part = schema.resolved(part)
-    if isinstance(part, str):
-        return part != "null"
-    if not isinstance(part, dict):
-        return True  # a union takes the byte of its index
-    if not _is_record(part):
-        return _takes_bytes(schema, part["type"], around) if part["type"] == "null" else part.get("size") != 0
-    name = cast("str", part["name"])
-    return name in around or any(_takes_bytes(schema, one["type"], (*around, name)) for one in part["fields"])
+class _Free(NamedTuple):
+    """What one value of a type takes.
+
+    Attributes:
+        takes_bytes: Whether it takes at least one byte.
+        values: Values without bytes in it, itself included; what arrays and maps hold is not.
+    """
+
+    takes_bytes: bool
+    values: int
+
+
+class _FreeValues:
+    """Counts the values without bytes of each type of a schema, of each named one once."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._of_record: dict[str, _Free] = {}
+
+    def count(self, part: object) -> _Free:
+        part = self._schema.resolved(part)
+        if isinstance(part, list):  # a union takes the byte of its index
+            return _Free(takes_bytes=True, values=max((self.count(one).values for one in part), default=0))
+        if _is_record(part):
+            return self._count_record(cast("dict[str, Any]", part))
+        kind = part["type"] if isinstance(part, dict) else part
+        if isinstance(kind, (dict, list)):
+            return self.count(kind)
+        takes_bytes = kind != "null" and not (kind == "fixed" and cast("dict[str, Any]", part)["size"] == 0)
+        return _Free(takes_bytes, values=int(not takes_bytes))
+
+    def _count_record(self, record: dict[str, Any]) -> _Free:
+        name = cast("str", record["name"])
+        if name not in self._of_record:
+            self._of_record[name] = _Free(takes_bytes=True, values=0)  # one inside of itself ends at a union or array
+            fields = [self.count(one["type"]) for one in record["fields"]]
+            takes_bytes = any(one.takes_bytes for one in fields)
+            self._of_record[name] = _Free(takes_bytes, sum(one.values for one in fields) + (not takes_bytes))
+        return self._of_record[name]
 
 
 def _is_record(part: object) -> bool:
@@ -182,19 +234,13 @@ def _parts(schema: Schema, part: object, seen: set[str]) -> Iterator[object]:
         yield from _parts(schema, one, seen)
 
 
-def _reaches(schema: Schema, name: str, part: object, seen: set[str]) -> bool:
-    """Whether a named type occurs inside a type."""
+def _records_inside(schema: Schema, part: object) -> Iterator[str]:
+    """Names of the records inside a type, without those inside of these."""
     for one in map(schema.resolved, _inner(part)):
         if _is_record(one):
-            inner = cast("str", cast("Mapping[str, object]", one)["name"])
-            if inner == name:
-                return True
-            if inner in seen:
-                continue
-            seen.add(inner)
-        if _reaches(schema, name, one, seen):
-            return True
-    return False
+            yield cast("str", cast("Mapping[str, object]", one)["name"])
+        else:
+            yield from _records_inside(schema, one)
 
 
 Convert = Callable[[object], object]
@@ -226,21 +272,21 @@ class Target:
             raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is no record, and no union of records")
         tagged = partial(_tagged, tag_fields=self.tag_fields) if resolved or has_mixed_unions(schema) else None
         if len(records) == 1:
-            return _then(tagged, self._of_record(schema, records[0]))
+            return _then(tagged, self._of_record(schema, records[0], alone=True))
         by_record = {name: self._or_refusal(schema, name) for name in records}
         return _then(None, partial(_by_record, by_record, tagged))
 
     def _or_refusal(self, schema: Schema, record: str) -> Convert:
         """In a union, a foreign record type refuses only its own messages."""
         try:
-            return self._of_record(schema, record)
+            return self._of_record(schema, record, alone=False)
         except Undecodable as unfit:
             return partial(_refuse, str(unfit))
 
-    def _of_record(self, schema: Schema, record: str) -> Convert:
+    def _of_record(self, schema: Schema, record: str, *, alone: bool) -> Convert:
         if self.tag_field is not None and self.tag_field in schema.fields(record):
             return partial(_by_tag, self.by_name, self.tag_field)
-        if len(self.by_name) == 1 and len(schema.records()) == 1:
+        if len(self.by_name) == 1 and alone:
             return _to(next(iter(self.by_name.values())))
         struct = self.by_name.get(record) or self.by_name.get(record.rpartition(".")[2])
         if struct is None:

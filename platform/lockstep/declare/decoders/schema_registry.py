@@ -24,6 +24,7 @@ from lockstep.declare.decoders.base import (
     Undecodable,
 )
 from lockstep.errors import DeclarationError, LockstepError, RegistryUnreachable, SettingsError
+from lockstep.time_limit import run_within
 
 if TYPE_CHECKING:
     from requests import Response
@@ -182,6 +183,9 @@ SCHEMA_NOT_FOUND: Final = 40403
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 """Far above the size of any schema; below what would hurt a worker."""
 CHUNK_BYTES: Final = 65_536
+UNENDING: Final = "an answer that does not end"
+TRIES_SHARE_MAX: Final = 1.5
+"""Above the time that all tries may take, of the timeout: the last one may connect, wait and read for a third each."""
 REFERENCES_MAX: Final = 200
 """Schemas that one schema may build on, also indirectly."""
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.2, 2.0
@@ -276,7 +280,9 @@ class HttpRegistry(Registry):
             reraise=True,
         )
         try:
-            return repeated(self._once, path, deadline)
+            return run_within(TRIES_SHARE_MAX * self.timeout_seconds, lambda: repeated(self._once, path, deadline))
+        except TimeoutError as error:
+            raise self._unreachable(f"{UNENDING}, for {self.timeout_seconds:g} s") from error
         except _Passing as error:
             raise self._unreachable(f"{error}, for {self.timeout_seconds:g} s") from error
 
@@ -348,5 +354,5 @@ def _body(response: Response, deadline: float) -> bytes:
         if sum(map(len, pieces)) > ANSWER_BYTES_MAX:
             raise OSError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
-            raise _Passing("an answer that does not end")
+            raise _Passing(UNENDING)
     return b"".join(pieces)

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from wsgiref.simple_server import WSGIServer
+from contextlib import suppress
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import msgspec
 from prometheus_client import CollectorRegistry, Metric, start_http_server
@@ -32,6 +33,8 @@ CACHE_SECONDS = 10.0
 """Scrapes within this time get the same look: two Prometheus servers cost as much as one."""
 KAFKA_SECONDS_MAX = 3.0
 """Timeout of a request to Kafka: a scrape has 10 s by default, in which a stream must be reported as unknown."""
+CLIENT_SECONDS_MAX = 60.0
+"""Timeout of a client: each one has a thread, and one that is gone without a word would keep it."""
 STREAMS_AT_ONCE = 16
 """Threads for streams: a look mostly waits for Kafka."""
 
@@ -247,6 +250,21 @@ def _topic_lags(facts: HealthFacts) -> Iterable[tuple[str, float]]:
     return lags.items()
 
 
+class ClientHandler(WSGIRequestHandler):
+    """Answers one client, on a thread of its own; one that sends nothing, or takes nothing, is left after a time."""
+
+    timeout = CLIENT_SECONDS_MAX
+
+    @override
+    def handle(self) -> None:
+        with suppress(TimeoutError, ConnectionError):
+            super().handle()
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing, as the handler of prometheus_client."""
+
+
 def start_exporter(collector: HealthCollector, host: str, port: int) -> WSGIServer:
     """Serve the metrics on a thread, at /metrics, until `shutdown()`; gives the server, whose port may have been 0.
 
@@ -261,4 +279,5 @@ def start_exporter(collector: HealthCollector, host: str, port: int) -> WSGIServ
         raise EnvironmentProblem(
             f"port {port} of {host} cannot be used: {error.strerror}", next_step="lockstep metrics --port PORT"
         ) from error
+    server.RequestHandlerClass = ClientHandler
     return server

@@ -15,6 +15,7 @@ from typing_extensions import override
 from lockstep.errors import SettingsError
 from lockstep.kafka.secrets import fetch_secret
 from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
+from lockstep.time_limit import run_within
 
 POST_SECONDS_MAX = 5.0
 """Timeout of one request: a sensor with other work waits for it."""
@@ -90,9 +91,17 @@ class Webhook:
         if self.problem:
             return False
         began = time.monotonic()
-        self.problem = _post(self.reference, note)
+        self.problem = _post_in_time(self.reference, note)
         self._seconds += time.monotonic() - began
         return not self.problem
+
+
+def _post_in_time(reference: str, note: Notification) -> str:
+    """As `_post`, of whose timeout each byte of an answer begins another."""
+    try:
+        return run_within(POST_SECONDS_MAX, lambda: _post(reference, note))
+    except TimeoutError:
+        return f"it gave no whole answer in {POST_SECONDS_MAX:g} s"
 
 
 def _post(reference: str, note: Notification) -> str:

@@ -1,0 +1,35 @@
+"""Clients of the exporter that send half a request."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING
+
+from lockstep.operations.monitoring import exporter
+from lockstep.operations.monitoring.exporter import HealthCollector, start_exporter
+from lockstep.settings import Settings
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_client_that_asks_only_half_is_left_and_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exporter.ClientHandler, "timeout", 0.3)
+    with ExitStack() as stack:
+        server = start_exporter(HealthCollector([], Settings()), "127.0.0.1", 0)
+        stack.callback(server.server_close)
+        stack.callback(server.shutdown)
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 5.0)) for _ in range(20)
+        ]
+        for each in slow:
+            each.sendall(b"GET /metrics HTTP/1.1\r\n")
+        with closing(HTTPConnection("127.0.0.1", server.server_port, timeout=5.0)) as scrape:
+            scrape.request("GET", "/metrics")
+            assert b"lockstep_look_seconds" in scrape.getresponse().read()
+        assert [each.recv(1) for each in slow] == [b""] * len(slow)
+    assert capfd.readouterr().err == ""
