@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 60.0
 """Between two looks at the most."""
 GROWTH_BYTES = 64_000_000
-"""By how much the process may grow before a look is due: cycles may hold all of it."""
+"""By how much the process may grow, from the begin of a task to that of a later one, before a look is due: cycles may
+hold all of it."""
 _STATUS = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -33,20 +34,22 @@ class CollectorSchedule:
     def __init__(self, seconds: float = POLL_SECONDS, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Changes nothing yet."""
         self._seconds, self._clock, self._looked_at = seconds, clock, clock()
-        self._bytes_after: int | None = None
+        self._bytes_then: int | None = None
 
     @contextmanager
     def pause(self) -> Iterator[None]:
         """No collection in this context; afterwards one of everything where a look is due."""
         gc.freeze()
         gc.disable()
-        if self._bytes_after is None:  # the look after the task before this one is over
-            self._bytes_after = _read_memory_bytes()
+        bytes_now = _read_memory_bytes()
+        if self._bytes_then is None:  # the look after the task before this one is over
+            self._bytes_then = bytes_now
         try:
             yield
         finally:
-            if self._is_due(self._bytes_after):
-                self._looked_at, self._bytes_after = self._clock(), None
+            is_time = self._clock() - self._looked_at >= self._seconds
+            if is_time or bytes_now - self._bytes_then >= GROWTH_BYTES:
+                self._looked_at, self._bytes_then = self._clock(), None
                 gc.unfreeze()
             else:
                 gc.freeze()
@@ -54,10 +57,6 @@ class CollectorSchedule:
                 gc.collect()
                 gc.freeze()
                 gc.enable()
-
-    def _is_due(self, bytes_after: int) -> bool:
-        is_time = self._clock() - self._looked_at >= self._seconds
-        return is_time or _read_memory_bytes() - bytes_after >= GROWTH_BYTES
 
 
 def _read_memory_bytes() -> int:
