@@ -1,4 +1,4 @@
-"""Streams as they are: list, status, metrics, topics, history, plan, a trial of the next batch, report."""
+"""Streams as they are: list, status, metrics, topics, history, plan, a trial of the first messages, report."""
 
 from __future__ import annotations
 

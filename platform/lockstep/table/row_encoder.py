@@ -48,7 +48,7 @@ Convert = Callable[[Any], object]
 
 def make_converter(column: ColumnType) -> Convert:
     """The strict conversion of one value of this column, None included."""
-    convert = _NESTED[column.kind](column) if column.kind in _NESTED else _SCALARS[column.kind]
+    convert = _OF_COLUMN[column.kind](column) if column.kind in _OF_COLUMN else _SCALARS[column.kind]
     return _nullable(convert) if column.nullable else _required(convert)
 
 
@@ -185,7 +185,7 @@ _SCALARS: Final[dict[ColumnKind, Convert]] = {
     ColumnKind.TIMESTAMP: _timestamp,
     ColumnKind.DATE: _date,
 }
-_NESTED: Final[dict[ColumnKind, Callable[[ColumnType], Convert]]] = {
+_OF_COLUMN: Final[dict[ColumnKind, Callable[[ColumnType], Convert]]] = {
     ColumnKind.DECIMAL: _decimal,
     ColumnKind.ENUM: _enum,
     ColumnKind.STRUCT: _struct,
