@@ -26,7 +26,11 @@ class StartingOffsets:
 
 @dataclass(frozen=True)
 class Earliest(StartingOffsets):
-    """From the first offset in Kafka, which is expected to begin all sessions: one without a snapshot is a fault."""
+    """From the first offset in Kafka, which is expected to begin all sessions: one without a snapshot is a fault.
+
+    Topics that the stream finds after its first batch begin at offset 0: what retention has deleted of one before is an
+    expired range, and the integrity class decides.
+    """
 
 
 @dataclass(frozen=True)

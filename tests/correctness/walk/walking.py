@@ -599,7 +599,7 @@ class Walk:
 
     def restore(self) -> Note:
         """The tables are lost: into the same root, beside the local stores of what was lost, or into another one."""
-        if self.backup is None or self._has_cut(self.backup) or self.choose.random() < 0.5:
+        if self.backup is None or self.choose.random() < 0.5:
             return None
         if self.choose.random() < 0.5:
             (self.place / "tables").rename(self.root / f"lost{len(self.steps)}")
@@ -609,10 +609,6 @@ class Walk:
         restore_backup(self.folders, self.root / "backup")
         self._be_restored()
         return self.place.name
-
-    def _has_cut(self, backup: Model) -> bool:
-        """Whether a topic that a backup does not know has lost messages: as a new one it begins with what is left."""
-        return any(log.expired and place not in backup.segments for place, log in self.kafka.logs.items())
 
     def _be_restored(self) -> None:
         """What the backup had; the shadow of then is lost."""

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import NoIntegrity, Ordered, Sequence, Strict
+from lockstep import FirstSnapshot, NoIntegrity, Ordered, Sequence, Strict, Topics
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError
-from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
+from lockstep.integrity.resume_options import FromSnapshot, IntegrityLost, StreamHalted
+from lockstep.operations.resume import resume_stream
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.faults.matrix.logs import expire, replace_cluster, truncate
 from tests.faults.matrix.oracle import rows_of_files
 from tests.support.adding_stream import adding
@@ -181,7 +184,7 @@ def test_a_topic_that_is_deleted_is_missed_and_the_others_go_on(
 
 
 @pytest.mark.fault("F32")
-def test_a_new_topic_whose_beginning_is_gone_is_read_from_its_first_offset_which_the_ledger_names(
+def test_a_first_run_reads_a_topic_whose_beginning_is_gone_from_its_first_offset_which_the_ledger_names(
     feed: Feed, runs: LocalRuns
 ) -> None:
     topic = feed.create("values")
@@ -191,6 +194,43 @@ def test_a_new_topic_whose_beginning_is_gone_is_read_from_its_first_offset_which
     assert runs.rows(topic) == folded(at(10, [snapshot(20, a=1), update(21, a=2)]))
     (row,) = read_table(runs.folders.ledger).to_pylist()
     assert (row["start"], row["until"]) == (10, 12)
+
+
+def begun_then_cut(feed: Feed, runs: LocalRuns) -> str:
+    """A topic that came after the first run, of which retention has deleted ten messages."""
+    stopped_at_ten(feed, runs)
+    later = feed.create("later")
+    feed.send(later, [*FIRST, snapshot(20, a=1), update(21, a=2)])
+    expire(feed.bootstrap_servers, later, 10)
+    return later
+
+
+@pytest.mark.fault("F32")
+def test_a_topic_that_came_later_and_lost_its_beginning_unread_halts_a_strict_stream(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    later = begun_then_cut(feed, runs)
+    halted(runs, rf"expired unread at {later}/0 offset 0 to 9: expected offset 0, found log start 10")
+    resume_stream(runs.folders, why="known", who="ann", accepted=[FromSnapshot(later, 0, 0, 10)])
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(later) == folded(at(10, [snapshot(20, a=1), update(21, a=2)]))
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+@pytest.mark.fault("F32")
+def test_a_topic_that_came_later_and_lost_its_beginning_is_counted_by_best_effort(feed: Feed, runs: LocalRuns) -> None:
+    runs = by(runs, feed, NONE)
+    later = begun_then_cut(feed, runs)
+    assert runs.run() is RunOutcome.ENDED
+    assert (runs.rows(later), expired_holes(runs)) == (folded(at(10, [snapshot(20, a=1), update(21, a=2)])), [(0, 10)])
+
+
+@pytest.mark.fault("F32")
+def test_a_topic_that_came_later_is_joined_where_its_start_says_so(feed: Feed, runs: LocalRuns) -> None:
+    later = begun_then_cut(feed, runs)
+    topics = Topics(pattern=feed.pattern, start_by_topic={r".*later": FirstSnapshot()})
+    assert runs.of(replace(runs.stream, topics=topics)).run() is RunOutcome.ENDED
+    assert (runs.rows(later), expired_holes(runs)) == (folded(at(10, [snapshot(20, a=1), update(21, a=2)])), [])
 
 
 @pytest.mark.fault("F32")

@@ -24,7 +24,10 @@ def read_join_offsets(
     *,
     is_first_run: bool,
 ) -> dict[Key, int]:
-    """The offset at which the stream joins each new partition; those read from the beginning of their log are left out.
+    """The offset at which the stream joins each new partition; those read from the first one in Kafka are left out.
+
+    A stream that starts with `Earliest` begins a log that it finds after its first batch at offset 0: what retention
+    deleted of it before is a loss, of which the integrity class decides.
 
     Args:
         declared: The topics of the stream.
@@ -43,13 +46,15 @@ def read_join_offsets(
         by_start.setdefault(declared.find_start(topic.name), []).append(topic)
     found: dict[Key, int] = {}
     for start, topics in by_start.items():
-        if isinstance(start, Earliest):
-            continue
         keys = {
             (topic.name, number): (topic.topic_id, number) for topic in topics for number in range(topic.partitions)
         }
         readable = {place: key for place, key in keys.items() if key in view.ends}
-        found |= {key: view.ends[key].start for key in readable.values() if view.ends[key].start > 0}
+        cut = {key: view.ends[key].start for key in readable.values() if view.ends[key].start > 0}
+        if isinstance(start, Earliest):
+            found |= {} if is_first_run else dict.fromkeys(cut, 0)
+            continue
+        found |= cut
         match start:
             case Latest() if is_first_run:
                 found |= {key: view.ends[key].high_watermark for key in readable.values()}
