@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer
 
-from lockstep.engine.driver.committer import check_table_present
+from lockstep.engine.driver.committer import Publisher, check_table_present
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import LockstepError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
+from lockstep.model.position import Position
 from lockstep.operations.lifecycle import reset_new
 from tests.support.feed import folded, session
 
@@ -78,3 +81,22 @@ def test_a_group_that_is_not_there_is_forgotten_without_complaint(runs: LocalRun
     nobody = ConsumerGroup(runs.settings.kafka, "nobody-ever")
     assert nobody.published([("no-topic", 0)]) == {}
     nobody.forget()
+
+
+def test_positions_that_kafka_refuses_again_and_again_are_warned_of_once(
+    feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A consumer of the same group takes part in it: Kafka takes offsets from its members alone."""
+    topic, group = feed.create("values"), group_of(runs)
+    member = Consumer({"bootstrap.servers": feed.bootstrap_servers, "group.id": group.name})
+    member.subscribe([topic])
+    while not member.assignment():
+        member.poll(0.1)
+    with ThreadPoolExecutor(1) as background:
+        publisher = Publisher(group, background)
+        for offset in (1, 2):
+            publisher.publish([Position(topic=topic, topic_id="id", partition=0, next_offset=offset)])
+    member.close()
+    (warning,) = [record.message for record in caplog.records]
+    assert warning.startswith("positions are not shown to lag tools")
+    assert group.published([(topic, 0)]) == {}

@@ -222,6 +222,7 @@ class Publisher:
     def __init__(self, group: ConsumerGroup, background_executor: ThreadPoolExecutor) -> None:
         self._group, self._background_executor = group, background_executor
         self._published = time.monotonic() - PUBLISH_SECONDS
+        self._refused = ""
 
     def note(self, positions: Iterable[Position]) -> None:
         """Publish, unless the last publication is recent."""
@@ -257,10 +258,15 @@ class Publisher:
             )
 
     def _publish(self, offsets: dict[tuple[str, int], int]) -> None:
+        """Publish; a refusal is warned of once, not each time, for it may last for months."""
         try:
             self._group.publish(offsets)
+            refused = ""
         except KafkaError as error:
-            LOG.warning("positions are not shown to lag tools: %s", error.problem)
+            refused = error.problem
+        if refused and refused != self._refused:
+            LOG.warning("positions are not shown to lag tools: %s", refused)
+        self._refused = refused
 
 
 def check_table_present(stream: AnyStream, folders: StreamFolders, admin: ClusterAdmin, group: ConsumerGroup) -> None:
