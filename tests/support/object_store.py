@@ -18,7 +18,7 @@ KEY, SECRET = "tests", "no secret"
 """Credentials that the store knows; it refuses all others."""
 
 
-JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+JAVA_OPTIONS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """A short life: no time of two compilers."""
 
 
@@ -63,7 +63,8 @@ class ObjectStore:
 
     def resume(self) -> None:
         """Start it at its address."""
-        command = [str(require_java()), "-Xmx128m", *JAVA_OPTIONS, "-jar", str(*resolve_jars("s3proxy")), "--properties", "settings"]
+        jar = str(*resolve_jars("s3proxy"))
+        command = [str(require_java()), *JAVA_OPTIONS, "-jar", jar, "--properties", "settings"]
         port, home = int(self.environment["AWS_ENDPOINT_URL"].rpartition(":")[2]), self.folder.parent
         self.process = process = start_child(command, folder=home, log=home / "log")
         wait_until(lambda: not is_free(port) or process.poll() is not None, "the object store")
