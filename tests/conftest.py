@@ -75,6 +75,14 @@ HARMED_MODULES = (
 )
 """They run in one worker: a second broker, which they kill, costs 5 s of CPU to start."""
 
+STORE_MODULES = (
+    "tests/integration/object_store/test_stream.py",
+    "tests/integration/object_store/test_restore.py",
+    "tests/integration/object_store/test_export.py",
+    "tests/integration/object_store/test_storage.py",
+)
+"""They run in one worker: another object store costs 4 s of CPU until its code is compiled."""
+
 TYPED_MODULES = ("tests/house/typing/test_user_types.py", "tests/streams/tutorial/test_tutorial.py")
 """They run in one worker: mypy takes 9 s of CPU to read the library, and 1 s when its cache has it."""
 
@@ -90,9 +98,10 @@ SCOPES = {
     **dict.fromkeys(SPARK_MODULES, "spark"),
     **dict.fromkeys(QUALITY_MODULES, "quality"),
     **dict.fromkeys(HARMED_MODULES, "harmed broker"),
+    **dict.fromkeys(STORE_MODULES, "object store"),
     **dict.fromkeys(TYPED_MODULES, "typed"),
 }
-FIRST_MODULES = (LONGEST_MODULES[0], *SPARK_MODULES, *LONGEST_MODULES[1:], *HARMED_MODULES)
+FIRST_MODULES = (LONGEST_MODULES[0], *SPARK_MODULES, *STORE_MODULES, *LONGEST_MODULES[1:], *HARMED_MODULES)
 """What takes longest begins first, so that no worker is left alone with it at the end."""
 
 MARKERS = {

@@ -26,17 +26,23 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 
-@pytest.fixture(scope="module")
-def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """A store that the environment of this process names."""
+@pytest.fixture(scope="session")
+def running_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """One for all modules; a test that stops it starts it again."""
     store = ObjectStore.start(tmp_path_factory.mktemp("object-store"))
+    yield store
+    store.stop()
+
+
+@pytest.fixture(scope="module")
+def object_store(running_store: ObjectStore) -> Iterator[ObjectStore]:
+    """A store that the environment of this process names, while the tests of a module run."""
     open_object_storage.cache_clear()
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in store.environment.items():
+        for name, value in running_store.environment.items():
             patched.setenv(name, value)
-        yield store
+        yield running_store
     open_object_storage.cache_clear()
-    store.stop()
 
 
 @pytest.fixture
