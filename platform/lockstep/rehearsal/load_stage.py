@@ -28,7 +28,8 @@ from lockstep.rehearsal.load_plan import Load, StagePlan
 from lockstep.rehearsal.loaded_stream import BATCHES, FAILURE, SETTINGS, STREAM, StreamFailure
 from lockstep.rehearsal.paced_producer import GO, READY, SENT, TIMES, SentReport
 from lockstep.rehearsal.process_usage import DRIVER, JVM, WORKERS, TreeMeter, TreeUsage
-from lockstep.settings import Settings
+from lockstep.settings import Settings, SparkSettings
+from lockstep.spark.session import is_local
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
@@ -254,9 +255,14 @@ class Stage:
             row.messages for row in ledger if seen.get(row.batch, 2**63) <= measured.until_ns
         )
         last_ns = max(seen.values(), default=measured.until_ns)
-        load = self._judged(measured, reports, ledger, seen, proven=proof.is_proven and failure is None)
+        committed_per_second = compute_commit_rate(ledger, seen, measured)
+        if not is_local(self.settings.spark.master):
+            measured = msgspec.structs.replace(
+                measured, usage=add_reported_tasks(measured.usage, reports, committed_per_second)
+            )
+        load = self._judged(measured, reports, ledger, committed_per_second, proven=proof.is_proven and failure is None)
         cpu_seconds = measured.usage.cores * measured.usage.wall_seconds
-        paced = load.committed_per_second * measured.usage.wall_seconds
+        paced = committed_per_second * measured.usage.wall_seconds
         return StageResult(
             label=self.plan.label,
             load=load,
@@ -297,7 +303,7 @@ class Stage:
         measured: Measured,
         reports: list[BatchReport],
         ledger: list[LedgerRow],
-        seen: dict[int, int],
+        committed_per_second: float,
         *,
         proven: bool,
     ) -> Load:
@@ -309,12 +315,12 @@ class Stage:
         return Load(
             wanted_per_second=self.plan.per_second,
             sent_per_second=measured.sent.messages / measured.sent.seconds,
-            committed_per_second=compute_commit_rate(ledger, seen, measured),
+            committed_per_second=committed_per_second,
             is_proven=proven,
             producer_cores=measured.sent.cpu_seconds / measured.sent.seconds,
             driver_cores=(cpu[DRIVER] + cpu[JVM]) / wall,
             task_cores=cpu[WORKERS] / wall,
-            task_slots=count_task_slots(self.settings.spark.master),
+            task_slots=count_task_slots(self.settings.spark),
             machine_share=measured.machine_cores / (psutil.cpu_count() or 1),
             commit_share=sum(report.commit_seconds for report in reports) / batch_seconds if batch_seconds else 0.0,
             full_batches_share=self._count_full(reports) / max(1, len(reports)),
@@ -361,10 +367,30 @@ class Measured(msgspec.Struct, frozen=True):
     sent: SentReport
 
 
-def count_task_slots(master: str) -> int:
-    """Cores that the tasks may use: those of a local master; of a cluster, as many as this machine has."""
-    match = re.match(r"local\[(\d+)", master)
-    return int(match[1]) if match else psutil.cpu_count() or 1
+def count_task_slots(spark: SparkSettings) -> int:
+    """Tasks that run at once: by the cores of a local master, or by `spark.cores.max` of a cluster.
+
+    Without the latter a cluster is taken to have as many cores as this machine.
+    """
+    match = re.match(r"local\[(\d+)", spark.master)
+    cores = match[1] if match else spark.options.get("spark.cores.max", psutil.cpu_count() or 1)
+    return max(1, int(cores) // int(spark.options.get("spark.task.cpus", 1)))
+
+
+def add_reported_tasks(usage: TreeUsage, reports: list[BatchReport], committed_per_second: float) -> TreeUsage:
+    """The usage with the CPU time of tasks on a cluster, whose processes are not below the driver.
+
+    By message it is that of all batches: a batch may begin before the measured part, or end after it.
+
+    Args:
+        usage: Of the driver and its JVM.
+        reports: Of all batches; each has the CPU time that its tasks measured.
+        committed_per_second: The stream's rate in the measured part.
+    """
+    messages = sum(report.messages for report in reports)
+    by_message = sum(report.cpu_seconds for report in reports) / messages if messages else 0.0
+    tasks = by_message * committed_per_second * usage.wall_seconds
+    return msgspec.structs.replace(usage, cpu_seconds={**usage.cpu_seconds, WORKERS: tasks})
 
 
 def read_reports(folder: Path) -> list[BatchReport]:
