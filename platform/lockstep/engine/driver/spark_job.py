@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import pickle
+import re
 import threading
 import time
 import uuid
@@ -334,12 +335,91 @@ def _report(
             arrived.add([(job, number, result)])
 
 
-def warm_up(context: SparkContext, stream: bytes) -> None:
+class WarmUpEnd(Enum):
+    """Why the first job of a run was cancelled."""
+
+    STOPPED = "the run is to end"
+    LATE = "no executor has ended it in time"
+
+
+def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancelled: Callable[[], bool]) -> None:
     """Start one Python worker and load the stream's module in it, while the previous writer still writes.
 
-    One is enough for the first batch of most streams; one for each of many cores would cost more than it saves.
+    One is enough for the first batch of most streams; one for each of many cores would cost more than it saves. It is
+    also the wait for a first executor: with dynamic allocation Spark requests one only for a job.
+
+    Raises:
+        EnvironmentProblem: There is no executor in time, none runs the task, or the task fails.
     """
-    context.parallelize([stream], 1).mapPartitions(_loaded).collect()
+    from py4j.protocol import Py4JError  # only runs need it
+    from pyspark.errors import PySparkException
+
+    deadline = time.monotonic() + seconds_max
+
+    def find_reason() -> WarmUpEnd | None:
+        if cancelled():
+            return WarmUpEnd.STOPPED
+        return WarmUpEnd.LATE if time.monotonic() > deadline else None
+
+    try:
+        outcome = run_cancellable(
+            context, find_reason, lambda: context.parallelize([stream], 1).mapPartitions(_loaded).collect()
+        )
+    except (Py4JError, PySparkException) as error:
+        if cancelled():
+            return  # the JVM of a run that is stopped may end first
+        raise EnvironmentProblem(
+            f"no executor of {context.master} could load the stream: {find_cause_line(_find_message(error))}; "
+            "nothing was taken over",
+            next_step="each executor needs the driver's version of Python, lockstep and the module of the stream: "
+            '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)',
+        ) from error
+    if outcome is WarmUpEnd.LATE:
+        raise explain_idle(context, seconds_max)
+
+
+def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
+    """The error of a first task that did not end in time."""
+    settings, executors = context.getConf(), count_executors(context)
+    if executors:
+        return EnvironmentProblem(
+            f"the first task on {context.master} did not end within {seconds:.0f} s, with {executors} executors: they "
+            f"have fewer cores than spark.task.cpus = {settings.get('spark.task.cpus', '1')}, or their Python does not "
+            "answer; nothing was taken over",
+            next_step="look at the page of the master; give executors at least spark.task.cpus cores: "
+            '"spark.executor.cores" in [spark.options] (docs/cluster.md)',
+        )
+    return EnvironmentProblem(
+        f"{context.master} gave no executor within {seconds:.0f} s: its cores or its memory are taken, no worker is "
+        "large enough, or executors do not reach the driver at "
+        f"spark.driver.host = {settings.get('spark.driver.host')!r}; nothing was taken over",
+        next_step="look at the master's page, and in the logs of executors that have ended; an application takes all "
+        'free cores unless [spark.options] "spark.cores.max" says how many: leave room for a successor in addition to '
+        "the running stream (docs/cluster.md)",
+    )
+
+
+def count_executors(context: SparkContext) -> int:
+    """Executors that can be given tasks. Spark lists the driver among them, which is one only with a local master."""
+    known = int(context._jsc.sc().getExecutorMemoryStatus().size())  # noqa: SLF001  # pyspark shows them nowhere
+    return known if is_local(str(context.master)) else known - 1
+
+
+def _find_message(error: Exception) -> str:
+    """The message of the exception of Java, with its causes; of another one its own."""
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java.getMessage())
+
+
+_NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
+_FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
+
+
+def find_cause_line(message: str) -> str:
+    """The line of a failed job's message that names the error of Python; the first one where none does."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = [line for line in lines if not line.startswith(_FRAMES) and _NAMES_ERROR.search(line)]
+    return (named[-1:] or lines[:1] or ["no reason given"])[0]
 
 
 def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
