@@ -146,17 +146,6 @@ def test_tasks_at_once_are_those_of_the_settings(master: str, options: dict[str,
 
 
 def report_batch(messages: int, cpu_seconds: float) -> BatchReport:
-    counts = dict.fromkeys(
-        ("batch", "offsets", "accounted", "rows", "skipped", "dropped", "quarantined", "holes", "topics"), 0
-    )
-    return BatchReport(
-        **counts,
-        messages=messages,
-        cpu_seconds=cpu_seconds,
-        lag_messages=0,
-        freshness_seconds=None,
-        batch_seconds=1.0,
-        state_bytes=0,
-        epoch=1,
-        commit_seconds=0.1,
-    )
+    counts = dict.fromkeys(BatchReport.__struct_fields__, 0)
+    found = {**counts, "messages": messages, "cpu_seconds": cpu_seconds, "restart": None, "stalls": ()}
+    return msgspec.convert(found, BatchReport)

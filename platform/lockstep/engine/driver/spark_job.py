@@ -48,6 +48,8 @@ PATIENCE_FACTOR = 3
 
 POLL_SECONDS = 0.1
 """Interval at which the deadline and the stragglers of a running job are checked; a check costs microseconds."""
+LOOK_SECONDS = 1.0
+"""Interval at which a running job is asked for its executors: most jobs end before the first time."""
 EMPTY = b""
 """An empty task, which occupies a worker's place in the order of tasks, and its result."""
 SURPLUS = b"surplus"
@@ -108,6 +110,7 @@ class CancelReason(Enum):
     """Why the job of a batch was cancelled."""
 
     DEADLINE = "the batch is past its deadline"
+    NO_EXECUTOR = "there is no executor left"
     STRAGGLERS = "some tasks are far behind the others"
 
 
@@ -182,6 +185,28 @@ def renew_executor(context: SparkContext, executor: str) -> bool:
 
 Arrived = tuple[int, int, bytes]
 """Number of a job, number of a bin, and the encoded result of its task."""
+
+
+class ExecutorPresence:
+    """Since when a job has no executor. Spark itself waits for one without end, and says so nowhere."""
+
+    def __init__(self, now: float, seconds_max: float) -> None:
+        """There is one now.
+
+        Args:
+            now: By the monotonic clock.
+            seconds_max: How long a job may be without any.
+        """
+        self._seen, self._looked, self._seconds_max = now, now, seconds_max
+
+    def is_missed(self, now: float, has_executor: Callable[[], bool]) -> bool:
+        """Whether there was none for too long; asks once in `LOOK_SECONDS`."""
+        if now - self._looked < LOOK_SECONDS:
+            return False
+        self._looked = now
+        if has_executor():
+            self._seen = now
+        return now - self._seen >= self._seconds_max
 
 
 class WorkerPlaces:
@@ -263,7 +288,8 @@ class SparkRunner:
 
         Raises:
             BatchTimeout: The deadline passed; all results are discarded.
-            EnvironmentProblem: The job ended, but not every task's result arrived; all results are discarded.
+            EnvironmentProblem: There was no executor for long, or the job ended, but not every task's result arrived;
+                all results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
@@ -273,6 +299,13 @@ class SparkRunner:
         outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
+        if outcome is CancelReason.NO_EXECUTOR:
+            raise EnvironmentProblem(
+                f"{self._context.master} has left this application without any executor: its workers are gone, or its "
+                "master was started again and does not know the application; nothing of the batch is committed",
+                next_step="the batch is tried again, and a run that fails is started again by the supervisor, as a new "
+                "application; look at the master's page for workers (docs/cluster.md#when-machines-fail)",
+            )
         ended = self._ended()
         if outcome is CancelReason.STRAGGLERS:
             where = f" (executors {', '.join(sorted(self._late))})" if self._late else ""
@@ -299,15 +332,28 @@ class SparkRunner:
         """The results of this job's tasks so far, by the number of the bin."""
         return {number: result for job, number, result in self._arrived.value if job == self._job and result != EMPTY}
 
+    def _has_executor(self) -> bool:
+        """Whether the job has an executor; also where the JVM does not answer, which ends the job by itself."""
+        from py4j.protocol import Py4JError  # only runs need it
+
+        try:
+            return self._is_local or count_executors(self._context) > 0
+        except Py4JError:
+            return True
+
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
         """A function that gives the reason to cancel the job that begins now."""
         began, finished = time.monotonic(), list[float]()
         patience_seconds = self._given_up.compute_patience_seconds(self._tuning, began)
+        presence = ExecutorPresence(began, self._tuning.executors_seconds_max)
 
         def find_reason() -> CancelReason | None:
-            elapsed = time.monotonic() - began
+            now = time.monotonic()
+            elapsed = now - began
+            if presence.is_missed(now, self._has_executor):
+                return CancelReason.NO_EXECUTOR
             if self._seconds_max is not None and elapsed >= self._seconds_max:
-                return CancelReason.DEADLINE
+                return CancelReason.DEADLINE if self._has_executor() else CancelReason.NO_EXECUTOR
             finished.extend([elapsed] * (len(self._ended()) - len(finished)))
             if not has_stragglers(finished, tasks, elapsed, patience_seconds):
                 return None
