@@ -93,7 +93,7 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
         backlog: (seconds since the first message, messages sent and not committed), at each commit.
         proof: Result of `lockstep verify` of the table.
         proven_messages: Messages that it read again.
-        failure: The error that ended the stream; empty without one.
+        failure: The error that ended the stream, or the producer early; empty without one.
     """
 
     label: str
@@ -283,7 +283,7 @@ class Stage:
             backlog=curve,
             proof=proof.status,
             proven_messages=proof.messages,
-            failure=failure.problem if failure else "",
+            failure=failure.problem if failure else describe_unsent(measured.sent, self.plan.messages),
         )
 
     def _prove(self) -> StageProof:
@@ -365,6 +365,13 @@ class Measured(msgspec.Struct, frozen=True):
     usage: TreeUsage
     machine_cores: float
     sent: SentReport
+
+
+def describe_unsent(sent: SentReport, wanted: int) -> str:
+    """What ended the producer early; empty where nothing did."""
+    if not sent.failure:
+        return ""
+    return f"the producer of the test sent {sent.messages:,} of {wanted:,} messages: {sent.failure}"
 
 
 def count_task_slots(spark: SparkSettings) -> int:

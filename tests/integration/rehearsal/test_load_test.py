@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lockstep import Every, Topics
@@ -70,6 +71,10 @@ def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(quick: LocalR
     page = render_page(make_page(result))
     assert result.sustainable.sentence in page
     assert page.count("<svg") == 3
+    halted = msgspec.structs.replace(stage, failure="topic gone at books/0")
+    assert f"{RATE}/s: topic gone at books/0" in render_page(
+        make_page(msgspec.structs.replace(result, stages=(halted,)))
+    )
     assert topics_of(quick) == ()
     assert ConsumerGroup(quick.settings.kafka, f"loadtest_{quick.stream.name}").published([("t", 0)]) == {}
     assert quick.handle.view.ends == before

@@ -17,7 +17,14 @@ from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.localdev.processes import interrupt_by_signals
 from lockstep.model.position import Position
 from lockstep.rehearsal.load_plan import StagePlan
-from lockstep.rehearsal.load_stage import Measured, Stage, add_reported_tasks, compute_commit_rate, count_task_slots
+from lockstep.rehearsal.load_stage import (
+    Measured,
+    Stage,
+    add_reported_tasks,
+    compute_commit_rate,
+    count_task_slots,
+    describe_unsent,
+)
 from lockstep.rehearsal.paced_producer import GO, SENT, SentReport
 from lockstep.rehearsal.process_usage import TreeUsage
 from lockstep.settings import Settings, SparkSettings
@@ -143,6 +150,15 @@ def test_tasks_on_a_cluster_have_the_cpu_time_that_they_report() -> None:
 )
 def test_tasks_at_once_are_those_of_the_settings(master: str, options: dict[str, str], expected: int) -> None:
     assert count_task_slots(SparkSettings(master=master, options=options)) == expected
+
+
+def test_a_producer_that_ended_early_is_a_failure_of_the_stage() -> None:
+    """Otherwise Kafka seemed to be too slow, whatever it had answered."""
+    refused = msgspec.structs.replace(REPORT, failure="Broker: Not enough in-sync replicas")
+    assert describe_unsent(refused, 300) == (
+        "the producer of the test sent 100 of 300 messages: Broker: Not enough in-sync replicas"
+    )
+    assert describe_unsent(REPORT, 100) == ""
 
 
 def report_batch(messages: int, cpu_seconds: float) -> BatchReport:
