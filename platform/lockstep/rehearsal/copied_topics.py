@@ -291,7 +291,7 @@ def create_copies(
     refused: dict[str, ClientError] = {}
     for name, future in admin.create_topics(wanted, request_timeout=timeout_seconds).items():
         try:
-            future.result(timeout_seconds)
+            future.result()
             created.append(name)
         except KafkaException as error:
             refused[name] = error.args[0]
@@ -329,7 +329,7 @@ def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: f
         return
     for name, future in admin.delete_topics(list(names), request_timeout=timeout_seconds).items():
         try:
-            future.result(timeout_seconds)
+            future.result()
         except KafkaException as error:
             if error.args[0].code() != ClientError.UNKNOWN_TOPIC_OR_PART:
                 raise admin.explain_failure(f"the deletion of topic {name}", error.args[0]) from error
