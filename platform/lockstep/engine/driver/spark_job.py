@@ -288,15 +288,20 @@ class SparkRunner:
 
         Raises:
             BatchTimeout: The deadline passed; all results are discarded.
-            EnvironmentProblem: There was no executor for long, or the job ended, but not every task's result arrived;
-                all results are discarded.
+            EnvironmentProblem: There was no executor for long, one has no usable Python, or the job ended, but not
+                every task's result arrived; all results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
         run = partial(self._context.parallelize(placed, len(placed)).foreachPartition, work)
-        outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
+        try:
+            outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
+        except Exception as error:  # of Spark, which names an executor without a usable Python in its text only
+            if (problem := find_python_problem(_find_message(error))) is None:
+                raise
+            raise problem from error
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
         if outcome is CancelReason.NO_EXECUTOR:
@@ -381,6 +386,12 @@ def _report(
             arrived.add([(job, number, result)])
 
 
+PYTHON_NEEDED = (
+    "each executor needs the driver's version of Python, lockstep and the module of the stream: "
+    '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)'
+)
+
+
 class WarmUpEnd(Enum):
     """Why the first job of a run was cancelled."""
 
@@ -417,8 +428,7 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
         raise EnvironmentProblem(
             f"no executor of {context.master} could load the stream: {find_cause_line(_find_message(error))}; "
             "nothing was taken over",
-            next_step="each executor needs the driver's version of Python, lockstep and the module of the stream: "
-            '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)',
+            next_step=PYTHON_NEEDED,
         ) from error
     if outcome is WarmUpEnd.LATE:
         raise explain_idle(context, seconds_max)
@@ -459,6 +469,28 @@ def _find_message(error: Exception) -> str:
 
 _NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
 _FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
+
+
+_UNUSABLE = ("worker_daemon's stdout", "[PYTHON_VERSION_MISMATCH]", "ModuleNotFoundError")
+_EXECUTOR = re.compile(r"\(([^()]+ executor [^()]+)\)")
+
+
+def find_python_problem(message: str) -> EnvironmentProblem | None:
+    """The error of a job that failed because an executor's Python does not start or lacks a module; None for others.
+
+    No message is to blame for it. Such an executor fails a task at once and is free for its next attempt, so that one
+    machine without the package fails most jobs.
+
+    Args:
+        message: Spark's, of the failed job.
+    """
+    if not any(sign in message for sign in _UNUSABLE):
+        return None
+    where = found[1] if (found := _EXECUTOR.search(message)) else "an executor"
+    return EnvironmentProblem(
+        f"the Python of {where} cannot run tasks: {find_cause_line(message)}; nothing of the batch is committed",
+        next_step=PYTHON_NEEDED,
+    )
 
 
 def find_cause_line(message: str) -> str:
