@@ -248,27 +248,24 @@ class Stage:
         ledger = [row for row in read_ledger(self.folders.ledger) if row.until > row.start]
         seen = read_seen(self.folders.table, self.folder / SEEN)
         times = read_times(self.folder)
-        curve = make_backlog(ledger, seen, times, measured.began_ns)
         delays = compute_delays(ledger, seen, times, measured.from_ns)
         committed, sizes = sum(report.messages for report in reports), self._file_sizes()
-        lag = measured.sent.messages - sum(
-            row.messages for row in ledger if seen.get(row.batch, 2**63) <= measured.until_ns
-        )
         last_ns = max(seen.values(), default=measured.until_ns)
         committed_per_second = compute_commit_rate(ledger, seen, measured)
         if not is_local(self.settings.spark.master):
-            measured = msgspec.structs.replace(
-                measured, usage=add_reported_tasks(measured.usage, reports, committed_per_second)
-            )
-        load = self._judged(measured, reports, ledger, committed_per_second, proven=proof.is_proven and failure is None)
-        cpu_seconds = measured.usage.cores * measured.usage.wall_seconds
-        paced = committed_per_second * measured.usage.wall_seconds
+            measured = add_reported_tasks(measured, reports, committed_per_second)
+        proven = proof.is_proven and failure is None
+        load = self._judged(measured, reports, ledger, committed_per_second, proven=proven)
+        cpu_seconds, paced = (
+            sum(measured.usage.cpu_seconds.values()),
+            committed_per_second * measured.usage.wall_seconds,
+        )
         return StageResult(
             label=self.plan.label,
             load=load,
             sent=measured.sent,
             committed=committed,
-            lag_messages=lag,
+            lag_messages=count_lag(ledger, seen, measured),
             drain_seconds=max(0.0, (last_ns - measured.until_ns) / 1e9) if drained else None,
             latency_p50_seconds=_percentile(delays, 50),
             latency_p99_seconds=_percentile(delays, 99),
@@ -280,7 +277,7 @@ class Stage:
             files=len(sizes),
             file_bytes_median=int(_median(sizes)),
             table_bytes=int(sum(sizes)),
-            backlog=curve,
+            backlog=make_backlog(ledger, seen, times, measured.began_ns),
             proof=proof.status,
             proven_messages=proof.messages,
             failure=failure.problem if failure else describe_unsent(measured.sent, self.plan.messages),
@@ -384,20 +381,20 @@ def count_task_slots(spark: SparkSettings) -> int:
     return max(1, int(cores) // int(spark.options.get("spark.task.cpus", 1)))
 
 
-def add_reported_tasks(usage: TreeUsage, reports: list[BatchReport], committed_per_second: float) -> TreeUsage:
-    """The usage with the CPU time of tasks on a cluster, whose processes are not below the driver.
+def add_reported_tasks(measured: Measured, reports: list[BatchReport], committed_per_second: float) -> Measured:
+    """What was seen, with the CPU time of tasks on a cluster, whose processes are not below the driver.
 
     By message it is that of all batches: a batch may begin before the measured part, or end after it.
 
     Args:
-        usage: Of the driver and its JVM.
+        measured: With the usage of the driver and its JVM.
         reports: Of all batches; each has the CPU time that its tasks measured.
         committed_per_second: The stream's rate in the measured part.
     """
-    messages = sum(report.messages for report in reports)
+    usage, messages = measured.usage, sum(report.messages for report in reports)
     by_message = sum(report.cpu_seconds for report in reports) / messages if messages else 0.0
-    tasks = by_message * committed_per_second * usage.wall_seconds
-    return msgspec.structs.replace(usage, cpu_seconds={**usage.cpu_seconds, WORKERS: tasks})
+    cpu_seconds = {**usage.cpu_seconds, WORKERS: by_message * committed_per_second * usage.wall_seconds}
+    return msgspec.structs.replace(measured, usage=msgspec.structs.replace(usage, cpu_seconds=cpu_seconds))
 
 
 def read_reports(folder: Path) -> list[BatchReport]:
@@ -473,6 +470,12 @@ def compute_commit_rate(ledger: list[LedgerRow], seen: dict[int, int], measured:
     within = [each for each in commits if measured.from_ns <= each[0] <= measured.until_ns]
     (first_ns, _), *others = within if len(within) > 1 else [(measured.began_ns, 0), *commits]
     return sum(messages for _, messages in others) / ((others[-1][0] - first_ns) / 1e9) if others else 0.0
+
+
+def count_lag(ledger: list[LedgerRow], seen: dict[int, int], measured: Measured) -> int:
+    """Messages sent and not committed when the last one was sent."""
+    committed = sum(row.messages for row in ledger if seen.get(row.batch, 2**63) <= measured.until_ns)
+    return measured.sent.messages - committed
 
 
 def make_backlog(

@@ -134,9 +134,10 @@ def test_a_stream_that_ends_in_the_first_seconds_is_measured_until_then(stage: S
 def test_tasks_on_a_cluster_have_the_cpu_time_that_they_report() -> None:
     """Their processes are not below the driver: without it a fold that takes a whole core seemed to use none."""
     local = TreeUsage(40.0, {"driver": 1.0, "jvm": 2.0, "workers": 0.0}, 5)
-    found = add_reported_tasks(local, [report_batch(400, 3.0), report_batch(600, 7.0)], 50.0)
+    measured = msgspec.structs.replace(in_seconds(0, 10, 50), usage=local)
+    found = add_reported_tasks(measured, [report_batch(400, 3.0), report_batch(600, 7.0)], 50.0).usage
     assert (found.cpu_seconds, found.memory_bytes_max) == ({"driver": 1.0, "jvm": 2.0, "workers": 20.0}, 5)
-    assert add_reported_tasks(local, [], 0.0) == local
+    assert add_reported_tasks(measured, [], 0.0) == measured
 
 
 @pytest.mark.parametrize(
