@@ -144,25 +144,41 @@ def take_samples(handle: StreamHandle, shares: Mapping[Place, float]) -> Sampled
         place: max(200, round(SAMPLE_MESSAGES * (share + 1 / len(shares)) / 2)) for place, share in shares.items()
     }
     found = _read_whole(handle, {place: _newest(handle.view, place, count) for place, count in wanted.items()})
-    empty = {place: wanted[place] for place, whole in found.items() if not whole.messages}
+    empty = {place: wanted[place] for place, read in found.items() if not read.whole.messages}
     found |= _read_whole(handle, {place: _oldest(handle.view, place, count) for place, count in empty.items()})
-    copied = sum(shares[place] for place, whole in found.items() if whole.messages)
+    copied = sum(shares[place] for place, read in found.items() if read.whole.messages)
     if not copied:
-        problem = "no session begins in the messages that Kafka has, so that none can be sent again"
-        raise LoadTestRefused(stream.name, problem, f"lockstep try {stream.name} shows what is wrong with them")
+        raise _refuse_empty(stream.name, [read for read in found.values() if read.unread_bytes])
     return Sampled(
         samples=tuple(
-            PartitionSample(*place, shares[place] / copied, whole.messages)
-            for place, whole in sorted(found.items())
-            if whole.messages
+            PartitionSample(*place, shares[place] / copied, read.whole.messages)
+            for place, read in sorted(found.items())
+            if read.whole.messages
         ),
         left_out=tuple(
-            LeftOut(*place, shares[place], "no session begins in its newest or its oldest messages")
-            for place, whole in sorted(found.items())
-            if not whole.messages
+            LeftOut(*place, shares[place], _explain_left_out(read))
+            for place, read in sorted(found.items())
+            if not read.whole.messages
         ),
-        skipped=sum(whole.left_out for whole in found.values()),
+        skipped=sum(read.whole.left_out for read in found.values()),
     )
+
+
+def _refuse_empty(stream: str, cut: Sequence[_ReadPart]) -> LoadTestRefused:
+    """The error of topics without any whole session; `cut` are the partitions that were not read to their ends."""
+    if cut:
+        most = max(cut, key=lambda read: read.unread_bytes)
+        step = f"--topics with fewer topics: all partitions share the {SAMPLE_BYTES / 1e6:g} MB of a sample"
+        return LoadTestRefused(stream, _explain_left_out(most), step)
+    problem = "no session begins in the messages that Kafka has, so that none can be sent again"
+    return LoadTestRefused(stream, problem, f"lockstep try {stream} shows what is wrong with them")
+
+
+def _explain_left_out(read: _ReadPart) -> str:
+    if not read.unread_bytes:
+        return "no session begins in its newest or its oldest messages"
+    room, message = f"{read.room_bytes / 1e6:.1f} MB", f"{read.unread_bytes / 1e6:.1f} MB"
+    return f"no session begins in its share of the sample, {room}, which ends before a message of {message}"
 
 
 def _newest(view: ClusterView, place: Place, count: int) -> Range:
@@ -175,24 +191,46 @@ def _oldest(view: ClusterView, place: Place, count: int) -> Range:
     return Range(*place, ends.start, min(ends.stable_end, ends.start + count))
 
 
-def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Place, WholeSessions]:
-    """The whole sessions of each range, within the bytes of a sample."""
+class _ReadPart(msgspec.Struct, frozen=True):
+    """What was read of one partition.
+
+    Attributes:
+        whole: Its whole sessions.
+        room_bytes: Bytes that it may have in the sample.
+        unread_bytes: Size of the first message without room; 0 where the range was read to its end.
+    """
+
+    whole: WholeSessions
+    room_bytes: int
+    unread_bytes: int
+
+
+def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Place, _ReadPart]:
+    """The whole sessions of each range, within the bytes of a sample; nothing is read once no range needs more."""
     registry = require_registry(handle.stream, handle.settings.registry)
     compiled = compile_stream(handle.stream, registry)
     found: dict[Place, list[CopiedMessage]] = {place: [] for place in ranges}
-    room = dict.fromkeys(ranges, SAMPLE_BYTES // max(1, len(ranges)))
-    places = list(ranges)
+    room_bytes = SAMPLE_BYTES // max(1, len(ranges))
+    room, unread = dict.fromkeys(ranges, room_bytes), dict.fromkeys(ranges, 0)
     wanted = [each for each in ranges.values() if each.until > each.start]
+    missing = {(each.topic, each.partition): each.until for each in wanted}
     for run in KafkaSource(make_reader_configuration(handle.settings.kafka)).read(wanted) if wanted else ():
-        if not isinstance(run, MessageRun):
-            continue
         place = (wanted[run.index].topic, wanted[run.index].partition)
-        for message in run.messages:
+        for message in run.messages if isinstance(run, MessageRun) and not unread[place] else ():
             copy = CopiedMessage(message.key(), message.value(), list(read_headers(cast("KafkaMessage", message))))
             room[place] -= copy.size
-            if room[place] >= 0:
-                found[place].append(copy)
-    return {place: keep_whole_sessions(compiled, place[0], found[place]) for place in places}
+            if room[place] < 0:
+                unread[place] = copy.size
+                break
+            found[place].append(copy)
+        if unread[place] or not isinstance(run, MessageRun) or run.reached >= missing.get(place, 0):
+            missing.pop(place, None)
+        if not missing:
+            break
+    return {
+        place: _ReadPart(keep_whole_sessions(compiled, place[0], messages), room_bytes, unread[place])
+        for place, messages in found.items()
+    }
 
 
 def name_copies(stream: AnyStream, stage: int, topics: Iterable[str]) -> dict[str, str]:
@@ -253,7 +291,7 @@ def create_copies(
     refused: dict[str, ClientError] = {}
     for name, future in admin.create_topics(wanted, request_timeout=timeout_seconds).items():
         try:
-            future.result(timeout_seconds)
+            future.result()
             created.append(name)
         except KafkaException as error:
             refused[name] = error.args[0]
@@ -291,7 +329,7 @@ def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: f
         return
     for name, future in admin.delete_topics(list(names), request_timeout=timeout_seconds).items():
         try:
-            future.result(timeout_seconds)
+            future.result()
         except KafkaException as error:
             if error.args[0].code() != ClientError.UNKNOWN_TOPIC_OR_PART:
                 raise admin.explain_failure(f"the deletion of topic {name}", error.args[0]) from error

@@ -79,7 +79,7 @@ def make_page(result: LoadTestResult) -> Page:
         is_good=sustained,
         facts=tuple(Fact(name, str(value)) for name, value in list_plan_facts(plan)),
         sections=(
-            Section("Stages", tables=(_stage_table(result),), note=result.failure),
+            Section("Stages", tables=(_stage_table(result),), note="; ".join(_list_failures(result))),
             Section("Messages sent and not committed", charts=(_draw_backlog(result.stages),)),
             Section("Event to visible in Delta", charts=(_draw_latency(result.stages),)),
             Section("CPU", charts=(_draw_cores(result),), note=f"This machine has {result.cores} cores."),
@@ -95,6 +95,13 @@ _SHOWS = (
     "producer and stream shared this machine. Not shown: compressed topics and open transactions, growth of state over "
     "days, compaction and other readers, bursts within a second, a network between broker and stream."
 )
+
+
+def _list_failures(result: LoadTestResult) -> Iterator[str]:
+    """What ended stages, and the test."""
+    yield from (f"{stage.label}: {stage.failure}" for stage in result.stages if stage.failure)
+    if result.failure:
+        yield result.failure
 
 
 def _stage_table(result: LoadTestResult) -> TableOf:

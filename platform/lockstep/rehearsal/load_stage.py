@@ -28,7 +28,8 @@ from lockstep.rehearsal.load_plan import Load, StagePlan
 from lockstep.rehearsal.loaded_stream import BATCHES, FAILURE, SETTINGS, STREAM, StreamFailure
 from lockstep.rehearsal.paced_producer import GO, READY, SENT, TIMES, SentReport
 from lockstep.rehearsal.process_usage import DRIVER, JVM, WORKERS, TreeMeter, TreeUsage
-from lockstep.settings import Settings
+from lockstep.settings import Settings, SparkSettings
+from lockstep.spark.session import is_local
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import CommitKind
@@ -92,7 +93,7 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
         backlog: (seconds since the first message, messages sent and not committed), at each commit.
         proof: Result of `lockstep verify` of the table.
         proven_messages: Messages that it read again.
-        failure: The error that ended the stream; empty without one.
+        failure: The error that ended the stream, or the producer early; empty without one.
     """
 
     label: str
@@ -247,22 +248,24 @@ class Stage:
         ledger = [row for row in read_ledger(self.folders.ledger) if row.until > row.start]
         seen = read_seen(self.folders.table, self.folder / SEEN)
         times = read_times(self.folder)
-        curve = make_backlog(ledger, seen, times, measured.began_ns)
         delays = compute_delays(ledger, seen, times, measured.from_ns)
         committed, sizes = sum(report.messages for report in reports), self._file_sizes()
-        lag = measured.sent.messages - sum(
-            row.messages for row in ledger if seen.get(row.batch, 2**63) <= measured.until_ns
-        )
         last_ns = max(seen.values(), default=measured.until_ns)
-        load = self._judged(measured, reports, ledger, seen, proven=proof.is_proven and failure is None)
-        cpu_seconds = measured.usage.cores * measured.usage.wall_seconds
-        paced = load.committed_per_second * measured.usage.wall_seconds
+        committed_per_second = compute_commit_rate(ledger, seen, measured)
+        if not is_local(self.settings.spark.master):
+            measured = add_reported_tasks(measured, reports, committed_per_second)
+        proven = proof.is_proven and failure is None
+        load = self._judged(measured, reports, ledger, committed_per_second, proven=proven)
+        cpu_seconds, paced = (
+            sum(measured.usage.cpu_seconds.values()),
+            committed_per_second * measured.usage.wall_seconds,
+        )
         return StageResult(
             label=self.plan.label,
             load=load,
             sent=measured.sent,
             committed=committed,
-            lag_messages=lag,
+            lag_messages=count_lag(ledger, seen, measured),
             drain_seconds=max(0.0, (last_ns - measured.until_ns) / 1e9) if drained else None,
             latency_p50_seconds=_percentile(delays, 50),
             latency_p99_seconds=_percentile(delays, 99),
@@ -274,10 +277,10 @@ class Stage:
             files=len(sizes),
             file_bytes_median=int(_median(sizes)),
             table_bytes=int(sum(sizes)),
-            backlog=curve,
+            backlog=make_backlog(ledger, seen, times, measured.began_ns),
             proof=proof.status,
             proven_messages=proof.messages,
-            failure=failure.problem if failure else "",
+            failure=failure.problem if failure else describe_unsent(measured.sent, self.plan.messages),
         )
 
     def _prove(self) -> StageProof:
@@ -297,7 +300,7 @@ class Stage:
         measured: Measured,
         reports: list[BatchReport],
         ledger: list[LedgerRow],
-        seen: dict[int, int],
+        committed_per_second: float,
         *,
         proven: bool,
     ) -> Load:
@@ -309,12 +312,12 @@ class Stage:
         return Load(
             wanted_per_second=self.plan.per_second,
             sent_per_second=measured.sent.messages / measured.sent.seconds,
-            committed_per_second=compute_commit_rate(ledger, seen, measured),
+            committed_per_second=committed_per_second,
             is_proven=proven,
             producer_cores=measured.sent.cpu_seconds / measured.sent.seconds,
             driver_cores=(cpu[DRIVER] + cpu[JVM]) / wall,
             task_cores=cpu[WORKERS] / wall,
-            task_slots=count_task_slots(self.settings.spark.master),
+            task_slots=count_task_slots(self.settings.spark),
             machine_share=measured.machine_cores / (psutil.cpu_count() or 1),
             commit_share=sum(report.commit_seconds for report in reports) / batch_seconds if batch_seconds else 0.0,
             full_batches_share=self._count_full(reports) / max(1, len(reports)),
@@ -361,10 +364,37 @@ class Measured(msgspec.Struct, frozen=True):
     sent: SentReport
 
 
-def count_task_slots(master: str) -> int:
-    """Cores that the tasks may use: those of a local master; of a cluster, as many as this machine has."""
-    match = re.match(r"local\[(\d+)", master)
-    return int(match[1]) if match else psutil.cpu_count() or 1
+def describe_unsent(sent: SentReport, wanted: int) -> str:
+    """What ended the producer early; empty where nothing did."""
+    if not sent.failure:
+        return ""
+    return f"the producer of the test sent {sent.messages:,} of {wanted:,} messages: {sent.failure}"
+
+
+def count_task_slots(spark: SparkSettings) -> int:
+    """Tasks that run at once: by the cores of a local master, or by `spark.cores.max` of a cluster.
+
+    Without the latter a cluster is taken to have as many cores as this machine.
+    """
+    match = re.match(r"local\[(\d+)", spark.master)
+    cores = match[1] if match else spark.options.get("spark.cores.max", psutil.cpu_count() or 1)
+    return max(1, int(cores) // int(spark.options.get("spark.task.cpus", 1)))
+
+
+def add_reported_tasks(measured: Measured, reports: list[BatchReport], committed_per_second: float) -> Measured:
+    """What was seen, with the CPU time of tasks on a cluster, whose processes are not below the driver.
+
+    By message it is that of all batches: a batch may begin before the measured part, or end after it.
+
+    Args:
+        measured: With the usage of the driver and its JVM.
+        reports: Of all batches; each has the CPU time that its tasks measured.
+        committed_per_second: The stream's rate in the measured part.
+    """
+    usage, messages = measured.usage, sum(report.messages for report in reports)
+    by_message = sum(report.cpu_seconds for report in reports) / messages if messages else 0.0
+    cpu_seconds = {**usage.cpu_seconds, WORKERS: by_message * committed_per_second * usage.wall_seconds}
+    return msgspec.structs.replace(measured, usage=msgspec.structs.replace(usage, cpu_seconds=cpu_seconds))
 
 
 def read_reports(folder: Path) -> list[BatchReport]:
@@ -440,6 +470,12 @@ def compute_commit_rate(ledger: list[LedgerRow], seen: dict[int, int], measured:
     within = [each for each in commits if measured.from_ns <= each[0] <= measured.until_ns]
     (first_ns, _), *others = within if len(within) > 1 else [(measured.began_ns, 0), *commits]
     return sum(messages for _, messages in others) / ((others[-1][0] - first_ns) / 1e9) if others else 0.0
+
+
+def count_lag(ledger: list[LedgerRow], seen: dict[int, int], measured: Measured) -> int:
+    """Messages sent and not committed when the last one was sent."""
+    committed = sum(row.messages for row in ledger if seen.get(row.batch, 2**63) <= measured.until_ns)
+    return measured.sent.messages - committed
 
 
 def make_backlog(

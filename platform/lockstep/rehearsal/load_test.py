@@ -51,7 +51,7 @@ from lockstep.rehearsal.load_stage import Stage, StageResult, delete_stage_files
 from lockstep.rehearsal.message_copy import choose_laps
 from lockstep.rehearsal.paced_producer import ORDER, PartitionOrder, SendOrder
 from lockstep.settings import Settings
-from lockstep.storage import find_storage
+from lockstep.storage import find_storage, require_file_system
 
 FOLDER = ".loadtest"
 """Below the table root and the local root: the same disks as the stream's own."""
@@ -140,8 +140,9 @@ class LoadTest:
 
     @property
     def stream(self) -> AnyStream:
-        """The declaration under test, over no topics yet."""
-        return make_tested(self.handle.stream)
+        """The declaration under test, over no topics yet; its lookups are the tables of the stream itself."""
+        stream, root = make_tested(self.handle.stream), self.handle.settings.table_root
+        return replace(stream, lookups=tuple(replace(each, path=str(each.find_table(root))) for each in stream.lookups))
 
     @property
     def scratch(self) -> Path:
@@ -263,9 +264,11 @@ def prepare_load_test(
 
     Raises:
         LoadTestRefused: It cannot be done; says why.
+        NeedsFileSystem: The tables are in an object store.
         KafkaError: The cluster did not answer.
     """
     stream, wanted = handle.stream, parse_rates(handle.stream.name, rates)
+    require_file_system(handle.settings.table_root, "be watched for commits 200 times a second, as a load test does")
     _check_alone(handle)
     chosen = _choose_topics(handle, topics_max)
     present = read_present_load(handle.cluster, handle.view, chosen)

@@ -1,4 +1,4 @@
-"""Starts Spark and waits for executors.
+"""Starts Spark.
 
 Jars come from a checked cache, never from `--packages` at run time.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -200,30 +198,3 @@ def _refuse_other(running: SparkContext, wanted: dict[str, str]) -> None:
                 f"this process already runs a Spark session with {key} = {held.get(key)!r}, not {wanted[key]!r}",
                 next_step="stop that session, or run the stream in a process of its own",
             )
-
-
-POLL_SECONDS = 0.2
-
-
-def await_executor(context: SparkContext, seconds_max: float, *, cancelled: Callable[[], bool]) -> None:
-    """Wait until there is an executor, or the run is cancelled. Costs nothing on local masters.
-
-    Raises:
-        EnvironmentProblem: None came in time.
-    """
-    master, deadline = str(context.master), time.monotonic() + seconds_max
-    while not is_local(master) and not _executors(context) and not cancelled():
-        if time.monotonic() > deadline:
-            raise EnvironmentProblem(
-                f"{master} gave no executor within {seconds_max:.0f} s: its cores or its memory are taken, "
-                "or no worker is large enough; nothing was taken over",
-                next_step="look at the master's page; an application takes all free cores unless [spark.options] "
-                '"spark.cores.max" says how many: leave room for a successor in addition to the running stream '
-                "(docs/cluster.md)",
-            )
-        time.sleep(POLL_SECONDS)
-
-
-def _executors(context: SparkContext) -> int:
-    """Executors that can be given tasks, without the driver, which Spark lists among them."""
-    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001  # pyspark shows them nowhere

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,8 @@ import pytest
 from lockstep import AvailableNow, FileSize
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
-from lockstep.engine.driver.spark_job import BatchTimeout
+from lockstep.engine.driver.spark_job import BatchTimeout, warm_up
+from lockstep.errors import EnvironmentProblem
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.integration.cluster.cluster_runs import wait_until
@@ -110,3 +113,28 @@ def test_a_batch_that_fills_a_file_has_no_deadline(caught: Callable[[float], Cau
         assert running.result() is RunOutcome.STOPPED
     assert stream.tries == 1
     stream.assert_whole()
+
+
+def test_a_first_task_that_does_not_end_ends_the_start_with_the_setting_to_look_at(spark: SparkSession) -> None:
+    """As where executors have fewer cores than a task needs: Spark itself waits forever, and says nothing."""
+    with pytest.raises(EnvironmentProblem, match=r"with 1 executors: they have fewer cores than spark.task.cpus = 1"):
+        warm_up(spark.sparkContext, pickle.dumps(Hanging()), 0.2, cancelled=lambda: False)
+
+
+def test_a_stop_ends_the_wait_for_the_first_task(spark: SparkSession) -> None:
+    warm_up(spark.sparkContext, pickle.dumps(Hanging()), 60.0, cancelled=lambda: True)
+
+
+def test_a_worker_that_cannot_load_the_stream_is_named_by_its_error(spark: SparkSession) -> None:
+    with pytest.raises(
+        EnvironmentProblem, match=r"load the stream: ModuleNotFoundError: .*'no_such_module'; "
+    ) as refused:
+        warm_up(spark.sparkContext, b"cno_such_module\nStream\n.", 60.0, cancelled=lambda: False)
+    assert "spark.pyspark.python" in refused.value.next_step
+
+
+class Hanging:
+    """Takes a second to load."""
+
+    def __reduce__(self) -> tuple[Callable[[float], None], tuple[float]]:
+        return time.sleep, (1.0,)

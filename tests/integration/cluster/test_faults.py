@@ -105,6 +105,20 @@ def test_an_executor_whose_python_is_stopped_holds_up_its_own_partitions_only(ru
         assert first_difference(folded(lane.messages), runs.rows(topic, partition)) is None
 
 
+def test_a_run_whose_workers_are_all_gone_ends_and_says_so(runs: ClusterRuns, feed: Feed) -> None:
+    """As after a start of the master, which does not know the application any more."""
+    topic = feed.create("values")
+    feed.send(topic, session(5))
+    driver = runs.start("--seconds", "1", "--deadline", "3")
+    runs.wait_for_batches(1)
+    for worker in runs.cluster.workers:
+        worker.kill()
+    feed.send(topic, [update(7, a=1)])
+    assert driver.ended() is None
+    assert f"{runs.cluster.master} has left this application without any executor" in "\n".join(driver.lines)
+    assert runs.read_until() == {(topic, 0): 6}
+
+
 def stop_python(runs: ClusterRuns, paced: PacedFeed) -> None:
     """SIGSTOP for all Python of an executor: all partitions go on, and it is replaced, though it never wakes up."""
     worker = runs.cluster.workers[0]

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from lockstep import Every
+from lockstep import Every, Topics
+from lockstep.engine.executor.task import KafkaSource
 from lockstep.html_page import render_page
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
+from lockstep.rehearsal import copied_topics
 from lockstep.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
 from lockstep.rehearsal.load_plan import Laps, Limit, LoadTestRefused
 from lockstep.rehearsal.load_report import make_page
 from lockstep.rehearsal.load_test import LoadTest, delete_leftovers, hold_test_lock, make_tested, prepare_load_test
 from lockstep.rehearsal.message_copy import CopiedMessage
 from lockstep.rehearsal.paced_producer import PartitionOrder, SendOrder, make_lanes, open_producer, send
+from lockstep.storage import NeedsFileSystem
 from lockstep.table import delta_log
 from tests.support.adding_stream import POISON
 from tests.support.feed import session, update
+from tests.support.weighing_stream import WEIGHTS, Weighing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -62,6 +71,10 @@ def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(quick: LocalR
     page = render_page(make_page(result))
     assert result.sustainable.sentence in page
     assert page.count("<svg") == 3
+    halted = msgspec.structs.replace(stage, failure="topic gone at books/0")
+    assert f"{RATE}/s: topic gone at books/0" in render_page(
+        make_page(msgspec.structs.replace(result, stages=(halted,)))
+    )
     assert topics_of(quick) == ()
     assert ConsumerGroup(quick.settings.kafka, f"loadtest_{quick.stream.name}").published([("t", 0)]) == {}
     assert quick.handle.view.ends == before
@@ -116,6 +129,47 @@ def test_a_stage_of_too_few_batches_is_refused(quick: LocalRuns) -> None:
     slow = quick.of(dataclasses.replace(quick.stream, trigger=Every(seconds=5)))
     with pytest.raises(LoadTestRefused, match="less than 4 batches"):
         prepared(slow, minutes=0.2)
+
+
+def test_a_lookup_is_the_table_of_the_stream_itself(quick: LocalRuns) -> None:
+    """The table root of a test is a scratch folder, in which it found no table: no such stream could be tested."""
+    looking = quick.of(dataclasses.replace(quick.stream, transform=Weighing(), lookups=(WEIGHTS,)))
+    stream = prepared(looking).stream
+    assert [each.find_table(Path("/scratch")) for each in stream.lookups] == [quick.settings.table_root / WEIGHTS.path]
+
+
+def test_a_sample_that_is_too_small_for_one_message_is_the_reason_given(
+    quick: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 MB are 4 MB for each of 16 partitions; here 40 bytes for each of two."""
+    monkeypatch.setattr(copied_topics, "SAMPLE_BYTES", 80)
+    with pytest.raises(LoadTestRefused, match=r"share of the sample, .*, which ends before a message of") as refused:
+        prepared(quick)
+    assert "--topics" in refused.value.next_step
+
+
+def test_no_more_is_read_than_a_sample_holds(quick: LocalRuns, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range is given by its number of messages: 100,000 large ones would be read to the end for 64 MB of them."""
+    topic, read = feed.create("large"), list[int]()
+    feed.send(topic, [*session(20), *(update(22 + n, a=1) for n in range(3_000))], key="k")
+
+    class Counting(KafkaSource):
+        def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
+            for run in super().read(ranges):
+                read.append(len(run.messages) if isinstance(run, MessageRun) else 0)
+                yield run
+
+    monkeypatch.setattr(copied_topics, "KafkaSource", Counting)
+    monkeypatch.setattr(copied_topics, "SAMPLE_BYTES", 12_000)
+    alone = quick.of(dataclasses.replace(quick.stream, topics=Topics(pattern=topic)))
+    assert prepared(alone).plan.sample_messages > 42
+    assert sum(read) <= 1_000
+
+
+def test_tables_in_an_object_store_are_refused_before_anything_else(quick: LocalRuns) -> None:
+    there = dataclasses.replace(quick, tables=Path("s3:") / "bucket")
+    with pytest.raises(NeedsFileSystem, match="as a load test does"):
+        prepared(there)
 
 
 @pytest.mark.slow

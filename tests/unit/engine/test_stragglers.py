@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
-from lockstep.engine.driver.spark_job import StragglerHistory, has_stragglers, list_busy_executors, renew_executor
+from lockstep.engine.driver.spark_job import (
+    ExecutorPresence,
+    StragglerHistory,
+    has_stragglers,
+    list_busy_executors,
+    renew_executor,
+)
 from lockstep.model.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -71,3 +78,23 @@ def test_a_spark_that_does_not_say_which_executors_are_busy_has_none_replaced() 
     context = cast("SparkContext", SimpleNamespace(_jsc=SimpleNamespace(sc=refuse)))
     assert list_busy_executors(context) == frozenset()
     assert not renew_executor(context, "1")
+
+
+def test_a_job_is_without_executors_for_too_long_only_where_none_came_meanwhile() -> None:
+    """Spark itself waits without end: a stream that fills files, which has no deadline, stood still in silence."""
+    presence = ExecutorPresence(100.0, seconds_max=30.0)
+    seen = {104.0: True, 120.0: False, 125.0: True, 154.0: False, 155.0: False}
+    missed = [presence.is_missed(at, partial(bool, there)) for at, there in seen.items()]
+    assert missed == [False, False, False, False, True]
+
+
+def test_a_job_is_asked_for_its_executors_once_a_second() -> None:
+    presence, asked = ExecutorPresence(100.0, seconds_max=30.0), list[float]()
+
+    def ask(now: float) -> bool:
+        asked.append(now)
+        return True
+
+    for now in (100.5, 101.0, 101.5, 102.0, 102.9):
+        presence.is_missed(now, partial(ask, now))
+    assert asked == [101.0, 102.0]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError as ClientError
 
+from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.client import make_admin_client
 from lockstep.rehearsal.copied_topics import (
+    create_copies,
+    delete_copies,
     explain_refusal,
     find_leftovers,
     make_copies_pattern,
@@ -62,3 +65,13 @@ def test_where_kafka_forbids_topics_the_missing_rights_are_named() -> None:
     assert not isinstance(
         explain_refusal(admin, "books", "copy", ClientError(ClientError.REQUEST_TIMED_OUT)), LoadTestRefused
     )
+
+
+def test_where_kafka_does_not_answer_the_error_says_so() -> None:
+    """A timeout of Python's, as long as that of the request, often came first: an error without a word."""
+    admin = make_admin_client(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    for _ in range(6):
+        with pytest.raises(KafkaError, match="did not answer about the deletion of topic copy"):
+            delete_copies(admin, ["copy"], 0.1)
+        with pytest.raises(KafkaError, match="did not answer about the new topic copy"):
+            create_copies(admin, "books", {"copy": 1}, 0.1)

@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.localdev.processes import interrupt_by_signals
 from lockstep.model.position import Position
 from lockstep.rehearsal.load_plan import StagePlan
-from lockstep.rehearsal.load_stage import Measured, Stage, compute_commit_rate
+from lockstep.rehearsal.load_stage import (
+    Measured,
+    Stage,
+    add_reported_tasks,
+    compute_commit_rate,
+    count_task_slots,
+    describe_unsent,
+)
 from lockstep.rehearsal.paced_producer import GO, SENT, SentReport
 from lockstep.rehearsal.process_usage import TreeUsage
-from lockstep.settings import Settings
+from lockstep.settings import Settings, SparkSettings
 from tests.support.adding_stream import adding
 
 if TYPE_CHECKING:
@@ -121,3 +129,40 @@ def test_a_stream_that_ends_in_the_first_seconds_is_measured_until_then(stage: S
         measured = stage.measure(stream, producer)
     assert (stream.returncode, measured.sent) == (0, REPORT)
     assert 0 <= measured.usage.cores < 1
+
+
+def test_tasks_on_a_cluster_have_the_cpu_time_that_they_report() -> None:
+    """Their processes are not below the driver: without it a fold that takes a whole core seemed to use none."""
+    local = TreeUsage(40.0, {"driver": 1.0, "jvm": 2.0, "workers": 0.0}, 5)
+    measured = msgspec.structs.replace(in_seconds(0, 10, 50), usage=local)
+    found = add_reported_tasks(measured, [report_batch(400, 3.0), report_batch(600, 7.0)], 50.0).usage
+    assert (found.cpu_seconds, found.memory_bytes_max) == ({"driver": 1.0, "jvm": 2.0, "workers": 20.0}, 5)
+    assert add_reported_tasks(measured, [], 0.0) == measured
+
+
+@pytest.mark.parametrize(
+    ("master", "options", "expected"),
+    [
+        ("local[3,3]", {}, 3),
+        ("local[4]", {"spark.task.cpus": "2"}, 2),
+        ("spark://m:7077", {"spark.cores.max": "12"}, 12),
+        ("spark://m:7077", {"spark.cores.max": "12", "spark.task.cpus": "3"}, 4),
+    ],
+)
+def test_tasks_at_once_are_those_of_the_settings(master: str, options: dict[str, str], expected: int) -> None:
+    assert count_task_slots(SparkSettings(master=master, options=options)) == expected
+
+
+def test_a_producer_that_ended_early_is_a_failure_of_the_stage() -> None:
+    """Otherwise Kafka seemed to be too slow, whatever it had answered."""
+    refused = msgspec.structs.replace(REPORT, failure="Broker: Not enough in-sync replicas")
+    assert describe_unsent(refused, 300) == (
+        "the producer of the test sent 100 of 300 messages: Broker: Not enough in-sync replicas"
+    )
+    assert describe_unsent(REPORT, 100) == ""
+
+
+def report_batch(messages: int, cpu_seconds: float) -> BatchReport:
+    counts = dict.fromkeys(BatchReport.__struct_fields__, 0)
+    found = {**counts, "messages": messages, "cpu_seconds": cpu_seconds, "restart": None, "stalls": ()}
+    return msgspec.convert(found, BatchReport)

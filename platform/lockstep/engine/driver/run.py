@@ -27,7 +27,6 @@ from lockstep.kafka.client import make_admin_client, make_reader_configuration
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.settings import RegistrySettings, Settings
-from lockstep.spark.session import await_executor
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -141,8 +140,7 @@ def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:
 def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
     """Spark with an executor that has loaded the stream."""
     context = spark()
-    await_executor(context, job.tuning.executors_seconds_max, cancelled=stop.is_set)
-    warm_up(context, job.stream)
+    warm_up(context, job.stream, job.tuning.executors_seconds_max, cancelled=stop.is_set)
     return context
 
 

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import pickle
+import re
 import threading
 import time
 import uuid
@@ -47,6 +48,8 @@ PATIENCE_FACTOR = 3
 
 POLL_SECONDS = 0.1
 """Interval at which the deadline and the stragglers of a running job are checked; a check costs microseconds."""
+LOOK_SECONDS = 1.0
+"""Interval at which a running job is asked for its executors: most jobs end before the first time."""
 EMPTY = b""
 """An empty task, which occupies a worker's place in the order of tasks, and its result."""
 SURPLUS = b"surplus"
@@ -107,6 +110,7 @@ class CancelReason(Enum):
     """Why the job of a batch was cancelled."""
 
     DEADLINE = "the batch is past its deadline"
+    NO_EXECUTOR = "there is no executor left"
     STRAGGLERS = "some tasks are far behind the others"
 
 
@@ -181,6 +185,28 @@ def renew_executor(context: SparkContext, executor: str) -> bool:
 
 Arrived = tuple[int, int, bytes]
 """Number of a job, number of a bin, and the encoded result of its task."""
+
+
+class ExecutorPresence:
+    """Since when a job has no executor. Spark itself waits for one without end, and says so nowhere."""
+
+    def __init__(self, now: float, seconds_max: float) -> None:
+        """There is one now.
+
+        Args:
+            now: By the monotonic clock.
+            seconds_max: How long a job may be without any.
+        """
+        self._seen, self._looked, self._seconds_max = now, now, seconds_max
+
+    def is_missed(self, now: float, has_executor: Callable[[], bool]) -> bool:
+        """Whether there was none for too long; asks once in `LOOK_SECONDS`."""
+        if now - self._looked < LOOK_SECONDS:
+            return False
+        self._looked = now
+        if has_executor():
+            self._seen = now
+        return now - self._seen >= self._seconds_max
 
 
 class WorkerPlaces:
@@ -262,16 +288,29 @@ class SparkRunner:
 
         Raises:
             BatchTimeout: The deadline passed; all results are discarded.
-            EnvironmentProblem: The job ended, but not every task's result arrived; all results are discarded.
+            EnvironmentProblem: There was no executor for long, one has no usable Python, or the job ended, but not
+                every task's result arrived; all results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
         run = partial(self._context.parallelize(placed, len(placed)).foreachPartition, work)
-        outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
+        try:
+            outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
+        except Exception as error:  # of Spark, which names an executor without a usable Python in its text only
+            if (problem := find_python_problem(_find_message(error))) is None:
+                raise
+            raise problem from error
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
+        if outcome is CancelReason.NO_EXECUTOR:
+            raise EnvironmentProblem(
+                f"{self._context.master} has left this application without any executor: its workers are gone, or its "
+                "master was started again and does not know the application; nothing of the batch is committed",
+                next_step="the batch is tried again, and a run that fails is started again by the supervisor, as a new "
+                "application; look at the master's page for workers (docs/cluster.md#when-machines-fail)",
+            )
         ended = self._ended()
         if outcome is CancelReason.STRAGGLERS:
             where = f" (executors {', '.join(sorted(self._late))})" if self._late else ""
@@ -298,15 +337,28 @@ class SparkRunner:
         """The results of this job's tasks so far, by the number of the bin."""
         return {number: result for job, number, result in self._arrived.value if job == self._job and result != EMPTY}
 
+    def _has_executor(self) -> bool:
+        """Whether the job has an executor; also where the JVM does not answer, which ends the job by itself."""
+        from py4j.protocol import Py4JError  # only runs need it
+
+        try:
+            return self._is_local or count_executors(self._context) > 0
+        except Py4JError:
+            return True
+
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
         """A function that gives the reason to cancel the job that begins now."""
         began, finished = time.monotonic(), list[float]()
         patience_seconds = self._given_up.compute_patience_seconds(self._tuning, began)
+        presence = ExecutorPresence(began, self._tuning.executors_seconds_max)
 
         def find_reason() -> CancelReason | None:
-            elapsed = time.monotonic() - began
+            now = time.monotonic()
+            elapsed = now - began
+            if presence.is_missed(now, self._has_executor):
+                return CancelReason.NO_EXECUTOR
             if self._seconds_max is not None and elapsed >= self._seconds_max:
-                return CancelReason.DEADLINE
+                return CancelReason.DEADLINE if self._has_executor() else CancelReason.NO_EXECUTOR
             finished.extend([elapsed] * (len(self._ended()) - len(finished)))
             if not has_stragglers(finished, tasks, elapsed, patience_seconds):
                 return None
@@ -334,12 +386,118 @@ def _report(
             arrived.add([(job, number, result)])
 
 
-def warm_up(context: SparkContext, stream: bytes) -> None:
+PYTHON_NEEDED = (
+    "each executor needs the driver's version of Python, lockstep and the module of the stream: "
+    '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)'
+)
+
+
+class WarmUpEnd(Enum):
+    """Why the first job of a run was cancelled."""
+
+    STOPPED = "the run is to end"
+    LATE = "no executor has ended it in time"
+
+
+def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancelled: Callable[[], bool]) -> None:
     """Start one Python worker and load the stream's module in it, while the previous writer still writes.
 
-    One is enough for the first batch of most streams; one for each of many cores would cost more than it saves.
+    One is enough for the first batch of most streams; one for each of many cores would cost more than it saves. It is
+    also the wait for a first executor: with dynamic allocation Spark requests one only for a job.
+
+    Raises:
+        EnvironmentProblem: There is no executor in time, none runs the task, or the task fails.
     """
-    context.parallelize([stream], 1).mapPartitions(_loaded).collect()
+    from py4j.protocol import Py4JError  # only runs need it
+    from pyspark.errors import PySparkException
+
+    deadline = time.monotonic() + seconds_max
+
+    def find_reason() -> WarmUpEnd | None:
+        if cancelled():
+            return WarmUpEnd.STOPPED
+        return WarmUpEnd.LATE if time.monotonic() > deadline else None
+
+    try:
+        outcome = run_cancellable(
+            context, find_reason, lambda: context.parallelize([stream], 1).mapPartitions(_loaded).collect()
+        )
+    except (Py4JError, PySparkException) as error:
+        if cancelled():
+            return  # the JVM of a run that is stopped may end first
+        raise EnvironmentProblem(
+            f"no executor of {context.master} could load the stream: {find_cause_line(_find_message(error))}; "
+            "nothing was taken over",
+            next_step=PYTHON_NEEDED,
+        ) from error
+    if outcome is WarmUpEnd.LATE:
+        raise explain_idle(context, seconds_max)
+
+
+def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
+    """The error of a first task that did not end in time."""
+    settings, executors = context.getConf(), count_executors(context)
+    if executors:
+        return EnvironmentProblem(
+            f"the first task on {context.master} did not end within {seconds:.0f} s, with {executors} executors: they "
+            f"have fewer cores than spark.task.cpus = {settings.get('spark.task.cpus', '1')}, or their Python does not "
+            "answer; nothing was taken over",
+            next_step="look at the page of the master; give executors at least spark.task.cpus cores: "
+            '"spark.executor.cores" in [spark.options] (docs/cluster.md)',
+        )
+    return EnvironmentProblem(
+        f"{context.master} gave no executor within {seconds:.0f} s: its cores or its memory are taken, no worker is "
+        "large enough, or executors do not reach the driver at "
+        f"spark.driver.host = {settings.get('spark.driver.host')!r}; nothing was taken over",
+        next_step="look at the master's page, and in the logs of executors that have ended; an application takes all "
+        'free cores unless [spark.options] "spark.cores.max" says how many: leave room for a successor in addition to '
+        "the running stream (docs/cluster.md)",
+    )
+
+
+def count_executors(context: SparkContext) -> int:
+    """Executors that can be given tasks. Spark lists the driver among them, which is one only with a local master."""
+    known = int(context._jsc.sc().getExecutorMemoryStatus().size())  # noqa: SLF001  # pyspark shows them nowhere
+    return known if is_local(str(context.master)) else known - 1
+
+
+def _find_message(error: Exception) -> str:
+    """The message of the exception of Java, with its causes; of another one its own."""
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java.getMessage())
+
+
+_NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
+_FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
+
+
+_UNUSABLE = ("worker_daemon's stdout", "[PYTHON_VERSION_MISMATCH]", "ModuleNotFoundError")
+_EXECUTOR = re.compile(r"\(([^()]+ executor [^()]+)\)")
+
+
+def find_python_problem(message: str) -> EnvironmentProblem | None:
+    """The error of a job that failed because an executor's Python does not start or lacks a module; None for others.
+
+    No message is to blame for it. Such an executor fails a task at once and is free for its next attempt, so that one
+    machine without the package fails most jobs.
+
+    Args:
+        message: Spark's, of the failed job.
+    """
+    if not any(sign in message for sign in _UNUSABLE):
+        return None
+    where = found[1] if (found := _EXECUTOR.search(message)) else "an executor"
+    return EnvironmentProblem(
+        f"the Python of {where} cannot run tasks: {find_cause_line(message)}; nothing of the batch is committed",
+        next_step=PYTHON_NEEDED,
+    )
+
+
+def find_cause_line(message: str) -> str:
+    """The line of a failed job's message that names the error of Python; the first one where none does."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = [line for line in lines if not line.startswith(_FRAMES) and _NAMES_ERROR.search(line)]
+    return (named[-1:] or lines[:1] or ["no reason given"])[0]
 
 
 def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
