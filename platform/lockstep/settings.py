@@ -43,6 +43,7 @@ ALIKE_MIN: Final = 0.85
 _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
 
 
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 _NOT_IN_PREFIX: Final = re.compile(r"[#?\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 """delta-rs reads these as fragment, query and quoted character, and would make the tables below another prefix."""
 _WITH_SECRET: Final = re.compile(r"@|https?://.*[?#]")
@@ -390,7 +391,15 @@ def load_settings() -> Settings:
     except (SourceError, ValueError) as error:
         raise SettingsError(f"settings cannot be read: {error}", next_step=_where()) from error
     roots = {"table_root": make_absolute(settings.table_root), "local_root": settings.local_root.absolute()}
+    _refuse_escape(roots["table_root"])
     return settings.model_copy(update=roots)
+
+
+def _refuse_escape(root: Path) -> None:
+    """Refuse a folder such as `a%2Fb`, also one above: a table would be written there and looked for in `a/b`."""
+    if found := _ESCAPE.search(str(root)):
+        problem = f"settings are wrong: table_root = '{root}': has {found[0]!r}, which delta-rs reads as an escape"
+        raise SettingsError(problem, next_step="set table_root to a folder whose whole path has no such part")
 
 
 def _refuse_mistyped_origins() -> None:

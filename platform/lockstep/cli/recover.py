@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -209,7 +210,9 @@ def _backed_up(found: CopyReport) -> RenderableType:
     deleted = f", {found.deleted_files} of the earlier backup deleted" if found.deleted_files else ""
     return make_lines(
         style_text(_copied(found, "backup") + deleted),
-        None if found.plan_only else style_text(f"to restore it: lockstep restore {found.stream} {found.target}"),
+        None
+        if found.plan_only
+        else style_text(f"to restore it: lockstep restore {found.stream} {shlex.quote(found.target)}"),
     )
 
 
@@ -467,7 +470,9 @@ def _savepoint_exported(found: SavepointExport) -> RenderableType:
         style_text(f"note: {found.remark}") if found.remark else None,
         None
         if found.plan_only
-        else style_text(f"in another table root: lockstep import-savepoint {found.stream} {found.target} --plan"),
+        else style_text(
+            f"in another table root: lockstep import-savepoint {found.stream} {shlex.quote(found.target)} --plan"
+        ),
     )
 
 

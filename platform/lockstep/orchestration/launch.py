@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 WORKSPACE = "workspace.yaml"
 LAUNCH_SECONDS_MAX = 600
 """A code location loads in seconds; an overloaded machine took four minutes (measured)."""
-SAID_LINES = 5
+CLI_ERROR, CAUSED_BY = "\nError: ", "The above exception was caused by the following exception:\n"
+FRAMES = "\nStack Trace:"
+"""What Dagster's command line writes before an error, between it and its cause, and after each of them."""
 QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
 """Dagster's name of the daemon that takes runs from the queue."""
 ENDS = (DagsterEventType.STEP_FAILURE, DagsterEventType.ENGINE_EVENT, DagsterEventType.RUN_FAILURE)
@@ -126,7 +128,7 @@ def start_stream(
         with run_heartbeat(folders.control, run_id):
             if instance.get_run_by_id(run_id) is None:
                 command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job]
-                _launch([*command, "--run-id", run_id, "--tags", json.dumps(tags)], folder, stream.name)  # 3
+                _launch([*command, "--run-id", run_id, "--tags", json.dumps(tags)], folder, stream)  # 3
             say(f"{stream.name}: run {run_id} is launched; waiting until it writes")
             epoch = await_writer(stream.name, folders, instance, run_id)  # 4
     return Launched(stream.name, job, run_id, home, epoch)
@@ -304,14 +306,33 @@ def _home(stream: str, folder: Path) -> str:
     return home
 
 
-def _launch(command: list[str], folder: Path, stream: str) -> None:
+def explain_refusal(stream: AnyStream, said: str) -> EnvironmentProblem:
+    """Why Dagster launched no run: the cause, without the frames that Dagster writes after it.
+
+    Args:
+        stream: The stream.
+        said: What `dagster job launch` wrote to its error stream.
+    """
+    job, here = name_stream_job(stream), f"or run it in this process: lockstep run {stream.name}"
+    cause = said.rpartition(CLI_ERROR)[2].split(CAUSED_BY)[-1].partition(FRAMES)[0].strip()
+    if f'Job "{job}" not found' in cause:
+        return EnvironmentProblem(
+            f"Dagster has no job {job}: definitions.py does not name {stream.name}",
+            next_step=f"add {stream.name} to STREAMS of definitions.py, reload the code location, and start it, {here}",
+        )
+    return EnvironmentProblem(
+        f"Dagster did not launch the run: {cause}",
+        next_step=f"dagster definitions validate -w {WORKSPACE} shows where; {here}",
+    )
+
+
+def _launch(command: list[str], folder: Path, stream: AnyStream) -> None:
     try:
         said = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=False, timeout=LAUNCH_SECONDS_MAX
         )
     except subprocess.TimeoutExpired as error:
-        step = f"look at the runs of the web UI: it may begin yet; if not: lockstep run {stream}"
+        step = f"look at the runs of the web UI: it may begin yet; if not: lockstep run {stream.name}"
         raise EnvironmentProblem(f"Dagster did not answer within {error.timeout:.0f} s", next_step=step) from error
     if said.returncode != 0:
-        tail = "\n".join(said.stderr.strip().splitlines()[-SAID_LINES:])
-        raise EnvironmentProblem(f"Dagster did not launch the run:\n{tail}", next_step=f"lockstep run {stream}")
+        raise explain_refusal(stream, said.stderr)

@@ -4,10 +4,12 @@ The setup script runs this file before anything is installed, so it imports the 
 `require_java` imports the rest of lockstep.
 """
 
+import locale
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +69,7 @@ def find_java_problem(environment: Mapping[str, str]) -> JavaProblem | None:
 
 
 def require_java() -> Path:
-    """The java command of this machine.
+    """The java command of this machine; from now on processes that are started name files as this one does.
 
     Raises:
         EnvironmentProblem: There is none, or Spark and Kafka do not run on it.
@@ -79,7 +81,18 @@ def require_java() -> Path:
     if problem is not None or java is None:
         problem = problem or JavaProblem("Java vanished while it was checked", INSTALL)
         raise EnvironmentProblem(problem.what, next_step=problem.next_step)
+    _name_files_as_python()
     return java
+
+
+def _name_files_as_python() -> None:
+    """Give Java a locale of UTF-8 where Python names files in UTF-8 against the locale, and Java would not.
+
+    Under `LC_ALL=C`, or one that is not installed, Java opens no path with other letters than those of ASCII, and
+    neither Spark nor Kafka starts in such a folder.
+    """
+    if sys.getfilesystemencoding() == "utf-8" and locale.getencoding().upper() != "UTF-8":
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def _banner(java: Path, *options: str) -> str:

@@ -140,7 +140,7 @@ def start_context(
         raise EnvironmentProblem(
             f"Spark did not start with {given}: {_find_reason(error)}",
             next_step="correct [spark] in lockstep.toml, or LOCKSTEP_SPARK__* in the environment; `lockstep doctor` "
-            "looks at Java and the jars",
+            "looks at Java and the jars; what Java itself said stands in the log before this",
         ) from error
 
 

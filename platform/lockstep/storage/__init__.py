@@ -9,7 +9,13 @@ format and locks of their own (state/local_store.py).
 
 from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage
 from lockstep.storage.find import create_owned, find_storage, require_file_system
-from lockstep.storage.local import LocalStorage, Scratch, make_private_folder, require_own_folder
+from lockstep.storage.local import (
+    LocalStorage,
+    Scratch,
+    make_private_folder,
+    require_own_folder,
+    require_writable_folder,
+)
 
 __all__ = [
     "FileStatus",
@@ -24,4 +30,5 @@ __all__ = [
     "make_private_folder",
     "require_file_system",
     "require_own_folder",
+    "require_writable_folder",
 ]

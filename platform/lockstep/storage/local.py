@@ -310,6 +310,20 @@ def require_own_folder(folder: Path) -> None:
                 )
 
 
+def require_writable_folder(folder: Path) -> None:
+    """Check that this user can write a folder, or make it.
+
+    Raises:
+        EnvironmentProblem: It cannot: another user has made the folder, or one above, as root does in `/tmp`.
+    """
+    nearest = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
+        raise EnvironmentProblem(
+            f"{folder} cannot be written by this user (uid {os.geteuid()}): {nearest} is not this user's",
+            next_step="set local_root to a folder of the user that runs lockstep",
+        )
+
+
 class Scratch(msgspec.Struct, frozen=True):
     """A folder for files of one process on its own machine; nothing of them is left after a kill.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -101,7 +102,7 @@ class TableRootMissing(TableError):
     def __init__(self, root: Path) -> None:
         super().__init__(
             f"the table root {root} does not exist",
-            next_step=f"mount its disk, or correct table_root; a new installation: mkdir -p {root}",
+            next_step=f"mount its disk, or correct table_root; a new installation: mkdir -p {shlex.quote(str(root))}",
         )
         self.root = root
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +25,6 @@ from tests.support.adding_stream import adding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 STREAM = adding(r"nothing\..+")
 
@@ -60,6 +61,11 @@ def test_a_missing_root_is_named_with_the_next_step(read: Callable[[Settings], o
     assert missing.value.problem == f"the table root {root} does not exist"
     assert missing.value.next_step == f"mount its disk, or correct table_root; a new installation: mkdir -p {root}"
     assert not root.exists()
+
+
+def test_the_command_that_makes_a_missing_root_takes_any_path() -> None:
+    *_, said, path = shlex.split(TableRootMissing(Path("/data/our tables")).next_step)
+    assert (said, path) == ("-p", "/data/our tables")
 
 
 def test_an_empty_root_and_the_default_one_before_the_first_start_are_a_new_installation(

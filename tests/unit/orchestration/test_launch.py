@@ -23,6 +23,7 @@ from lockstep.orchestration.launch import (
     StartFailed,
     await_writer,
     create_dagster_storage,
+    explain_refusal,
     find_start_on_its_way,
     has_queue_daemon,
 )
@@ -148,6 +149,41 @@ def test_a_start_whose_run_was_never_launched_says_why(
     instance.report_run_failed(run)
     with pytest.raises(StartFailed, match=f"run {run.run_id} ended: FAILURE; .*no space left on device"):
         await_writer("order_books", folders, instance, run.run_id)
+
+
+NO_MODULE = """
+Usage: python -m dagster job launch [OPTIONS]
+
+Error: Error loading location "lockstep": dagster._core.errors.DagsterImportError: Encountered ImportError
+
+Stack Trace:
+  File "site-packages/dagster/_grpc/server.py", line 504, in __init__
+
+The above exception was caused by the following exception:
+ModuleNotFoundError: No module named 'pumps'
+
+Stack Trace:
+  File "<frozen importlib._bootstrap>", line 241, in _call_with_frames_removed
+  File "definitions.py", line 2, in <module>
+    import pumps
+"""
+NO_JOB = """
+Usage: python -m dagster job launch [OPTIONS]
+
+Error: Job "order_books_stream" not found in repository "__repository__". Found ['plant_stream'] instead.
+"""
+
+
+def test_a_definition_that_dagster_cannot_load_is_named_by_its_cause() -> None:
+    refused = explain_refusal(order_books, NO_MODULE)
+    assert refused.problem == "Dagster did not launch the run: ModuleNotFoundError: No module named 'pumps'"
+    assert refused.next_step.startswith("dagster definitions validate -w workspace.yaml")
+
+
+def test_a_stream_that_definitions_do_not_name_is_to_be_added_there() -> None:
+    refused = explain_refusal(order_books, NO_JOB)
+    assert refused.problem == "Dagster has no job order_books_stream: definitions.py does not name order_books"
+    assert refused.next_step.startswith("add order_books to STREAMS of definitions.py, reload the code location")
 
 
 @pytest.mark.parametrize("status", [DagsterRunStatus.CANCELED, DagsterRunStatus.SUCCESS])

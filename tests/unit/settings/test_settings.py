@@ -164,6 +164,19 @@ def test_a_wrong_key_is_named_with_its_value(folder: Path, text: str, problem: s
     assert message.endswith(f"\n  next: {CORRECT}")
 
 
+def test_a_table_root_that_delta_rs_would_read_as_another_one_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such folders are made by build servers: the table was written, and looked for in another folder."""
+    working = folder / "plants%2Fmain"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    assert refusal() == (
+        f"settings are wrong: table_root = '{working}/var/tables': has '%2F', which delta-rs reads as an escape\n"
+        "  next: set table_root to a folder whose whole path has no such part"
+    )
+
+
 def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
     write(folder, '[kafka]\nservers = "a:1"\ntimeout_seconds = -1.0\n')
     assert refusal() == (

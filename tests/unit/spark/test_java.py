@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import lockstep
 from lockstep.errors import EnvironmentProblem
 from lockstep.spark.java import INSTALL, JavaProblem, find_java_problem, read_java_release, require_java
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,24 @@ def test_a_missing_java_raises_with_the_remedy(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(EnvironmentProblem) as raised:
         require_java()
     assert raised.value.next_step == INSTALL
+
+
+@pytest.mark.parametrize("locale", ["C", "xx_XX.UTF-8"], ids=["ASCII", "not installed"])
+def test_java_names_files_as_python_does_under_any_locale(locale: str) -> None:
+    """Spark and Kafka did not start in a folder `schön`, and checks did not find the tables below it."""
+    environment = os.environ | {"LC_ALL": locale, "PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
+    command = [sys.executable, "-c", SHOW_PROPERTIES]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert re.findall(r"sun\.jnu\.encoding = (.+)", said.stderr) == ["UTF-8"]
+
+
+SHOW_PROPERTIES = """
+import os
+from lockstep.spark.java import require_java
+
+java = require_java()
+os.execl(java, java, "-XshowSettings:properties", "-version")
+"""
 
 
 def a_java_that_says(folder: Path, banner: str, unless: str = "no such option") -> Path:

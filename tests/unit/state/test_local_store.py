@@ -190,6 +190,26 @@ def test_a_folder_that_another_user_made_in_a_shared_one_is_refused(
     assert diagnosis.next_step == "set local_root to a folder of the user that runs lockstep"
 
 
+def test_a_local_root_that_this_user_cannot_write_is_named_before_it_is_used() -> None:
+    """As one that root made in `/tmp`: a run ended with a Java stack; the doctor asked for rights to the folder."""
+    said = subprocess.run([sys.executable, "-c", CANNOT_WRITE], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.splitlines() == [
+        "/root-only/lockstep/state cannot be written by this user (uid 12345): / is not this user's",
+        "set local_root to a folder of the user that runs lockstep",
+    ]
+
+
+CANNOT_WRITE = """
+import os
+from pathlib import Path
+from lockstep.operations.doctor.machine import check_local_root
+if os.geteuid() == 0:
+    os.setuid(12_345)
+os.geteuid = lambda: 12_345
+(found,) = check_local_root(Path("/root-only/lockstep/state"))
+print(found.found, found.next_step, sep="\\n")
+"""
+
 HOLD = """
 import sys
 from pathlib import Path

@@ -58,6 +58,7 @@ from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionCache
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
+from lockstep.storage import require_writable_folder
 from lockstep.table.head import SideFile
 from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.quarantine import write_quarantine
@@ -578,6 +579,7 @@ def _process_bin(
             loaded = _LOOKUPS.load(compiled.lookups, job.lookups, task.batch.lookups)
             stack.enter_context(bind_lookups(loaded))
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
+        require_writable_folder(job.local_root)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
         opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us, unstorable)
         ranges = [opener.open(planned) for planned in task.ranges]  # 1

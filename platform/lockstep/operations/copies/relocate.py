@@ -7,6 +7,7 @@ a mirrored cluster the export has digests of the messages around each position, 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -464,7 +465,7 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
     """
     manifest = read_manifest(source, SavepointManifest)
     if manifest.stream != stream:
-        step = f"lockstep import-savepoint {manifest.stream} {source}: it keeps its name"
+        step = f"lockstep import-savepoint {manifest.stream} {shlex.quote(str(source))}: it keeps its name"
         raise CopyDamaged(source, f"it is a savepoint of stream {manifest.stream}", step)
     for file in manifest.files:
         path = source / FILES / file.path

@@ -20,7 +20,7 @@ from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok,
 from lockstep.spark.jars import LOCK, check_jars_lock, find_cache_folder, read_lock
 from lockstep.spark.java import find_java, find_java_problem
 from lockstep.state.local_store import MAP_BYTES
-from lockstep.storage import require_own_folder
+from lockstep.storage import require_own_folder, require_writable_folder
 from lockstep.table.layout import TableRootMissing, require_root
 
 PORTS = {3000: "Dagster's web UI"}
@@ -113,14 +113,16 @@ def check_table_root(root: Path) -> Iterator[Diagnosis]:
 
 def check_local_root(root: Path) -> Iterator[Diagnosis]:
     """The folder of local stores: its loss does no harm, but lmdb must work in it."""
-    name, folder = "local root", _nearest(root)
-    if (problem := _unwritable(name, root, folder)) is not None:
-        yield problem
-        return
+    name = "local root"
     try:
         require_own_folder(root)
+        require_writable_folder(root)
     except EnvironmentProblem as error:
         yield make_error(name, error.problem, error.next_step)
+        return
+    folder = _nearest(root)
+    if (problem := _unwritable(name, root, folder)) is not None:
+        yield problem
         return
     yield _room(name, folder)
     with tempfile.TemporaryDirectory(prefix=".lockstep-doctor-", dir=folder) as draft:
