@@ -17,6 +17,7 @@ import msgspec
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
+    OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     IsolationLevel,
     KafkaException,
@@ -67,6 +68,8 @@ Place = tuple[str, int]
 T = TypeVar("T")
 TURN_SECONDS = 1.0
 _UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
+_UNANSWERED = ClientError(ClientError._TIMED_OUT)  # noqa: SLF001  # the client's name
+"""The client reports no error where a leader does not answer about offsets: it gives OFFSET_INVALID as each of them."""
 _PROBE = "lockstep-may-see"
 """No topic: requested by name to learn whether this user may see topics at all."""
 FIRST_BROKER_SECONDS = 3.0
@@ -270,9 +273,12 @@ class ClusterAdmin:
         found: dict[Place, int] = {}
         for place, future in answers.items():
             try:
-                found[place.topic, place.partition] = int(future.result().offset)
+                offset = int(future.result().offset)
             except KafkaException as error:
                 raise self._unread(f"the offsets by time of topic {place.topic}", error) from error
+            if offset == OFFSET_INVALID:
+                raise self._unread(f"the offsets by time of topic {place.topic}", KafkaException(_UNANSWERED))
+            found[place.topic, place.partition] = offset
         return {place: offset for place, offset in found.items() if offset >= 0}
 
     def newest_timestamps(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -444,12 +450,13 @@ class ClusterAdmin:
         silent: ClientError | None = None
         for request in self._await_leaders(requests):
             for at, answer in _read_answers(requests[request]).items():
-                if not isinstance(answer, ClientError):
+                if not isinstance(answer, ClientError) and answer.offset != OFFSET_INVALID:
                     found[request[1]][asked[at.topic, at.partition].key] = answer
-                elif answer.code() == _NO_RIGHT:
-                    raise self._unread(f"the offsets of topic {at.topic}", KafkaException(answer))
-                elif answer.code() < 0:
-                    silent = answer
+                    continue
+                error = answer if isinstance(answer, ClientError) else _UNANSWERED
+                if error.code() == _NO_RIGHT:
+                    raise self._unread(f"the offsets of topic {at.topic}", KafkaException(error))
+                silent = error if error.code() < 0 else silent
         if not any(found.values()) and silent is not None:
             raise self._unread("offsets", KafkaException(silent))
         return tuple(found[question] for question in questions)
