@@ -13,6 +13,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import ClusterClient, OffsetAnswers, make_admin_client, make_reader_configuration
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import explain_missing_offsets
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.processes import find_free_ports
@@ -133,6 +134,21 @@ def test_offsets_by_time_that_no_broker_gives_are_no_end_of_a_log(far: tuple[Bro
             admin.find_offsets_at([(topic, 0)], 0)
     finally:
         link.carries.set()
+
+
+def test_offsets_of_a_group_whose_coordinator_is_away_are_given_up_in_time(far: tuple[Broker, Link]) -> None:
+    """A commit waited for three quarters of a minute, and the end of a run for the commit."""
+    broker, link = far
+    topic = Feed(broker.bootstrap_servers, "uncoordinated").create("values")
+    group = ConsumerGroup(KafkaSettings(bootstrap_servers=f"127.0.0.1:{link.port}", timeout_seconds=1.0), "far")
+    link.carries.clear()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KafkaError, match="did not take offsets of group far"):
+            group.publish({(topic, 0): 1})
+    finally:
+        link.carries.set()
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.slow
