@@ -17,6 +17,7 @@ import msgspec
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
+    OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     IsolationLevel,
     KafkaException,
@@ -65,8 +66,11 @@ Place = tuple[str, int]
 """(topic, partition)."""
 
 T = TypeVar("T")
+Answer = TypeVar("Answer")
 TURN_SECONDS = 1.0
 _UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
+_UNANSWERED = ClientError(ClientError._TIMED_OUT)  # noqa: SLF001  # the client's name
+"""The client reports no error where a leader does not answer about offsets: it gives OFFSET_INVALID as each of them."""
 _PROBE = "lockstep-may-see"
 """No topic: requested by name to learn whether this user may see topics at all."""
 FIRST_BROKER_SECONDS = 3.0
@@ -270,9 +274,12 @@ class ClusterAdmin:
         found: dict[Place, int] = {}
         for place, future in answers.items():
             try:
-                found[place.topic, place.partition] = int(future.result().offset)
+                offset = int(future.result().offset)
             except KafkaException as error:
                 raise self._unread(f"the offsets by time of topic {place.topic}", error) from error
+            if offset == OFFSET_INVALID:
+                raise self._unread(f"the offsets by time of topic {place.topic}", KafkaException(_UNANSWERED))
+            found[place.topic, place.partition] = offset
         return {place: offset for place, offset in found.items() if offset >= 0}
 
     def newest_timestamps(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -316,21 +323,16 @@ class ClusterAdmin:
         if not wanted.topic_names:
             return frozenset()
         ask = partial(self._admin.describe_topics, wanted, include_authorized_operations=True)
-        found: set[str] = set()
-        for name, future in self._ask("rights", lambda: ask(request_timeout=self._timeout)).items():
-            try:
-                rights = future.result().authorized_operations
-            except KafkaException as error:
-                if error.args[0].code() != _UNKNOWN_TOPIC:
-                    raise self._unread(f"topic {name}", error) from error
-            else:
-                found |= {name} if rights is not None and AclOperation.READ not in rights else set()
-        return frozenset(found)
+        answers = self._ask_patiently(
+            "topics", lambda seconds: self._answer_each(ask(request_timeout=seconds), "topic", passes_over_gone=True)
+        )
+        rights = {name: each.authorized_operations for name, each in answers.items()}
+        return frozenset(name for name, each in rights.items() if each is not None and AclOperation.READ not in each)
 
     def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[Place, int]]:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
-        described = self._describe_patiently(wanted) if wanted else {}
+        described = self._ask_patiently("topics", partial(self._describe_once, wanted)) if wanted else {}
         ids = {name: str(each.topic_id) for name, each in described.items()}
         self._learn_policies(ids)
         topics = {
@@ -351,22 +353,52 @@ class ClusterAdmin:
         }
         return topics, leaders
 
-    def _describe_patiently(self, wanted: Sequence[str]) -> dict[str, TopicDescription]:
+    def _ask_patiently(self, what: str, ask: Callable[[float], T]) -> T:
         """Ask again where there is no answer: the client asks the one broker that it takes for the controller.
 
         A silent one stays that broker for the client until other metadata tells it so.
+
+        Args:
+            what: The subject of the question, in part of a sentence.
+            ask: Asks once, within so many seconds; raises the client's error where there is no answer.
         """
         deadline, patience = time.monotonic() + self._timeout, FIRST_BROKER_SECONDS
         while True:
             left = deadline - time.monotonic()
             try:
-                return self._describe_once(wanted, min(patience, left))
+                return ask(min(patience, left))
             except KafkaException as error:
                 if left <= patience or self._admin.is_failing_permanently():
-                    raise self._unread("topics", error) from error
+                    raise self._unread(what, error) from error
             patience = min(2 * patience, deadline - time.monotonic())
             with suppress(KafkaException):  # of all topics: one that is asked for by name may be created by that
                 self._admin.list_topics(timeout=max(0.1, min(TURN_SECONDS, patience)))
+
+    def _answer_each(
+        self, answers: Mapping[T, Future[Answer]], what: str, *, passes_over_gone: bool = False
+    ) -> dict[T, Answer]:
+        """The answer about each topic.
+
+        Args:
+            answers: The answers to come.
+            what: The subject of one, in part of a sentence that the topic's name ends.
+            passes_over_gone: A topic that is gone is left out.
+
+        Raises:
+            KafkaException: There is no answer about one of them.
+            KafkaError: The answer about one of them is an error.
+        """
+        found: dict[T, Answer] = {}
+        for key, future in answers.items():
+            try:
+                found[key] = future.result()
+            except KafkaException as error:
+                if error.args[0].code() < 0:
+                    raise
+                if not passes_over_gone or error.args[0].code() != _UNKNOWN_TOPIC:
+                    name = key.name if isinstance(key, ConfigResource) else key
+                    raise self._unread(f"{what} {name}", error) from error
+        return found
 
     def _describe_once(self, wanted: Sequence[str], seconds: float) -> dict[str, TopicDescription]:
         answers = self._admin.request_descriptions(wanted, seconds).result()
@@ -386,14 +418,11 @@ class ClusterAdmin:
             return
         self._refuse_unreadable(unknown)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in unknown]
-        answers = self._ask(
-            "topic settings", lambda: self._admin.describe_configs(resources, request_timeout=self._timeout)
+        ask = partial(self._admin.describe_configs, resources)
+        answers = self._ask_patiently(
+            "topic settings", lambda seconds: self._answer_each(ask(request_timeout=seconds), "the settings of topic")
         )
-        for resource, future in answers.items():
-            try:
-                settings = future.result()
-            except KafkaException as error:
-                raise self._unread(f"the settings of topic {resource.name}", error) from error
+        for resource, settings in answers.items():
             policy, kept_ms = settings["cleanup.policy"].value, int(settings["retention.ms"].value)
             self._policies[unknown[resource.name]] = policy == "delete"
             self._retentions[unknown[resource.name]] = kept_ms if "delete" in policy and kept_ms >= 0 else None
@@ -444,12 +473,13 @@ class ClusterAdmin:
         silent: ClientError | None = None
         for request in self._await_leaders(requests):
             for at, answer in _read_answers(requests[request]).items():
-                if not isinstance(answer, ClientError):
+                if not isinstance(answer, ClientError) and answer.offset != OFFSET_INVALID:
                     found[request[1]][asked[at.topic, at.partition].key] = answer
-                elif answer.code() == _NO_RIGHT:
-                    raise self._unread(f"the offsets of topic {at.topic}", KafkaException(answer))
-                elif answer.code() < 0:
-                    silent = answer
+                    continue
+                error = answer if isinstance(answer, ClientError) else _UNANSWERED
+                if error.code() == _NO_RIGHT:
+                    raise self._unread(f"the offsets of topic {at.topic}", KafkaException(error))
+                silent = error if error.code() < 0 else silent
         if not any(found.values()) and silent is not None:
             raise self._unread("offsets", KafkaException(silent))
         return tuple(found[question] for question in questions)

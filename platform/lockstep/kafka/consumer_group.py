@@ -34,6 +34,8 @@ _COORDINATOR_STARTS = (
 )
 """Errors in the first seconds of a group's existence, or after a broker's start."""
 _RETRY_SECONDS = 0.2
+_SESSION_MS_MAX = 45_000
+"""The client's default."""
 
 
 class ConsumerGroup:
@@ -98,7 +100,14 @@ class ConsumerGroup:
             return
 
     def _as_member(self, verb: str, ask: Callable[[Consumer], T]) -> T:
-        client = make_consumer({**make_reader_configuration(self._settings), "group.id": self.name})
+        client = make_consumer(
+            {
+                **make_reader_configuration(self._settings),
+                "group.id": self.name,
+                # So long a commit waits for the group's coordinator; it has no timeout of its own.
+                "session.timeout.ms": max(1, min(_SESSION_MS_MAX, int(self._settings.timeout_seconds * 1000))),
+            }
+        )
         try:
             return self._patiently(verb, lambda: ask(client))
         finally:

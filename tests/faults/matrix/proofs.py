@@ -423,7 +423,12 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "a broker of three is stopped (SIGSTOP) and keeps its connections",
         "partitions with other leaders go on at once; its own follow with their next leader",
         T1,
-        (f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",),
+        (
+            f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",
+            f"{BROKERS}test_a_run_that_starts_while_the_leader_of_all_is_silent_waits_for_the_next_one",
+            f"{NETWORK}test_offsets_that_no_broker_gives_are_asked_for_again",
+            f"{NETWORK}test_offsets_by_time_that_no_broker_gives_are_no_end_of_a_log",
+        ),
     ),
     Fault(
         "F26",

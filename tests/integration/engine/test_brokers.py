@@ -142,5 +142,26 @@ def test_a_killed_broker_and_a_rolling_restart_lose_nothing(brokers: tuple[Broke
     going.assert_whole()
 
 
+@pytest.mark.slow
+def test_a_run_that_starts_while_the_leader_of_all_is_silent_waits_for_the_next_one(
+    brokers: tuple[Broker, ...], tmp_path: Path
+) -> None:
+    """Others describe the topic, and nobody answers about its offsets: its log seemed to end at -1001."""
+    servers = ",".join(broker.bootstrap_servers for broker in brokers)
+    feed, values = Feed(servers, "waiting"), session(4)
+    topic = feed.create("values")
+    feed.send(topic, values[:2])
+    silent, runs = brokers[leaders(servers, topic)[0] - 1], LocalRuns(adding(feed.pattern), servers, tmp_path)
+    assert runs.run() is RunOutcome.ENDED
+    feed.send(topic, values[2:])
+    assert silent.pid is not None
+    os.kill(silent.pid, signal.SIGSTOP)
+    try:
+        assert runs.run() is RunOutcome.ENDED
+    finally:
+        os.kill(silent.pid, signal.SIGCONT)
+    assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(values)])
+
+
 def _without(brokers: tuple[Broker, ...], broker: Broker) -> str:
     return ",".join(each.bootstrap_servers for each in brokers if each is not broker)

@@ -96,6 +96,7 @@ def test_positions_that_kafka_refuses_again_and_again_are_warned_of_once(
         publisher = Publisher(group, background)
         for offset in (1, 2):
             publisher.publish([Position(topic=topic, topic_id="id", partition=0, next_offset=offset)])
+            background.submit(int).result()  # it is refused before the next one comes
     member.close()
     (warning,) = [record.message for record in caplog.records]
     assert warning.startswith("positions are not shown to lag tools")

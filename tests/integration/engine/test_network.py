@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lockstep import AvailableNow, Limits
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.kafka.client import make_reader_configuration
+from lockstep.errors import KafkaError
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import ClusterClient, OffsetAnswers, make_admin_client, make_reader_configuration
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import explain_missing_offsets
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.processes import find_free_ports
@@ -24,6 +28,7 @@ from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
 CUT_SECONDS = 60.0
@@ -89,6 +94,61 @@ def test_a_link_that_takes_long_for_a_message_explains_holes_all_the_same(
     finally:
         link.bytes_per_second = None
     assert runs.rows(topic) == folded([(2 * at, "s", value) for at, value in enumerate(values)])
+
+
+def test_offsets_that_no_broker_gives_are_asked_for_again(
+    far: tuple[Broker, Link], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client calls that an answer, in which each offset is -1001: the stream began there, and halted at once."""
+    broker, link = far
+    feed, values, silences = Feed(broker.bootstrap_servers, "unanswered"), session(4), list[threading.Timer]()
+    topic, servers, ask = feed.create("values"), f"127.0.0.1:{link.port}", ClusterClient.request_offsets
+    feed.send(topic, values)
+
+    def ask_into_silence(client: ClusterClient, *question: Any) -> Future[OffsetAnswers]:
+        if not silences:
+            link.carries.clear()
+            silences.append(threading.Timer(2.5, link.carries.set))
+            silences[0].start()
+        return ask(client, *question)
+
+    monkeypatch.setattr(ClusterClient, "request_offsets", ask_into_silence)
+    kafka = KafkaSettings(bootstrap_servers=servers, timeout_seconds=2.0)
+    runs = LocalRuns(adding(feed.pattern), servers, tmp_path, kafka=kafka).tuned(retry_seconds=0.1)
+    assert runs.run() is RunOutcome.ENDED
+    assert silences
+    assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(values)])
+
+
+def test_offsets_by_time_that_no_broker_gives_are_no_end_of_a_log(far: tuple[Broker, Link]) -> None:
+    """A stream that starts from a time would join the log at its end, and pass over all messages since that time."""
+    broker, link = far
+    feed = Feed(broker.bootstrap_servers, "untimed")
+    topic = feed.create("values")
+    feed.send(topic, session(1))
+    admin = ClusterAdmin(make_admin_client(KafkaSettings(bootstrap_servers=f"127.0.0.1:{link.port}")), 0.5)
+    assert admin.find_offsets_at([(topic, 0)], 0) == {(topic, 0): 0}
+    link.carries.clear()
+    try:
+        with pytest.raises(KafkaError, match=rf"did not answer about the offsets by time of topic {topic}"):
+            admin.find_offsets_at([(topic, 0)], 0)
+    finally:
+        link.carries.set()
+
+
+def test_offsets_of_a_group_whose_coordinator_is_away_are_given_up_in_time(far: tuple[Broker, Link]) -> None:
+    """A commit waited for three quarters of a minute, and the end of a run for the commit."""
+    broker, link = far
+    topic = Feed(broker.bootstrap_servers, "uncoordinated").create("values")
+    group = ConsumerGroup(KafkaSettings(bootstrap_servers=f"127.0.0.1:{link.port}", timeout_seconds=1.0), "far")
+    link.carries.clear()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KafkaError, match="did not take offsets of group far"):
+            group.publish({(topic, 0): 1})
+    finally:
+        link.carries.set()
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.slow

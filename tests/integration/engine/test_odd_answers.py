@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException
 
 from lockstep import Ordered
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
+from lockstep.kafka.client import ClusterClient
 from tests.integration.engine.test_expired import holes
 from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, snapshot, update
@@ -122,3 +126,26 @@ def test_a_log_start_that_rises_from_look_to_look_halts_a_strict_stream(
     with pytest.raises(IntegrityLost) as lost:
         runs.run()
     assert [(each.cause, each.offset) for each in lost.value.findings] == [("expired unread", 2)]
+
+
+@pytest.mark.parametrize("request_name", ["describe_topics", "describe_configs"])
+def test_a_start_asks_again_about_rights_and_settings_where_a_broker_is_silent(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, request_name: str
+) -> None:
+    """The client waits for one broker, which may just have died; it learns of another one by asking anything else."""
+    topic, ask, seconds = feed.create("values"), getattr(ClusterClient, request_name), list[float]()
+    feed.send(topic, VALUES)
+
+    def ask_silent_one(client: ClusterClient, asked: object, *, request_timeout: float, **more: object) -> object:
+        seconds.append(request_timeout)
+        answers = ask(client, asked, request_timeout=request_timeout, **more)
+        if len(seconds) > 1:
+            return answers
+        unanswered: Future[object] = Future()
+        unanswered.set_exception(KafkaException(ClientError(ClientError._TIMED_OUT)))  # noqa: SLF001  # the client's name
+        return dict.fromkeys(answers, unanswered)
+
+    monkeypatch.setattr(ClusterClient, request_name, ask_silent_one)
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(VALUES)])
+    assert seconds[0] < runs.settings.kafka.timeout_seconds / 2

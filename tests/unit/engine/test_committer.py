@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 from lockstep import Kind
 from lockstep.engine.driver import committer
+from lockstep.kafka.consumer_group import ConsumerGroup, Place
+from lockstep.model.position import Position
+from lockstep.settings import KafkaSettings
 from tests.support.kept_stream import keeping, message
 from tests.support.offline_stream import Offline
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pytest
@@ -34,3 +38,20 @@ def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeyp
         assert not checked
         may_end.set()
     assert len(checked) == 8  # of the table and of the ledger, for each batch
+
+
+def test_positions_that_wait_for_an_absent_coordinator_are_published_once_and_the_newest_of_them() -> None:
+    """A publication then takes longer than the interval: the end of a run waited for all of the last hours."""
+    sent, may_end = list[int](), threading.Event()
+
+    class Waiting(ConsumerGroup):
+        def publish(self, offsets: Mapping[Place, int]) -> None:
+            assert may_end.wait(60)
+            sent.extend(offsets.values())
+
+    with ThreadPoolExecutor(1) as background_executor:
+        publisher = committer.Publisher(Waiting(KafkaSettings(), "kept"), background_executor)
+        for offset in range(1, 6):
+            publisher.publish([Position(topic="a", topic_id="id-a", partition=0, next_offset=offset)])
+        may_end.set()
+    assert sent in ([5], [1, 5])  # the first one may have begun before the second one came

@@ -217,11 +217,16 @@ def _needed(
 
 
 class Publisher:
-    """Publishes positions at intervals on its own thread: best effort, never delays a batch."""
+    """Publishes positions at intervals on its own thread: best effort, never delays a batch.
+
+    Without the group's coordinator a publication takes longer than an interval: of those that wait for it only the
+    newest is sent, or the end of the run would wait for all of them.
+    """
 
     def __init__(self, group: ConsumerGroup, background_executor: ThreadPoolExecutor) -> None:
         self._group, self._background_executor = group, background_executor
         self._published = time.monotonic() - PUBLISH_SECONDS
+        self._newest: dict[Place, int] = {}
         self._refused = ""
 
     def note(self, positions: Iterable[Position]) -> None:
@@ -232,7 +237,8 @@ class Publisher:
     def publish(self, positions: Iterable[Position]) -> None:
         """Publish now."""
         self._published = time.monotonic()
-        self._background_executor.submit(self._publish, {(p.topic, p.partition): p.next_offset for p in positions})
+        self._newest = {(p.topic, p.partition): p.next_offset for p in positions}
+        self._background_executor.submit(self._publish, self._newest)
 
     def check_group_offsets(self, positions: Iterable[Position]) -> None:
         """Warn when the group offsets in Kafka are ahead of the table."""
@@ -257,8 +263,10 @@ class Publisher:
                 len(ahead),
             )
 
-    def _publish(self, offsets: dict[tuple[str, int], int]) -> None:
-        """Publish; a refusal is warned of once, not each time, for it may last for months."""
+    def _publish(self, offsets: dict[Place, int]) -> None:
+        """Publish, unless newer positions wait; a refusal is warned of once, for it may last for months."""
+        if offsets is not self._newest:
+            return
         try:
             self._group.publish(offsets)
             refused = ""
