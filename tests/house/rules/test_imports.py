@@ -81,6 +81,7 @@ ONE_IMPORTER = {
         "commands, which the entry point only collects",
     ),
     "engine.driver.batch_checks": "pure checks over a whole batch",
+    "engine.driver.executors": "which executors there are and what they lack, apart from jobs",
     "engine.executor.collector": "Python's garbage collector, apart from the steps of a task",
     "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
     "engine.executor.columnar_native": "the plain chunk by the extension",

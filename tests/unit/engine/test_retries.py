@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from lockstep.engine.driver.executors import find_python_problem
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.retries import FAILURES_MAX, RetryingRunner
-from lockstep.engine.driver.spark_job import find_python_problem
 from lockstep.engine.protocol import BatchIdentity, Counts, PlannedRange, RangeResult, TaskResult
 from lockstep.errors import EnvironmentProblem, LockstepError, TableError
 from lockstep.model.position import Position

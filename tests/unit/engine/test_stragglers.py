@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
-from lockstep.engine.driver.spark_job import (
-    ExecutorPresence,
-    StragglerHistory,
-    has_stragglers,
-    list_busy_executors,
-    renew_executor,
-)
+from lockstep.engine.driver.executors import ExecutorPresence, list_busy_executors, renew_executor
+from lockstep.engine.driver.spark_job import StragglerHistory, has_stragglers
 from lockstep.model.tuning import Tuning
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import pickle
-import re
 import threading
 import time
 import uuid
@@ -25,6 +24,17 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
+from lockstep.engine.driver.executors import (
+    PYTHON_NEEDED,
+    ExecutorPresence,
+    count_executors,
+    explain_idle,
+    find_cause_line,
+    find_message,
+    find_python_problem,
+    list_busy_executors,
+    renew_executor,
+)
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.executor.task import run_tasks
 from lockstep.engine.protocol import JobSpec, TaskFailure, TaskResult, TaskSpec
@@ -48,8 +58,6 @@ PATIENCE_FACTOR = 3
 
 POLL_SECONDS = 0.1
 """Interval at which the deadline and the stragglers of a running job are checked; a check costs microseconds."""
-LOOK_SECONDS = 1.0
-"""Interval at which a running job is asked for its executors: most jobs end before the first time."""
 EMPTY = b""
 """An empty task, which occupies a worker's place in the order of tasks, and its result."""
 SURPLUS = b"surplus"
@@ -161,52 +169,8 @@ class StragglerHistory(msgspec.Struct, frozen=True):
         return now - self.at < tuning.straggler_rest_seconds
 
 
-def list_busy_executors(context: SparkContext) -> frozenset[str]:
-    """Ids of the executors that run tasks now; none where this Spark has no such call: then none is replaced."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
-
-    try:
-        shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # see above
-    except Py4JError:
-        return frozenset()
-    pairs = (each.split(" -> ") for each in str(shown).split(",") if each)
-    return frozenset(name for name, count in pairs if count != "0")
-
-
-def renew_executor(context: SparkContext, executor: str) -> bool:
-    """Ask the cluster manager to kill an executor and to start another one; gives whether it accepted the request."""
-    from py4j.protocol import Py4JError  # only runs need it
-
-    try:
-        return bool(context._jsc.sc().killAndReplaceExecutor(executor))  # noqa: SLF001  # pyspark has no such call
-    except Py4JError:  # the cluster manager does not answer; the executors that there are go on
-        return False
-
-
 Arrived = tuple[int, int, bytes]
 """Number of a job, number of a bin, and the encoded result of its task."""
-
-
-class ExecutorPresence:
-    """Since when a job has no executor. Spark itself waits for one without end, and says so nowhere."""
-
-    def __init__(self, now: float, seconds_max: float) -> None:
-        """There is one now.
-
-        Args:
-            now: By the monotonic clock.
-            seconds_max: How long a job may be without any.
-        """
-        self._seen, self._looked, self._seconds_max = now, now, seconds_max
-
-    def is_missed(self, now: float, has_executor: Callable[[], bool]) -> bool:
-        """Whether there was none for too long; asks once in `LOOK_SECONDS`."""
-        if now - self._looked < LOOK_SECONDS:
-            return False
-        self._looked = now
-        if has_executor():
-            self._seen = now
-        return now - self._seen >= self._seconds_max
 
 
 class WorkerPlaces:
@@ -299,7 +263,7 @@ class SparkRunner:
         try:
             outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
         except Exception as error:  # of Spark, which names an executor without a usable Python in its text only
-            if (problem := find_python_problem(_find_message(error))) is None:
+            if (problem := find_python_problem(find_message(error))) is None:
                 raise
             raise problem from error
         if outcome is CancelReason.DEADLINE:
@@ -339,7 +303,7 @@ class SparkRunner:
 
     def _has_executor(self) -> bool:
         """Whether the job has an executor; also where the JVM does not answer, which ends the job by itself."""
-        from py4j.protocol import Py4JError  # only runs need it
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
 
         try:
             return self._is_local or count_executors(self._context) > 0
@@ -386,12 +350,6 @@ def _report(
             arrived.add([(job, number, result)])
 
 
-PYTHON_NEEDED = (
-    "each executor needs the driver's version of Python, lockstep and the module of the stream: "
-    '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)'
-)
-
-
 class WarmUpEnd(Enum):
     """Why the first job of a run was cancelled."""
 
@@ -426,78 +384,12 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
         if cancelled():
             return  # the JVM of a run that is stopped may end first
         raise EnvironmentProblem(
-            f"no executor of {context.master} could load the stream: {find_cause_line(_find_message(error))}; "
+            f"no executor of {context.master} could load the stream: {find_cause_line(find_message(error))}; "
             "nothing was taken over",
             next_step=PYTHON_NEEDED,
         ) from error
     if outcome is WarmUpEnd.LATE:
         raise explain_idle(context, seconds_max)
-
-
-def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
-    """The error of a first task that did not end in time."""
-    settings, executors = context.getConf(), count_executors(context)
-    if executors:
-        return EnvironmentProblem(
-            f"the first task on {context.master} did not end within {seconds:.0f} s, with {executors} executors: they "
-            f"have fewer cores than spark.task.cpus = {settings.get('spark.task.cpus', '1')}, or their Python does not "
-            "answer; nothing was taken over",
-            next_step="look at the page of the master; give executors at least spark.task.cpus cores: "
-            '"spark.executor.cores" in [spark.options] (docs/cluster.md)',
-        )
-    return EnvironmentProblem(
-        f"{context.master} gave no executor within {seconds:.0f} s: its cores or its memory are taken, no worker is "
-        "large enough, or executors do not reach the driver at "
-        f"spark.driver.host = {settings.get('spark.driver.host')!r}; nothing was taken over",
-        next_step="look at the master's page, and in the logs of executors that have ended; an application takes all "
-        'free cores unless [spark.options] "spark.cores.max" says how many: leave room for a successor in addition to '
-        "the running stream (docs/cluster.md)",
-    )
-
-
-def count_executors(context: SparkContext) -> int:
-    """Executors that can be given tasks. Spark lists the driver among them, which is one only with a local master."""
-    known = int(context._jsc.sc().getExecutorMemoryStatus().size())  # noqa: SLF001  # pyspark shows them nowhere
-    return known if is_local(str(context.master)) else known - 1
-
-
-def _find_message(error: Exception) -> str:
-    """The message of the exception of Java, with its causes; of another one its own."""
-    java = getattr(error, "java_exception", None)
-    return str(error if java is None else java.getMessage())
-
-
-_NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
-_FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
-
-
-_UNUSABLE = ("worker_daemon's stdout", "[PYTHON_VERSION_MISMATCH]", "ModuleNotFoundError")
-_EXECUTOR = re.compile(r"\(([^()]+ executor [^()]+)\)")
-
-
-def find_python_problem(message: str) -> EnvironmentProblem | None:
-    """The error of a job that failed because an executor's Python does not start or lacks a module; None for others.
-
-    No message is to blame for it. Such an executor fails a task at once and is free for its next attempt, so that one
-    machine without the package fails most jobs.
-
-    Args:
-        message: Spark's, of the failed job.
-    """
-    if not any(sign in message for sign in _UNUSABLE):
-        return None
-    where = found[1] if (found := _EXECUTOR.search(message)) else "an executor"
-    return EnvironmentProblem(
-        f"the Python of {where} cannot run tasks: {find_cause_line(message)}; nothing of the batch is committed",
-        next_step=PYTHON_NEEDED,
-    )
-
-
-def find_cause_line(message: str) -> str:
-    """The line of a failed job's message that names the error of Python; the first one where none does."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    named = [line for line in lines if not line.startswith(_FRAMES) and _NAMES_ERROR.search(line)]
-    return (named[-1:] or lines[:1] or ["no reason given"])[0]
 
 
 def _loaded(streams: Iterable[bytes]) -> Iterator[str]:

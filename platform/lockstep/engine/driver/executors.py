@@ -1,0 +1,126 @@
+"""The executors of a Spark application: which there are, and why one cannot run tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lockstep.errors import EnvironmentProblem
+from lockstep.spark.session import is_local
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+LOOK_SECONDS = 1.0
+"""Interval at which a running job is asked for its executors: most jobs end before the first time."""
+PYTHON_NEEDED = (
+    "each executor needs the driver's version of Python, lockstep and the module of the stream: "
+    '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)'
+)
+_NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
+_FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
+_UNUSABLE = ("worker_daemon's stdout", "[PYTHON_VERSION_MISMATCH]", "ModuleNotFoundError")
+_EXECUTOR = re.compile(r"\(([^()]+ executor [^()]+)\)")
+
+
+def list_busy_executors(context: SparkContext) -> frozenset[str]:
+    """Ids of the executors that run tasks now; none where this Spark has no such call: then none is replaced."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
+
+    try:
+        shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # see above
+    except Py4JError:
+        return frozenset()
+    pairs = (each.split(" -> ") for each in str(shown).split(",") if each)
+    return frozenset(name for name, count in pairs if count != "0")
+
+
+def renew_executor(context: SparkContext, executor: str) -> bool:
+    """Ask the cluster manager to kill an executor and to start another one; gives whether it accepted the request."""
+    from py4j.protocol import Py4JError  # only runs need it
+
+    try:
+        return bool(context._jsc.sc().killAndReplaceExecutor(executor))  # noqa: SLF001  # pyspark has no such call
+    except Py4JError:  # the cluster manager does not answer; the executors that there are go on
+        return False
+
+
+class ExecutorPresence:
+    """Since when a job has no executor. Spark itself waits for one without end, and says so nowhere."""
+
+    def __init__(self, now: float, seconds_max: float) -> None:
+        """There is one now.
+
+        Args:
+            now: By the monotonic clock.
+            seconds_max: How long a job may be without any.
+        """
+        self._seen, self._looked, self._seconds_max = now, now, seconds_max
+
+    def is_missed(self, now: float, has_executor: Callable[[], bool]) -> bool:
+        """Whether there was none for too long; asks once in `LOOK_SECONDS`."""
+        if now - self._looked < LOOK_SECONDS:
+            return False
+        self._looked = now
+        if has_executor():
+            self._seen = now
+        return now - self._seen >= self._seconds_max
+
+
+def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
+    """The error of a first task that did not end in time."""
+    settings, executors = context.getConf(), count_executors(context)
+    if executors:
+        return EnvironmentProblem(
+            f"the first task on {context.master} did not end within {seconds:.0f} s, with {executors} executors: they "
+            f"have fewer cores than spark.task.cpus = {settings.get('spark.task.cpus', '1')}, or their Python does not "
+            "answer; nothing was taken over",
+            next_step="look at the page of the master; give executors at least spark.task.cpus cores: "
+            '"spark.executor.cores" in [spark.options] (docs/cluster.md)',
+        )
+    return EnvironmentProblem(
+        f"{context.master} gave no executor within {seconds:.0f} s: its cores or its memory are taken, no worker is "
+        "large enough, or executors do not reach the driver at "
+        f"spark.driver.host = {settings.get('spark.driver.host')!r}; nothing was taken over",
+        next_step="look at the master's page, and in the logs of executors that have ended; an application takes all "
+        'free cores unless [spark.options] "spark.cores.max" says how many: leave room for a successor in addition to '
+        "the running stream (docs/cluster.md)",
+    )
+
+
+def count_executors(context: SparkContext) -> int:
+    """Executors that can be given tasks. Spark lists the driver among them, which is one only with a local master."""
+    known = int(context._jsc.sc().getExecutorMemoryStatus().size())  # noqa: SLF001  # pyspark shows them nowhere
+    return known if is_local(str(context.master)) else known - 1
+
+
+def find_message(error: Exception) -> str:
+    """The message of an exception that Java threw, with its causes; of another one its own."""
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java.getMessage())
+
+
+def find_python_problem(message: str) -> EnvironmentProblem | None:
+    """The error of a job that failed because an executor's Python does not start or lacks a module; None for others.
+
+    No message is to blame for it. Such an executor fails a task at once and is free for its next attempt, so that one
+    machine without the package fails most jobs.
+
+    Args:
+        message: Spark's, of the failed job.
+    """
+    if not any(sign in message for sign in _UNUSABLE):
+        return None
+    where = found[1] if (found := _EXECUTOR.search(message)) else "an executor"
+    return EnvironmentProblem(
+        f"the Python of {where} cannot run tasks: {find_cause_line(message)}; nothing of the batch is committed",
+        next_step=PYTHON_NEEDED,
+    )
+
+
+def find_cause_line(message: str) -> str:
+    """The line of a failed job's message that names the error of Python; the first one where none does."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = [line for line in lines if not line.startswith(_FRAMES) and _NAMES_ERROR.search(line)]
+    return (named[-1:] or lines[:1] or ["no reason given"])[0]
