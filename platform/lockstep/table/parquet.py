@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 
+UNREADABLE: Final = (pa.ArrowException, OSError)
+"""Raised for a damaged file: for its footer mostly the first, for its pages mostly the second."""
+
 STRING_CHARACTERS: Final = 32
 """Longest string kept, Delta's own limit: longer ones make commits larger and skip little more."""
 
