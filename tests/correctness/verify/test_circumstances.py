@@ -407,6 +407,12 @@ def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Fee
     found = proof(runs)
     assert (found.status, found.messages) == (InvariantStatus.PROVEN, 3)
     assert sorted(scope.note for scope in found.scopes) == ["", "the topic is re-created: order and counts only"]
+    forged = Forged(runs.folders.table.parent)
+    ids = {scope.note: scope.topic_id for scope in found.scopes}
+    place = next(each for each in forged.all_rows("table") if each[2]["_topic_id"] != ids[""])
+    beyond = place[2] | {"_emit_offset": 5}
+    forged.rewrite("table", place[0], [*forged.rows("table", place[0]), beyond])
+    assert ViolationKind.ROW_UNCLAIMED in {each.kind for each in proof(runs).violations}
 
 
 def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:
