@@ -40,7 +40,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     return pq.ParquetFile(source, pre_buffer=False)
 
 
-UNREADABLE: Final = (pa.ArrowException, OSError)
+UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
 """Raised where the bytes of a file are no Parquet, and also where they cannot be read: see `require_bytes`."""
 
 

@@ -461,12 +461,14 @@ class SideTable(msgspec.Struct):
         folder: Where it lies.
         files: Its live files, by path.
         held: The newest batch that it contains, according to itself.
+        columns: Their types.
     """
 
     name: str
     folder: Path
     files: dict[str, StoredFile]
     held: int
+    columns: dict[str, object]
 
 
 class StoredTables(msgspec.Struct):
@@ -579,7 +581,9 @@ def _absent(table: DeltaTable) -> dict[str, int]:
 
 def _side(folder: Path) -> SideTable:
     table = open_table(folder)
-    return SideTable(folder.name, folder, _live(_read_actions(table)), table.transaction_version(delta_log.BATCH) or 0)
+    columns: dict[str, object] = {field.name: field.type for field in table.schema().fields}
+    held = table.transaction_version(delta_log.BATCH) or 0
+    return SideTable(folder.name, folder, _live(_read_actions(table)), held, columns)
 
 
 def _named(table: Path, version: int) -> NamedFile:
@@ -782,11 +786,9 @@ class _CompactedRows:
 
     def _read(self, path: str) -> Numbers:
         """The batch of each row."""
-        try:
-            read_verified(self._side.folder / path, self._side.folder.parent.name)
-        except TableError as error:
-            self._changed(f"{self._side.name}/{path} as it was written", error.problem)
         found, live = _read_batches(self._side.folder / path), self._side.files[path]
+        if found is not None and (damage := _find_damage(self._side, self._side.folder / path)):
+            self._changed(f"{self._side.name}/{path} as it was written", damage)
         rows = np.zeros(0, np.int64) if found is None else found
         if len(rows) != live.rows:
             self._changed(f"{self._side.name}/{path}: {live.rows} rows", f"{len(rows)} rows")
@@ -811,25 +813,47 @@ def _find_whole(
     side: SideTable, files: Sequence[tuple[int, int, SideFile]], violations: Violations
 ) -> Iterator[_SidePart]:
     """Those of some files that can be read; each comes with its batch, and the first one of its commit."""
-    looks = ask_each(side.folder, _look, [side.folder / file.path for _, _, file in files])
+    looks = ask_each(side.folder, partial(_look, side), [file for _, _, file in files])
     for (batch, begins, file), look in zip(files, looks, strict=True):
         if _is_whole(side, batch, file, look, violations):
             yield _SidePart(begins, file.path)
 
 
-def _look(path: Path) -> tuple[Numbers | None, int | None]:
-    """The batch of each row of a file, and its bytes."""
-    return _read_batches(path), find_size(path)
+class _Look(NamedTuple):
+    """The batch of each row of a file, its bytes, and in what it is not as it was written."""
+
+    batches: Numbers | None
+    size: int | None
+    damage: str
 
 
-def _is_whole(
-    side: SideTable, batch: int, file: SideFile, look: tuple[Numbers | None, int | None], violations: Violations
-) -> bool:
+def _look(side: SideTable, file: SideFile) -> _Look:
+    path = side.folder / file.path
+    batches, size = _read_batches(path), find_size(path)
+    return _Look(batches, size, "" if batches is None or size is None else _find_damage(side, path))
+
+
+def _find_damage(side: SideTable, path: Path) -> str:
+    """In what a file that can be read is not as it was written: its checksum, where its name has one, or a column."""
+    try:
+        read_verified(path, side.folder.parent.name)
+    except TableError as error:
+        return error.problem
+    held = {field.name: field.type for field in to_delta(open_parquet(path).schema_arrow).fields}
+    wrong = sorted(name for name, kind in held.items() if kind != side.columns.get(name))
+    return f"{wrong[0]}: {_describe_column(held[wrong[0]])}" if wrong else ""
+
+
+def _is_whole(side: SideTable, batch: int, file: SideFile, look: _Look, violations: Violations) -> bool:
     """Whether a file that a commit names can be read, whether the side table has it or not; compares its size."""
-    (batches, size), live = look, side.files.get(file.path)
+    (batches, size, damage), live = look, side.files.get(file.path)
     if batches is None or size is None:
         found = "no such file" if size is None else "unreadable"
         violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
+        return False
+    if damage:
+        expected = f"{side.name}/{file.path} as it was written"
+        violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, damage)
         return False
     sizes = {size} | ({live.size} if live is not None else set())
     counts = {len(batches)} | ({live.rows} if live is not None else set())

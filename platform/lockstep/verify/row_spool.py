@@ -146,7 +146,7 @@ class PartitionRows:
 
     def find_texts(self, name: str) -> set[str]:
         """The distinct texts of a column."""
-        return {text for batch in self._batches() for text in pc.unique(batch[name]).to_pylist()}
+        return {str(text) for batch in self._batches() for text in pc.unique(batch[name]).to_pylist()}
 
     def find_rows_with(self, name: str) -> Numbers:
         """Which rows have something in a column: a value that is no empty list."""

@@ -127,8 +127,9 @@ class TableRows:
             ends = [(end, each.hour) for each in self.slices[key] for end in (each.first, each.last)]
             batches = chains[key].find_batches(end for end, _ in ends)
             for (end, hour), batch in zip(ends, batches, strict=True):
-                if batch in stamps and stamps[batch].hour != hour:
-                    expected = f"commit_hour {stamps[batch].hour}, of batch {batch}"
+                stamp = None if batch is None else stamps.get(batch)
+                if stamp is not None and stamp.hour != hour:
+                    expected = f"commit_hour {stamp.hour}, of batch {batch}"
                     violations.add(ViolationKind.ROW_ORDER, self.places[key], end[0], expected, hour)
 
     def cursor(self, key: Key) -> RowCursor:

@@ -57,15 +57,17 @@ class Forged:
 
     def rewrite(self, table: str, file: str, rows: Rows) -> None:
         """Put other rows into a file, and make every log and head say that it was always so."""
+        self.replace(table, file, pa.Table.from_pylist(rows, pq.read_schema(self.folder / table / file)))
+
+    def replace(self, table: str, file: str, rows: pa.Table) -> None:
+        """The same with rows that may have other columns."""
         path = self.folder / table / file
-        pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(path)), path)
+        pq.write_table(rows, path)
         self._tell(table, file, path.stat().st_size, len(rows))
 
     def reshape(self, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
         """Give a data file other columns."""
-        path = self.folder / "table" / file
-        pq.write_table(change(pq.ParquetFile(path).read()), path)
-        self._tell("table", file, path.stat().st_size, pq.read_metadata(path).num_rows)
+        self.replace("table", file, change(pq.ParquetFile(self.folder / "table" / file).read()))
 
     def move(self, file: str, hour: str) -> None:
         """Say that a data file is of another hour."""
