@@ -33,7 +33,6 @@ from lockstep.verify.files import (
     UNREADABLE,
     ask_each,
     find_size,
-    open_if_there,
     open_parquet,
     open_table,
     require_bytes,
@@ -786,9 +785,11 @@ class _CompactedRows:
 
     def _read(self, path: str) -> Numbers:
         """The batch of each row."""
+        try:
+            read_verified(self._side.folder / path, self._side.folder.parent.name)
+        except TableError as error:
+            self._changed(f"{self._side.name}/{path} as it was written", error.problem)
         found, live = _read_batches(self._side.folder / path), self._side.files[path]
-        if found is not None and (damage := _find_damage(self._side, self._side.folder / path)):
-            self._changed(f"{self._side.name}/{path} as it was written", damage)
         rows = np.zeros(0, np.int64) if found is None else found
         if len(rows) != live.rows:
             self._changed(f"{self._side.name}/{path}: {live.rows} rows", f"{len(rows)} rows")
@@ -828,20 +829,32 @@ class _Look(NamedTuple):
 
 
 def _look(side: SideTable, file: SideFile) -> _Look:
+    """Look at a file once: all of a ledger file is read together, with the checksum in its name."""
     path = side.folder / file.path
-    batches, size = _read_batches(path), find_size(path)
-    return _Look(batches, size, "" if batches is None or size is None else _find_damage(side, path))
-
-
-def _find_damage(side: SideTable, path: Path) -> str:
-    """In what a file that can be read is not as it was written: its checksum, where its name has one, or a column."""
+    size = find_size(path)
+    if size is None:
+        return _Look(None, None, "")
     try:
-        read_verified(path, side.folder.parent.name)
+        parquet = _open_ledger_file(side, path) if side.name == "ledger" else open_parquet(path)
     except TableError as error:
-        return error.problem
-    held = {field.name: field.type for field in to_delta(open_parquet(path).schema_arrow).fields}
-    wrong = sorted(name for name, kind in held.items() if kind != side.columns.get(name))
-    return f"{wrong[0]}: {_describe_column(held[wrong[0]])}" if wrong else ""
+        return _Look(np.zeros(0, np.int64), size, error.problem)
+    except UNREADABLE as error:
+        require_bytes(path, error)
+        return _Look(None, size, "")
+    try:
+        held = {field.name: field.type for field in to_delta(parquet.schema_arrow).fields}
+        wrong = sorted(name for name, kind in held.items() if kind != side.columns.get(name))
+        damage = f"{wrong[0]}: {_describe_column(held[wrong[0]])}" if wrong else ""
+        batches = [] if wrong else [_to_numbers(rows, "batch") for rows in _read_groups(parquet)]
+    except UNREADABLE as error:
+        require_bytes(path, error)
+        return _Look(None, size, "")
+    return _Look(np.concatenate([np.zeros(0, np.int64), *batches]), size, damage)
+
+
+def _open_ledger_file(side: SideTable, path: Path) -> pq.ParquetFile:
+    content = read_verified(path, side.folder.parent.name)
+    return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
 
 
 def _is_whole(side: SideTable, batch: int, file: SideFile, look: _Look, violations: Violations) -> bool:
@@ -908,9 +921,15 @@ def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFil
 
 def _look_at_columns(path: Path) -> tuple[int | None, dict[str, object] | None]:
     """The bytes of a data file, and its columns with their types; None where there is none, or it is no Parquet."""
-    held = open_if_there(path)
-    fields = None if held is None else to_delta(held.schema_arrow).fields
-    return find_size(path), None if fields is None else {field.name: field.type for field in fields}
+    size = find_size(path)
+    if size is None:
+        return None, None
+    try:
+        fields = to_delta(open_parquet(path).schema_arrow).fields
+    except UNREADABLE as error:
+        require_bytes(path, error)
+        return size, None
+    return size, {field.name: field.type for field in fields}
 
 
 def _describe_column(kind: object) -> str:

@@ -128,7 +128,9 @@ class ExpectedSideRows:
         """The columns that a message must have here: of an erased one nothing but place and cause."""
         if row["expected"] == REDACTED and self._erased.has_message(session, record.key, record.offset):
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
-        return _as_kept(record) | {"cause": cause} | ({"session": _as_text(session)} if session is not None else {})
+        if session is None and row["session"] is not None:  # it stands under its key
+            session = (record.key or b"").decode(errors="replace")
+        return _as_kept(record) | {"cause": cause, "session": None if session is None else _as_text(session)}
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""

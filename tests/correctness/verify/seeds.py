@@ -490,6 +490,7 @@ def quarantine_row_changed(forged: Forged, rng: random.Random) -> Found:
         {"key": b"forged"},
         {"cause": "forged"},
         {"value_bytes": row["value_bytes"] + 1},
+        {"session": "forged"},
     ]
     forged.change("quarantine", file, at, **rng.choice(changes))
     return one_of(Kind.QUARANTINE_CHANGED)
