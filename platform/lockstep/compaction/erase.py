@@ -20,7 +20,7 @@ from lockstep.compaction.proof import hash_rows
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter
 from lockstep.table.written_by import WrittenBy
 
 PartitionKey = tuple[str, int]
@@ -191,7 +191,7 @@ def _read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Ta
         with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, columns=columns, use_threads=False)
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
+    except UNREADABLE as error:
         raise TableError(
-            f"{path} cannot be read: {error}", next_step="restore the file from a copy; nothing was erased"
+            f"{path} cannot be read: {str(error).strip()}", next_step="restore the file from a copy; nothing was erased"
         ) from error

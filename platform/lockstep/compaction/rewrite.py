@@ -39,7 +39,7 @@ from lockstep.compaction.row_order import (
 )
 from lockstep.errors import TableError
 from lockstep.storage import Scratch, find_storage
-from lockstep.table.parquet import DataFile, DataFileWriter, decode_schema, decode_texts
+from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, decode_schema, decode_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,11 +385,15 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
     """
     schemas = []
     for file in task.bin.files:
-        with pq.ParquetFile(find_storage(task.table).open_source(task.table / file.path), pre_buffer=False) as parquet:
-            schemas.append(parquet.schema_arrow)
+        path = task.table / file.path
+        try:
+            with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
+                schemas.append(parquet.schema_arrow)
+        except UNREADABLE as error:
+            raise _unreadable(path, error) from error
     try:
         united = pa.unify_schemas(schemas)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
         raise unlike from None
     everywhere = {field.name for field in united if all(field.name in schema.names for schema in schemas)}
     return pa.schema([field if field.name in everywhere else field.with_nullable(nullable=True) for field in united])
@@ -418,7 +422,7 @@ def _row_groups(
                 yield parquet.read_row_group(group, use_threads=False)
     except FileNotFoundError:
         raise _missing(path) from None
-    except pa.ArrowInvalid as error:
+    except UNREADABLE as error:
         raise _unreadable(path, error) from error
 
 
@@ -469,8 +473,8 @@ def _missing(path: Path) -> TableError:
     return TableError(f"{path} is missing", next_step="restore the file from a copy, or end whoever deletes files here")
 
 
-def _unreadable(path: Path, error: pa.ArrowInvalid) -> TableError:
-    return TableError(f"{path} cannot be read: {error}", next_step="restore the file from a copy")
+def _unreadable(path: Path, error: Exception) -> TableError:
+    return TableError(f"{path} cannot be read: {str(error).strip()}", next_step="restore the file from a copy")
 
 
 def _unlike(path: Path) -> _Unlike:

@@ -32,7 +32,7 @@ from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.parquet import Compression, DataFile, DataFileWriter
+from lockstep.table.parquet import UNREADABLE, Compression, DataFile, DataFileWriter
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
 
@@ -225,7 +225,7 @@ def _may_hold_erased(path: Path, table_id: str, erasure: Erasure) -> bool:
         rows = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=SESSION_COLUMNS)
     except FileNotFoundError:
         return False
-    except (pa.ArrowException, OSError):
+    except UNREADABLE:
         by = read_written_by(path.name)
         return by is not None and by.batch < erasure.batch
     return bool(_match_rows(rows, table_id, erasure))
@@ -344,8 +344,9 @@ def _read(side: Path, file: SideTableFile, columns: list[str] | None = None) -> 
     path = side / file.path
     try:
         found = pq.ParquetFile(find_storage(side).open_source(path)).read(columns=columns)
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
-        raise TableError(f"{path} cannot be read: {error}", next_step="restore the file from a copy") from error
+    except UNREADABLE as error:
+        problem = f"{path} cannot be read: {str(error).strip()}"
+        raise TableError(problem, next_step="restore the file from a copy") from error
     if found.num_rows != file.rows:
         raise TableError(
             f"{path}: the log counts {file.rows} rows, the file holds {found.num_rows}",

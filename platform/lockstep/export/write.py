@@ -28,6 +28,7 @@ from lockstep.export.dataset import (
 )
 from lockstep.export.publish import make_staging_folder
 from lockstep.storage import find_storage
+from lockstep.table.parquet import UNREADABLE
 
 PARTITIONS_MAX = 200
 """Files of one source that are open at a time: each holds a row group in memory."""
@@ -141,8 +142,9 @@ def _read_rows(
             for group in range(parquet.num_row_groups):
                 rows = parquet.read_row_group(group, columns=held, use_threads=False)
                 yield widen_schema(rows, schema).cast(schema)
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
-        raise TableError(f"{path} cannot be read: {error}", next_step="restore the file from a copy") from error
+    except UNREADABLE as error:
+        problem = f"{path} cannot be read: {str(error).strip()}"
+        raise TableError(problem, next_step="restore the file from a copy") from error
 
 
 class _FileSet:

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 
+UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""Raised for a damaged file: mostly for its footer, its pages and its names, in this order."""
+
 STRING_CHARACTERS: Final = 32
 """Longest string kept, Delta's own limit: longer ones make commits larger and skip little more."""
 

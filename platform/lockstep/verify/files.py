@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
 from lockstep.addresses import is_in_object_store, to_uri
+from lockstep.errors import TableError
 from lockstep.store_clients import ask_ahead, find_delta_options, open_arrow_client, repeat_broken_off
 
 T = TypeVar("T")
@@ -39,9 +40,43 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     return pq.ParquetFile(source, pre_buffer=False)
 
 
+UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""Raised where the bytes of a file are no Parquet, and also where they cannot be read: see `require_bytes`."""
+
+
 def open_if_there(path: Path) -> pq.ParquetFile | None:
-    """A Parquet file; None where there is none."""
-    return None if find_size(path) is None else open_parquet(path)
+    """A Parquet file; None where there is none, or another one.
+
+    Raises:
+        TableError: Its bytes cannot be read.
+    """
+    if find_size(path) is None:
+        return None
+    try:
+        return open_parquet(path)
+    except UNREADABLE as error:
+        require_bytes(path, error)
+        return None
+
+
+def require_bytes(path: Path, error: Exception) -> None:
+    """After an error at a file: return if it is due to its content.
+
+    Raises:
+        FileNotFoundError: There is no such file any more.
+        TableError: Its bytes cannot be read.
+    """
+    try:
+        with _find_system(path).open_input_file(_name(path)) as source:
+            while source.read(READ_WHOLE_BYTES):
+                pass
+    except FileNotFoundError:
+        raise
+    except OSError:
+        raise TableError(
+            f"{path} cannot be read: {str(error).splitlines()[0]}",
+            next_step="lockstep doctor looks at disk and object store; then repeat the command",
+        ) from error
 
 
 def ask_each(folder: Path, ask: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import cast, overload
+from typing import NamedTuple, cast, overload
 
 import msgspec
 import numpy as np
@@ -29,7 +29,14 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.file_checksum import read_verified
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.files import ask_each, find_size, open_parquet, open_table
+from lockstep.verify.files import (
+    UNREADABLE,
+    ask_each,
+    find_size,
+    open_parquet,
+    open_table,
+    require_bytes,
+)
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, Numbers, PartitionRows, RowSpool
 
@@ -125,6 +132,7 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     first_event_time: datetime | None = None
     last_event_time: datetime | None = None
     newest_timestamp: datetime | None = None
+    lifecycle: str | None = None
 
     @property
     def place(self) -> ViolationPlace:
@@ -167,6 +175,11 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     def is_operator_decision(self) -> bool:
         """Whether it records an operator's decision on a halted stream, without reading anything."""
         return bool(self.accepted) and not self.messages
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether it is the last row of a partition whose topic Kafka has not had for long."""
+        return self.lifecycle == "forgotten"
 
     @property
     def read_from(self) -> int:
@@ -288,6 +301,14 @@ class LedgerChain(msgspec.Struct):
         """First offset not committed."""
         return self.ranges[-1].until
 
+    def find_batches(self, positions: Iterable[RowPosition]) -> Iterator[int | None]:
+        """The batches that emitted some rows; None where none did. Rows of a timer lie where the range ends."""
+        batch, until, emitted = (self.ranges.rows.read_numbers(name) for name in ("batch", "until", "rows_emitted"))
+        for offset, row in positions:
+            at, after = np.searchsorted(until, [offset, offset + 1]).tolist()
+            at += int(np.searchsorted(emitted[at:after], row, "right"))
+            yield int(batch[at]) if at < len(batch) else None
+
     def end_of(self, batch: int) -> RowPosition:
         """Where the rows of later batches begin; those of a timer lie where the range ends that it ended."""
         count = count_up_to(self.ranges, batch)
@@ -304,6 +325,8 @@ def make_chains(rows: Mapping[Key, StoredRanges], violations: Violations) -> dic
     found = {key: _make_chain(ranges) for key, ranges in rows.items()}
     for key, chain in found.items():
         _check_joints(chain.place, rows[key], violations)
+        for other in rows[key].rows.find_texts("topic") - {chain.place.topic}:
+            violations.add(ViolationKind.TOPIC_DIFFERS, chain.place, None, f"topic {chain.place.topic}", other)
     return {key: msgspec.structs.replace(chain, grown_at=_growth(chain, found)) for key, chain in found.items()}
 
 
@@ -381,12 +404,28 @@ NamedFiles = dict[int, tuple[SideFile, ...]]
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A live file of a table, according to its log."""
+    """A live file of a table, according to its log.
+
+    Attributes:
+        path: Relative to the table.
+        size: Bytes.
+        rows: Number of rows.
+        hour: Its commit hour; empty in a side table.
+        at: Its row in the statistics of all files.
+    """
 
     path: str
     size: int
     rows: int
     hour: str = ""
+    at: int = 0
+
+
+class BatchStamp(NamedTuple):
+    """Generation and commit hour of a batch, as its commit says; most batches share theirs."""
+
+    generation: int
+    hour: str
 
 
 class NamedFile(msgspec.Struct):
@@ -398,6 +437,7 @@ class NamedFile(msgspec.Struct):
         late: Those of the late table.
         first_version: Oldest entry still in the log; older ones were cleaned up.
         begins: Of files of several batches, by path: the first one.
+        stamps: Of each batch.
     """
 
     ledger: NamedFiles
@@ -405,6 +445,7 @@ class NamedFile(msgspec.Struct):
     late: NamedFiles
     first_version: int
     begins: dict[str, int]
+    stamps: dict[int, BatchStamp] = {}
 
     def find_begin(self, batch: int, files: Iterable[SideFile]) -> int:
         """The first batch of the files of a commit."""
@@ -419,12 +460,14 @@ class SideTable(msgspec.Struct):
         folder: Where it lies.
         files: Its live files, by path.
         held: The newest batch that it contains, according to itself.
+        columns: Their types.
     """
 
     name: str
     folder: Path
     files: dict[str, StoredFile]
     held: int
+    columns: dict[str, object]
 
 
 class StoredTables(msgspec.Struct):
@@ -434,11 +477,13 @@ class StoredTables(msgspec.Struct):
         version: Version of the output table.
         head: Its head; the proof ends at the head's batch.
         data_files: Live files of the output table.
+        statistics: What its log says of the columns of each.
         absent: Columns that were added to it, each with the last batch before it.
         ledger: Ledger rows up to the head, without those of rewound generations, by partition.
         ledger_rows: How many.
         quarantine: Quarantine rows, likewise, in order of their offsets.
         late: Rows of the late table, likewise.
+        stamps: Of each batch, as far as its log has its commit.
         checked: Number of compared side files.
         notes: Limits of the comparison.
     """
@@ -446,11 +491,13 @@ class StoredTables(msgspec.Struct):
     version: int
     head: Head
     data_files: list[StoredFile]
+    statistics: pa.Table
     absent: dict[str, int]
     ledger: dict[Key, StoredRanges]
     ledger_rows: int
     quarantine: dict[Key, PartitionRows]
     late: dict[Key, PartitionRows]
+    stamps: dict[int, BatchStamp]
     checked: int
     notes: list[str]
 
@@ -474,7 +521,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
     try:
         base = OutputLog(folders.table).base()  # 1
         table = open_table(folders.table, version=base.version)
-        data_files = list(_live(table).values())
+        actions = _read_actions(table)
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
         late = _side(folders.late) if delta_log.has_log(folders.late) else None
         named = _named(folders.table, base.version)  # 3
@@ -483,7 +530,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
             f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
             next_step=f"lockstep repair {folders.stream} reports the damage",
         ) from error
-    head, notes = base.head, []
+    head, notes, data_files = base.head, [], list(_live(actions).values())
     if named.first_version > 0:
         notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
     ledger = RowSpool(scratch, "ledger", BY_BATCH)
@@ -497,22 +544,33 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         version=base.version,
         head=head,
         data_files=data_files,
+        statistics=actions,
         absent=_absent(table),
         ledger={key: StoredRanges(rows) for key, rows in ledger.finish().items()},
         ledger_rows=ledger.rows,
         quarantine=kept.finish(),
         late=too_late.finish(),
+        stamps=named.stamps,
         checked=sum(len(side.files) for side in (*sides, late) if side is not None),
         notes=notes,
     )
 
 
-def _live(table: DeltaTable) -> dict[str, StoredFile]:
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    hour = f"partition.{COMMIT_HOUR}"  # side tables have none
+_HOUR = f"partition.{COMMIT_HOUR}"
+
+
+def _live(actions: pa.Table) -> dict[str, StoredFile]:
+    names = [name for name in ("path", "size_bytes", "num_records", _HOUR) if name in actions.column_names]
+    rows = enumerate(actions.select(names).to_pylist())  # side tables have no hour
     return {
-        a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0, a.get(hour) or "") for a in actions
+        a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0, a.get(_HOUR) or "", at)
+        for at, a in rows
     }
+
+
+def _read_actions(table: DeltaTable) -> pa.Table:
+    """A row for each live file, with the statistics of its columns."""
+    return pa.table(table.get_add_actions(flatten=True))
 
 
 def _absent(table: DeltaTable) -> dict[str, int]:
@@ -522,7 +580,9 @@ def _absent(table: DeltaTable) -> dict[str, int]:
 
 def _side(folder: Path) -> SideTable:
     table = open_table(folder)
-    return SideTable(folder.name, folder, _live(table), table.transaction_version(delta_log.BATCH) or 0)
+    columns: dict[str, object] = {field.name: field.type for field in table.schema().fields}
+    held = table.transaction_version(delta_log.BATCH) or 0
+    return SideTable(folder.name, folder, _live(_read_actions(table)), held, columns)
 
 
 def _named(table: Path, version: int) -> NamedFile:
@@ -543,6 +603,9 @@ def _named(table: Path, version: int) -> NamedFile:
 
 def _name(found: NamedFile, entry: delta_log.LogEntry | None) -> None:
     head = entry.head if entry is not None else None
+    if head is not None and head.batch:
+        after, stamp = found.stamps.get(head.batch + 1), BatchStamp(head.generation, head.hour)
+        found.stamps[head.batch] = after if after == stamp else stamp  # one object for many
     if head is not None and head.ledger is not None:
         found.ledger.setdefault(head.batch, (head.ledger,))
     if head is not None and head.quarantine is not None:
@@ -596,6 +659,7 @@ def _compare(
         for rows in _read_groups(parquet):
             if part.path in wanted:
                 _check_batches(part.path, rows, range(part.first, wanted[part.path][0] + 1), violations)
+            _check_generations(part.path, rows, named.stamps, violations)
             take(_select(rows, part.batches, head))
 
 
@@ -641,14 +705,19 @@ def _read_groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
     """The rows of a file, a row group at a time."""
     with file as parquet:
         for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group, use_threads=False)
+            rows = parquet.read_row_group(group, use_threads=False)
+            rows.validate(full=True)  # a text may be none
+            yield rows
 
 
 def _read_batches(path: Path) -> Numbers | None:
     """The batch of each row of a file, of which every value can be read; None when it is missing or no Parquet."""
     try:
         found = [_to_numbers(rows, "batch") for rows in _read_groups(open_parquet(path))]
-    except (pa.ArrowException, OSError):
+    except FileNotFoundError:
+        return None
+    except UNREADABLE as error:
+        require_bytes(path, error)
         return None
     return np.concatenate([np.zeros(0, np.int64), *found])
 
@@ -745,25 +814,59 @@ def _find_whole(
     side: SideTable, files: Sequence[tuple[int, int, SideFile]], violations: Violations
 ) -> Iterator[_SidePart]:
     """Those of some files that can be read; each comes with its batch, and the first one of its commit."""
-    looks = ask_each(side.folder, _look, [side.folder / file.path for _, _, file in files])
+    looks = ask_each(side.folder, partial(_look, side), [file for _, _, file in files])
     for (batch, begins, file), look in zip(files, looks, strict=True):
         if _is_whole(side, batch, file, look, violations):
             yield _SidePart(begins, file.path)
 
 
-def _look(path: Path) -> tuple[Numbers | None, int | None]:
-    """The batch of each row of a file, and its bytes."""
-    return _read_batches(path), find_size(path)
+class _Look(NamedTuple):
+    """The batch of each row of a file, its bytes, and in what it is not as it was written."""
+
+    batches: Numbers | None
+    size: int | None
+    damage: str
 
 
-def _is_whole(
-    side: SideTable, batch: int, file: SideFile, look: tuple[Numbers | None, int | None], violations: Violations
-) -> bool:
+def _look(side: SideTable, file: SideFile) -> _Look:
+    """Look at a file once: all of a ledger file is read together, with the checksum in its name."""
+    path = side.folder / file.path
+    size = find_size(path)
+    if size is None:
+        return _Look(None, None, "")
+    try:
+        parquet = _open_ledger_file(side, path) if side.name == "ledger" else open_parquet(path)
+    except TableError as error:
+        return _Look(np.zeros(0, np.int64), size, error.problem)
+    except UNREADABLE as error:
+        require_bytes(path, error)
+        return _Look(None, size, "")
+    try:
+        held = {field.name: field.type for field in to_delta(parquet.schema_arrow).fields}
+        wrong = sorted(name for name, kind in held.items() if kind != side.columns.get(name))
+        damage = f"{wrong[0]}: {_describe_column(held[wrong[0]])}" if wrong else ""
+        batches = [] if wrong else [_to_numbers(rows, "batch") for rows in _read_groups(parquet)]
+    except UNREADABLE as error:
+        require_bytes(path, error)
+        return _Look(None, size, "")
+    return _Look(np.concatenate([np.zeros(0, np.int64), *batches]), size, damage)
+
+
+def _open_ledger_file(side: SideTable, path: Path) -> pq.ParquetFile:
+    content = read_verified(path, side.folder.parent.name)
+    return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+
+
+def _is_whole(side: SideTable, batch: int, file: SideFile, look: _Look, violations: Violations) -> bool:
     """Whether a file that a commit names can be read, whether the side table has it or not; compares its size."""
-    (batches, size), live = look, side.files.get(file.path)
+    (batches, size, damage), live = look, side.files.get(file.path)
     if batches is None or size is None:
         found = "no such file" if size is None else "unreadable"
         violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
+        return False
+    if damage:
+        expected = f"{side.name}/{file.path} as it was written"
+        violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, damage)
         return False
     sizes = {size} | ({live.size} if live is not None else set())
     counts = {len(batches)} | ({live.rows} if live is not None else set())
@@ -784,6 +887,15 @@ def _check_batches(path: str, rows: pa.Table, batches: range, violations: Violat
         violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, expected, said)
 
 
+def _check_generations(path: str, rows: pa.Table, stamps: Mapping[int, BatchStamp], violations: Violations) -> None:
+    """Each row is of the generation of its batch: one of another would not count."""
+    found = zip(*(_to_numbers(rows, name).tolist() for name in ("batch", "generation")), strict=True)
+    for batch, generation in sorted(set(found)):
+        if batch in stamps and stamps[batch].generation != generation:
+            expected = f"rows of generation {stamps[batch].generation} of batch {batch} in {path}"
+            violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, expected, f"generation {generation}")
+
+
 def _range(row: Row) -> LedgerRange:
     """A ledger row; nulls become the defaults of their columns."""
     return msgspec.convert({name: value for name, value in row.items() if value is not None}, LedgerRange)
@@ -799,16 +911,24 @@ def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFil
         found = "no such file" if size is None else f"{size} bytes"
         if found != f"{file.size} bytes":
             violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", found)
-        if size is not None:
+        if size is not None and held is None:
+            violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: a Parquet file", "another one")
+        if held is not None:
             for name in sorted(required - held.keys() | {name for name in held if held[name] != declared.get(name)}):
                 expected = f"{file.path}: {name}, {_describe_column(declared.get(name))}"
                 violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, expected, _describe_column(held.get(name)))
 
 
-def _look_at_columns(path: Path) -> tuple[int | None, dict[str, object]]:
-    """The bytes of a data file, and its columns with their types; None and no columns where there is none."""
+def _look_at_columns(path: Path) -> tuple[int | None, dict[str, object] | None]:
+    """The bytes of a data file, and its columns with their types; None where there is none, or it is no Parquet."""
     size = find_size(path)
-    fields = () if size is None else to_delta(open_parquet(path).schema_arrow).fields
+    if size is None:
+        return None, None
+    try:
+        fields = to_delta(open_parquet(path).schema_arrow).fields
+    except UNREADABLE as error:
+        require_bytes(path, error)
+        return size, None
     return size, {field.name: field.type for field in fields}
 
 

@@ -35,6 +35,8 @@ class ViolationKind(Enum):
     RANGE_OVERLAP = "offsets read by two batches"
     NEVER_READ = "messages never read"
     PARTITION_UNKNOWN = "partition that the topic does not have"
+    TOPIC_DIFFERS = "wrong topic in the ledger"
+    POSITION_LOST = "position that a start would not find"
     HOLE_UNEXPLAINED = "hole not in the ledger"
     HOLE_FALSE = "hole where there is a message"
     HOLE_CAUSE = "wrong cause of a hole"

@@ -144,6 +144,10 @@ class PartitionRows:
         """A column of numbers; 0 where there is none."""
         return np.concatenate([np.zeros(0, np.int64), *(_to_numbers(batch, name) for batch in self._batches())])
 
+    def find_texts(self, name: str) -> set[str]:
+        """The distinct texts of a column."""
+        return {str(text) for batch in self._batches() for text in pc.unique(batch[name]).to_pylist()}
+
     def find_rows_with(self, name: str) -> Numbers:
         """Which rows have something in a column: a value that is no empty list."""
         held = [np.zeros(0, bool), *(_find_values(batch, name) for batch in self._batches())]

@@ -25,11 +25,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lockstep.model.table_schema import make_row_schema
+from lockstep.verify.bounds import FileBounds
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
-from lockstep.verify.files import ask_each, open_if_there
-from lockstep.verify.ledger import Key, RowPosition, StoredFile
+from lockstep.verify.files import UNREADABLE, ask_each, open_if_there, require_bytes
+from lockstep.verify.ledger import BatchStamp, Key, LedgerChain, RowPosition, StoredFile
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
 
@@ -78,16 +80,29 @@ class TableRows:
         self.places: dict[Key, ViolationPlace] = {}
         self.rows = 0
 
-    def load(self, table: Path, files: Iterable[StoredFile]) -> None:
-        """Read all files; those that are missing, or do not say where their rows belong, are reported elsewhere."""
+    def load(self, table: Path, files: Iterable[StoredFile], statistics: pa.Table, violations: Violations) -> None:
+        """Read all files; those that are missing, or do not say where their rows belong, are reported elsewhere.
+
+        Args:
+            table: Folder of the table.
+            files: Its live files.
+            statistics: What its log says of each, with which its rows are compared.
+            violations: Where differences are noted.
+        """
         with ExitStack() as stack:
             writers: list[tuple[pa.ipc.RecordBatchFileWriter, int]] = []
             there = list(files)
             opened = ask_each(table, open_if_there, [table / file.path for file in there])
             for file, held in zip(there, opened, strict=True):
                 if held is not None and {*PLACE_COLUMNS, *ORDER_COLUMNS} <= set(held.schema_arrow.names):
-                    for batch in held.iter_batches(BATCH_ROWS):
+                    bounds = FileBounds()
+                    for batch in _read_rows(held, table / file.path, violations):
+                        bounds.add(batch)
                         self._add(batch, file.hour, writers, stack)
+                    said = {name: statistics[name][file.at] for name in statistics.column_names}
+                    for expected, found in bounds.find_differences(said):
+                        where = f"{file.path}: {expected}"
+                        violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, where, found)
         for number in range(len(self._schemas)):
             mapped = self._stack.enter_context(pa.memory_map(str(self._path(number))))
             self._readers.append(self._stack.enter_context(pa.ipc.open_file(mapped)))
@@ -103,6 +118,19 @@ class TableRows:
                 if after.hour < before.hour:
                     expected, found = f"a file of commit_hour {before.hour} or later", after.hour
                     violations.add(ViolationKind.ROW_ORDER, self.places[key], after.first[0], expected, found)
+
+    def check_hours(
+        self, chains: Mapping[Key, LedgerChain], stamps: Mapping[int, BatchStamp], violations: Violations
+    ) -> None:
+        """Find rows in another commit hour than that of their batch: retention would drop them by it."""
+        for key in self.slices.keys() & chains.keys():
+            ends = [(end, each.hour) for each in self.slices[key] for end in (each.first, each.last)]
+            batches = chains[key].find_batches(end for end, _ in ends)
+            for (end, hour), batch in zip(ends, batches, strict=True):
+                stamp = None if batch is None else stamps.get(batch)
+                if stamp is not None and stamp.hour != hour:
+                    expected = f"commit_hour {stamp.hour}, of batch {batch}"
+                    violations.add(ViolationKind.ROW_ORDER, self.places[key], end[0], expected, hour)
 
     def cursor(self, key: Key) -> RowCursor:
         """The rows of a partition, sorted if they are not in order."""
@@ -185,6 +213,23 @@ class RowCursor:
             passed = min(rows, self._batch.num_rows)
             rows, rest = rows - passed, self._batch.slice(passed)
             self._batch = rest if rest.num_rows else next(self._batches, None)
+
+
+def _read_rows(file: pq.ParquetFile, path: Path, violations: Violations) -> Iterator[pa.RecordBatch]:
+    """The rows of a data file, as far as they can be read."""
+    batches = file.iter_batches(BATCH_ROWS)
+    while True:
+        try:
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)  # a text may be none
+        except UNREADABLE as error:
+            require_bytes(path, error)
+            expected = f"{path.parent.name}/{path.name}: rows that can be read"
+            violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, expected, str(error).splitlines()[0])
+            return
+        yield batch
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:

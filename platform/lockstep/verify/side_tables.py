@@ -106,14 +106,18 @@ class ExpectedSideRows:
         """Offsets in quarantine outside of a range."""
         return sorted({offset for offset in self._offsets if offset not in inside})
 
-    def expect(self, record: Record, cause: str, session: str | None) -> None:
-        """Expect a message here, unchanged."""
+    def find_batches(self) -> set[int]:
+        """The batches of its rows."""
+        return set(self._by_batch)
+
+    def expect(self, record: Record, cause: str, session: str | None, batch: int) -> None:
+        """Expect a message here, unchanged, and by this batch."""
         row = self._read(record.offset)
         if row is None:
             self._violations.add(self._kinds.missing, self._place, record.offset, cause, "not there")
             return
         self.compared += 1
-        wanted = self._wanted(row, record, cause, session)
+        wanted = self._wanted(row, record, cause, session) | {"batch": batch}
         for name, value in wanted.items():
             if row[name] != value:
                 expected, found = f"{name} {_short(value)}", _short(row[name])
@@ -124,7 +128,9 @@ class ExpectedSideRows:
         """The columns that a message must have here: of an erased one nothing but place and cause."""
         if row["expected"] == REDACTED and self._erased.has_message(session, record.key, record.offset):
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
-        return _as_kept(record) | {"cause": cause} | ({"session": _as_text(session)} if session is not None else {})
+        if session is None and row["session"] is not None:  # it stands under its key
+            session = (record.key or b"").decode(errors="replace")
+        return _as_kept(record) | {"cause": cause, "session": None if session is None else _as_text(session)}
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""
@@ -216,24 +222,25 @@ class SideTableCheck:
         late: Its late table.
         counts: Messages of the current range, by the names of the ledger's columns.
         given_up: Messages before this offset are quarantined, whatever they are.
+        batch: The batch of the current range.
     """
 
     def __init__(self, kept: ExpectedSideRows, late: ExpectedSideRows, violations: Violations) -> None:
         self.kept, self.late, self._violations = kept, late, violations
         self.counts: Counter[str] = Counter()
-        self.given_up = 0
+        self.given_up = self.batch = 0
         self._times_us: tuple[int, int] | None = None
 
     def keep(self, record: Record, cause: str, session: str | None) -> None:
         """Expect a message in quarantine."""
         self.counts["quarantined"] += 1
-        self.kept.expect(record, cause, session)
+        self.kept.expect(record, cause, session, self.batch)
         self.late.refuse(record.offset, with_rows=False)
 
     def keep_late(self, record: Record, session: str) -> None:
         """Expect a message in the late table."""
         self.counts["late"] += 1
-        self.late.expect(record, "late", session)
+        self.late.expect(record, "late", session, self.batch)
         self.kept.refuse(record.offset, with_rows=False)
 
     def expect_in_no_side_table(self, offset: int, *, with_rows: bool = False) -> None:

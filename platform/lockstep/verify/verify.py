@@ -229,6 +229,56 @@ def check_without_kafka(
                 violations.add(ViolationKind.COUNT_DIFFERS, row.place, row.start, expected, getattr(row, name))
 
 
+def check_end(
+    chain: LedgerChain,
+    cursor: RowCursor,
+    aside: SideTableCheck,
+    violations: Violations,
+    *,
+    dropped_up_to: int = 0,
+    erased: ErasedSessions = NONE_ERASED,
+) -> None:
+    """Find what lies behind the last range of a partition, of which only timers emit rows, and of batches without one.
+
+    For a partition whose counts alone are compared: the cursor is behind its last range.
+    """
+    last = chain.ranges[-1]
+    held = sum(batch.num_rows for batch in cursor.before(last.until + 1)) + erased.count_at(last.until, last.batch)
+    emitted = 0 if last.batch <= dropped_up_to else last.rows_emitted
+    if held != emitted:
+        expected = f"{held} rows emitted at offset {last.until} by batch {last.batch}, as the table has"
+        violations.add(ViolationKind.COUNT_DIFFERS, chain.place, last.until, expected, emitted)
+    for batch in cursor.before(2**63 - 1):
+        offset, expected = batch["_emit_offset"][0].as_py(), f"no rows from {chain.until} on"
+        violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, f"{batch.num_rows} rows")
+    batches = set(chain.ranges.rows.read_numbers("batch").tolist())
+    tables = ((aside.kept, ViolationKind.QUARANTINE_EXTRA), (aside.late, ViolationKind.LATE_EXTRA))
+    for table, kind in tables:
+        for offset in table.outside(range(chain.until)):
+            table.unread(offset)
+        for batch_number in sorted(table.find_batches() - batches):
+            expected = f"no rows of batch {batch_number}, which read nothing"
+            violations.add(kind, chain.place, None, expected, f"{table.count(batch_number)} rows")
+
+
+def check_places(
+    chains: Mapping[Key, LedgerChain], places: Mapping[Key, ViolationPlace], head: Head, violations: Violations
+) -> None:
+    """Compare the topics of the ledger with those of the rows; find partitions that a start would not find.
+
+    A start reads the ledger from the newest batch on that has a row of each partition.
+    """
+    for key, chain in chains.items():
+        named = places.get(key, chain.place).topic
+        if named != chain.place.topic:
+            expected = f"topic {named}, as the table has"
+            violations.add(ViolationKind.TOPIC_DIFFERS, chain.place, None, expected, chain.place.topic)
+        last, full = chain.ranges[-1], head.full_ledger_batch
+        if last.batch < full and not last.is_forgotten:
+            expected = f"a row in batch {full}, which has all positions, or later"
+            violations.add(ViolationKind.POSITION_LOST, chain.place, last.until, expected, f"batch {last.batch}")
+
+
 Gaps = list[tuple[int, int, str]]
 """(start, until, cause)."""
 
@@ -307,8 +357,10 @@ def _prove_stream(
         stored = read_stored(folders, violations, Path(scratch))  # 1
         check_origin(folders, stored, violations)
         found = make_chains(stored.ledger, violations)  # 2
-        rows.load(folders.table, stored.data_files)
+        rows.load(folders.table, stored.data_files, stored.statistics, violations)
         rows.check_order(violations)  # 3
+        rows.check_hours(found, stored.stamps, violations)
+        check_places(found, rows.places, stored.head, violations)
         proving = _Proving(stream, folders, stored, rows, violations, find_declaration(stream, registry))
         with _without_collector():
             proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
@@ -521,8 +573,10 @@ class _Proving:
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
         """Record a partition whose messages are not folded again."""
-        cursor = self._rows.cursor((chain.place.topic_id, chain.place.partition))
-        self._check_counts(chain, len(chain.ranges), cursor, self._aside(chain))
+        cursor, aside = self._rows.cursor((chain.place.topic_id, chain.place.partition)), self._aside(chain)
+        self._check_counts(chain, len(chain.ranges), cursor, aside)
+        erased = self._erased(chain)
+        check_end(chain, cursor, aside, self._violations, dropped_up_to=self._dropped, erased=erased)
         self._add_scope(chain, _scope_of(chain, None, why))
 
     def _scope(self, chain: LedgerChain, first: int, kept: BufferedRange) -> ProvenRange:

@@ -57,15 +57,17 @@ class Forged:
 
     def rewrite(self, table: str, file: str, rows: Rows) -> None:
         """Put other rows into a file, and make every log and head say that it was always so."""
+        self.replace(table, file, pa.Table.from_pylist(rows, pq.read_schema(self.folder / table / file)))
+
+    def replace(self, table: str, file: str, rows: pa.Table) -> None:
+        """The same with rows that may have other columns."""
         path = self.folder / table / file
-        pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(path)), path)
+        pq.write_table(rows, path)
         self._tell(table, file, path.stat().st_size, len(rows))
 
     def reshape(self, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
         """Give a data file other columns."""
-        path = self.folder / "table" / file
-        pq.write_table(change(pq.ParquetFile(path).read()), path)
-        self._tell("table", file, path.stat().st_size, pq.read_metadata(path).num_rows)
+        self.replace("table", file, change(pq.ParquetFile(self.folder / "table" / file).read()))
 
     def move(self, file: str, hour: str) -> None:
         """Say that a data file is of another hour."""
@@ -99,6 +101,29 @@ class Forged:
 
         self._entries(table, doubled)
 
+    def state_statistics(self, file: str, part: str, name: str, value: object) -> None:
+        """Say something else of a column of a data file."""
+
+        def stated(actions: list[Action]) -> list[Action]:
+            for action in actions:
+                if action.get("add", {}).get("path") == file:
+                    statistics = json.loads(action["add"]["stats"])
+                    statistics[part][name] = value
+                    action["add"]["stats"] = json.dumps(statistics)
+            return actions
+
+        self._entries("table", stated)
+
+    def state_in_head(self, **values: object) -> None:
+        """Say something else in the newest head."""
+        newest = max((self.folder / "table" / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for line in newest.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                head = json.loads(action["commitInfo"]["lockstep.head"]) | values
+                action["commitInfo"]["lockstep.head"] = json.dumps(head)
+        newest.write_text("\n".join(map(json.dumps, actions)))
+
     def state_files(self) -> list[Path]:
         """The durable state files."""
         return sorted((self.folder / "state").glob("*.state"))
@@ -107,8 +132,7 @@ class Forged:
         def told(actions: list[Action]) -> list[Action]:
             for action in actions:
                 if action.get("add", {}).get("path") == file:
-                    statistics = json.loads(action["add"].get("stats") or "{}") | {"numRecords": rows}
-                    action["add"] |= {"size": size, "stats": json.dumps(statistics)}
+                    action["add"] |= {"size": size, "stats": json.dumps({"numRecords": rows})}
             return actions
 
         self._entries(table, told)

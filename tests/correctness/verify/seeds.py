@@ -126,6 +126,38 @@ def file_gone(forged: Forged, rng: random.Random) -> Found:
     return one_of(Kind.DATA_FILE_DAMAGED)
 
 
+def file_unreadable(forged: Forged, rng: random.Random) -> Found:
+    """Its size is right: the pages are not, or there is no Parquet at all."""
+    if not forged.files("table"):
+        return None
+    path = forged.folder / "table" / rng.choice(forged.files("table"))
+    content = bytearray(path.read_bytes())
+    until = rng.choice((len(content) // 2, len(content)))
+    content[4:until] = bytes(until - 4)
+    path.write_bytes(bytes(content))
+    return one_of(Kind.DATA_FILE_DAMAGED)
+
+
+def wrong_statistics(forged: Forged, rng: random.Random) -> Found:
+    """The log says of a column what its rows are not; readers would skip the file."""
+    if (place := pick(forged, "table", rng)) is None:
+        return None
+    file, _, row = place
+    offset = row["_emit_offset"]
+    part, name, value = rng.choice(
+        [
+            ("minValues", "_emit_offset", offset + 1),
+            ("maxValues", "_emit_offset", offset - 1),
+            ("minValues", "_session", row["_session"] + "x"),
+            ("maxValues", "at", "1999-01-01T00:00:00.000Z"),
+            ("minValues", "price", 10**9),
+            ("nullCount", "remark", 10**6),
+        ]
+    )
+    forged.state_statistics(file, part, name, value)
+    return one_of(Kind.DATA_FILE_DAMAGED)
+
+
 def column_lost(forged: Forged, rng: random.Random) -> Found:
     if not forged.files("table"):
         return None
@@ -162,6 +194,15 @@ def wrong_hour(forged: Forged, rng: random.Random) -> Found:
     if not later:
         return None
     forged.move(rng.choice(sorted(later)), "2020-01-01T00")
+    return one_of(Kind.ROW_ORDER)
+
+
+def hour_of_no_batch(forged: Forged, rng: random.Random) -> Found:
+    """The rows of the last file are said to be of a later hour, in which nothing was committed."""
+    del rng
+    if not forged.files("table"):
+        return None
+    forged.move(forged.files("table")[-1], "2099-01-01T00")
     return one_of(Kind.ROW_ORDER)
 
 
@@ -287,6 +328,32 @@ def ledger_row_of_another_batch(forged: Forged, rng: random.Random) -> Found:
     file, at, row = rng.choice(forged.all_rows("ledger"))
     forged.change("ledger", file, at, batch=row["batch"] - 1)
     return one_of(Kind.LEDGER_ROW_FOREIGN)
+
+
+def ledger_row_of_another_generation(forged: Forged, rng: random.Random) -> Found:
+    """As a rewind leaves rows: they do not count."""
+    file, at, row = rng.choice(forged.all_rows("ledger"))
+    forged.change("ledger", file, at, generation=row["generation"] + 1)
+    return one_of(Kind.LEDGER_ROW_FOREIGN)
+
+
+def topic_of_another_name(forged: Forged, rng: random.Random) -> Found:
+    """In one ledger row of a partition, or in all of one that has rows."""
+    held = {_partition(row) for _, _, row in forged.all_rows("table")}
+    if (place := pick(forged, "ledger", rng, lambda row: _key(row) in held)) is None:
+        return None
+    for file, at, row in forged.all_rows("ledger"):
+        if _key(row) == _key(place[2]):
+            forged.change("ledger", file, at, topic="another")
+    return one_of(Kind.TOPIC_DIFFERS)
+
+
+def position_not_found(forged: Forged, rng: random.Random) -> Found:
+    """The head says that a later batch has all positions than the last one of some partition."""
+    del rng
+    last = {_key(row): row["batch"] for _, _, row in forged.all_rows("ledger")}
+    forged.state_in_head(full_ledger_batch=min(last.values()) + 1)
+    return one_of(Kind.POSITION_LOST)
 
 
 def wrong_count(forged: Forged, rng: random.Random) -> Found:
@@ -423,9 +490,27 @@ def quarantine_row_changed(forged: Forged, rng: random.Random) -> Found:
         {"key": b"forged"},
         {"cause": "forged"},
         {"value_bytes": row["value_bytes"] + 1},
+        {"session": "forged"},
     ]
     forged.change("quarantine", file, at, **rng.choice(changes))
     return one_of(Kind.QUARANTINE_CHANGED)
+
+
+def quarantine_row_of_another_batch(forged: Forged, rng: random.Random) -> Found:
+    return _moved(forged, rng, "quarantine", Kind.QUARANTINE_CHANGED)
+
+
+def _moved(forged: Forged, rng: random.Random, table: str, kind: Kind) -> Found:
+    """A row of a side table lies in the file of another batch, as if that one had put it there."""
+    files = forged.files(table) if (forged.folder / table).exists() else []
+    if len(files) < 2:
+        return None
+    one, other = rng.sample(files, 2)
+    row, *left = forged.rows(table, one)
+    rows = forged.rows(table, other)
+    forged.rewrite(table, one, left)
+    forged.rewrite(table, other, [row | {"batch": rows[0]["batch"]}, *rows])
+    return one_of(kind)
 
 
 def in_quarantine_and_in_rows(forged: Forged, rng: random.Random) -> Found:
@@ -483,6 +568,10 @@ def late_row_changed(forged: Forged, rng: random.Random) -> Found:
     changes: list[dict[str, object]] = [{"value": b"forged"}, {"session": "forged"}, {"cause": "forged"}]
     forged.change("late", file, at, **rng.choice(changes))
     return one_of(Kind.LATE_CHANGED)
+
+
+def late_row_of_another_batch(forged: Forged, rng: random.Random) -> Found:
+    return _moved(forged, rng, "late", Kind.LATE_CHANGED)
 
 
 def late_and_in_rows(forged: Forged, rng: random.Random) -> Found:
@@ -629,6 +718,7 @@ def _encoded(header: dict[str, Any], entries: dict[bytes, Any]) -> bytes:
 
 METER_SEEDS: tuple[Callable[[Forged, random.Random], Found], ...] = (
     *(late_row_missing, late_row_twice, late_row_changed, late_and_in_rows, late_table_gone),
+    late_row_of_another_batch,
     *(wrong_emit_offset, wrong_source_offset, timer_row_missing, wrong_watermark, wrong_count_of_what_waits),
     *(held_message_lost, held_message_changed, agenda_forgotten, clock_wrong),
 )
@@ -644,4 +734,6 @@ SEEDS: tuple[Callable[[Forged, random.Random], Found], ...] = (
     *(ranges_overlap, end_moved, hole_hidden, hole_resized, hole_of_another_cause),
     *(quarantine_row_missing, quarantine_row_twice, quarantine_row_changed),
     *(in_quarantine_and_in_rows, hole_said_to_be_expired),
+    *(file_unreadable, wrong_statistics, hour_of_no_batch, quarantine_row_of_another_batch),
+    *(ledger_row_of_another_generation, topic_of_another_name, position_not_found),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
@@ -407,6 +408,12 @@ def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Fee
     found = proof(runs)
     assert (found.status, found.messages) == (InvariantStatus.PROVEN, 3)
     assert sorted(scope.note for scope in found.scopes) == ["", "the topic is re-created: order and counts only"]
+    forged = Forged(runs.folders.table.parent)
+    ids = {scope.note: scope.topic_id for scope in found.scopes}
+    place = next(each for each in forged.all_rows("table") if each[2]["_topic_id"] != ids[""])
+    beyond = place[2] | {"_emit_offset": 5}
+    forged.rewrite("table", place[0], [*forged.rows("table", place[0]), beyond])
+    assert ViolationKind.ROW_UNCLAIMED in {each.kind for each in proof(runs).violations}
 
 
 def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:
@@ -516,6 +523,31 @@ def test_a_ledger_that_is_one_batch_behind_its_table_is_no_violation(feed: Feed,
         runs.run()
     max((runs.folders.ledger / "_delta_log").glob("*.json")).unlink()
     assert proof(runs).status is InvariantStatus.PROVEN
+
+
+def test_a_byte_of_a_ledger_file_that_no_comparison_sees_is_found(feed: Feed, runs: LocalRuns) -> None:
+    """Every value can be read and is right, but a start refuses the file by the checksum in its name."""
+    feed.send(feed.create("values"), session(3))
+    runs.run()
+    path = min(runs.folders.ledger.glob("*.parquet"))
+    path.write_bytes(path.read_bytes().replace(b"parquet-cpp", b"parquet-cpq"))
+    found = [(each.kind, each.found) for each in proof(runs).violations]
+    problem = f"{path} is not as it was written; no position is read without it"
+    assert (ViolationKind.SIDE_FILE_CHANGED, problem) in found
+
+
+def test_a_side_file_with_a_column_of_another_type_is_named(feed: Feed, runs: LocalRuns) -> None:
+    feed.send(feed.create("values"), session(3))
+    runs.run()
+    forged = Forged.copy(runs.folders.table.parent, runs.root / "forged" / runs.folders.stream)
+    (file,) = forged.files("ledger")
+    path = forged.folder / "ledger" / file
+    rows = pq.ParquetFile(path).read()
+    at = rows.schema.get_field_index("topic")
+    forged.replace("ledger", file, rows.set_column(at, "topic", rows["topic"].cast(pa.binary())))
+    found = proof(runs, StreamFolders(runs.folders.stream, runs.root / "forged")).violations
+    changed = [each.found for each in found if each.kind is ViolationKind.SIDE_FILE_CHANGED]
+    assert [each.startswith("topic: a column of type") for each in changed] == [True]
 
 
 def test_a_ledger_that_is_two_batches_behind_is_found(feed: Feed, runs: LocalRuns) -> None:

@@ -119,6 +119,7 @@ ONE_IMPORTER = {
     "state.restore": "restoring a local store, apart from its use",
     "storage.object_store": "an extra, which only tables in an object store need",
     "testing.batches": "batches with crashes, apart from the run as a whole",
+    "verify.bounds": "what the log says of one file's columns, apart from the rows of partitions",
     "verify.origin": "what a first batch took over, apart from the proof of partitions",
     "verify.partition": "the proof of one partition, apart from the walk over all",
 }

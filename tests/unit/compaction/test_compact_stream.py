@@ -268,10 +268,14 @@ def test_a_missing_input_is_refused_by_name(filled: StreamTable) -> None:
         compact(filled)
 
 
-def test_a_damaged_input_is_refused_by_name(filled: StreamTable) -> None:
+@pytest.mark.parametrize("until", [100, None], ids=["pages", "all"])
+def test_a_damaged_input_is_refused_by_name(filled: StreamTable, until: int | None) -> None:
+    """With a whole footer it is Parquet, whose pages are not."""
     filled.close()
     path = live_files(filled.folders)[3]
-    (filled.folders.table / path).write_bytes(b"no Parquet at all")
+    content = (filled.folders.table / path).read_bytes()
+    damaged = content[:4].ljust(until or len(content), b"\0") + content[until or len(content) :]
+    (filled.folders.table / path).write_bytes(damaged)
     with pytest.raises(CompactionRefused, match=f"{path} cannot be read"):
         compact(filled)
 

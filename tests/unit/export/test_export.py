@@ -423,6 +423,14 @@ def test_a_damaged_source_is_refused_and_nothing_of_its_hour_is_published(filled
     assert list((filled.folders.export / STAGING).iterdir()) == []
 
 
+def test_a_source_with_damaged_pages_is_named(filled: StreamTable) -> None:
+    path = next(filled.folders.table / name for name in live_files(filled.folders) if HOURS[1] in name)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes(96) + content[100:])
+    with pytest.raises(TableError, match=f"{path} cannot be read"):
+        export_stream(PLAIN, filled.folders)
+
+
 def test_retention_drops_nothing_that_is_not_exported(filled: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retain, "find_current_hour", lambda: HOURS[4])
     keep = timedelta(hours=1)

@@ -116,7 +116,7 @@ def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
     violations = Violations()
     stored = read_stored(folders, violations, scratch)
     with TableRows(scratch) as rows:
-        rows.load(folders.table, stored.data_files)
+        rows.load(folders.table, stored.data_files, stored.statistics, violations)
         rows.check_order(violations)
         for key, chain in make_chains(stored.ledger, violations).items():
             kept, late = (
