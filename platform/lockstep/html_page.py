@@ -161,7 +161,7 @@ svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margi
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 800, 260, 80, 40, 26
 BAR_HEIGHT, BAR_LEFT, BAR_RIGHT = 24, 190, 90
-LEGEND_GAP, LETTER_WIDTH = 40, 7
+LEGEND_GAP, LEGEND_HEIGHT, LETTER_WIDTH = 40, 20, 7
 COLORS = 6
 TICKS = 4
 LONG = 40
@@ -206,8 +206,11 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
     points = [point for line in lines for point in line.points]
     x_max = _round_up(max((x for x, _ in points), default=0.0))
     y_max = _round_up(max((y for _, y in points), default=0.0))
-    bottom, wide, high = HEIGHT - BOTTOM, WIDTH - LEFT - 20, HEIGHT - BOTTOM - TOP
-    parts = [_open_svg(HEIGHT, f"{', '.join(line.name for line in lines) or y_label} over {x_label}")]
+    legend = _place_legend([line.name for line in lines])
+    top = TOP + LEGEND_HEIGHT * max((row for row, _ in legend), default=0)
+    height = HEIGHT - TOP + top
+    bottom, wide, high = height - BOTTOM, WIDTH - LEFT - 20, height - BOTTOM - top
+    parts = [_open_svg(height, f"{', '.join(line.name for line in lines) or y_label} over {x_label}")]
     for tick in range(TICKS + 1):
         y, x = bottom - high * tick / TICKS, LEFT + wide * tick / TICKS
         at = _number(x_max * tick / TICKS)
@@ -216,18 +219,29 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
             f'<text class="dim" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_number(y_max * tick / TICKS)}</text>'
         )
         parts.append(f'<text class="dim" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{at}</text>')
-    legend = float(LEFT)
-    for number, line in enumerate(lines):
+    for number, (line, (row, at_x)) in enumerate(zip(lines, legend, strict=True)):
         path = " ".join(f"{LEFT + wide * x / x_max:.1f},{bottom - high * y / y_max:.1f}" for x, y in line.points)
         color = f"var(--c{number % COLORS})"
         parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts.append(f'<rect x="{legend:.0f}" y="6" width="12" height="12" style="fill:{color}"/>')
-        parts.append(f'<text x="{legend + 18:.0f}" y="16">{_escape(line.name)}</text>')
-        legend += LEGEND_GAP + LETTER_WIDTH * len(line.name)
+        y = 6 + LEGEND_HEIGHT * row
+        parts.append(f'<rect x="{at_x}" y="{y}" width="12" height="12" style="fill:{color}"/>')
+        parts.append(f'<text x="{at_x + 18}" y="{y + 10}">{_escape(line.name)}</text>')
     parts.append(
-        f'<text class="dim" x="{LEFT + wide / 2}" y="{HEIGHT - 6}" text-anchor="middle">{_escape(x_label)}</text>'
+        f'<text class="dim" x="{LEFT + wide / 2}" y="{height - 6}" text-anchor="middle">{_escape(x_label)}</text>'
     )
     return "".join([*parts, "</svg>"])
+
+
+def _place_legend(names: Sequence[str]) -> list[tuple[int, int]]:
+    """The row and x of each name: one that does not fit into its row begins the next."""
+    places, row, x = list[tuple[int, int]](), 0, LEFT
+    for name in names:
+        width = LEGEND_GAP + LETTER_WIDTH * len(name)
+        if x > LEFT and x + width > WIDTH:
+            row, x = row + 1, LEFT
+        places.append((row, x))
+        x += width
+    return places
 
 
 def draw_bars(bars: Sequence[Bar], unit: str) -> str:

@@ -1,7 +1,8 @@
 """The check `health` of a stream's table: its alarms, as Dagster shows them.
 
-The health sensor evaluates it without a run, on a change and every half hour. Until then it shows no result, which is
-no pass. It may be executed by hand, and holds up nothing that comes after the table.
+The health sensor evaluates it without a run: on a change, every half hour, and after a run that left it out. Until the
+first time it shows no result, which is no pass. It may be executed by hand, and holds up nothing that comes after the
+table.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dagster import (
     AssetCheckEvaluation,
+    AssetCheckKey,
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSeverity,
@@ -20,11 +22,13 @@ from dagster import (
     asset_check,
 )
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from lockstep.declare.stream import AnyStream
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.monitoring.health import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.tables import StreamHandle
+from lockstep.orchestration.markdown import escape_markdown
 from lockstep.orchestration.names import HEALTH, make_table_key
 from lockstep.settings import Settings
 
@@ -100,6 +104,19 @@ def find_newest_materialization(stream: AnyStream, instance: DagsterInstance) ->
     return next(iter(instance.fetch_materializations(make_table_key(stream), limit=1).records), None)
 
 
+def is_result_hidden(stream: AnyStream, instance: DagsterInstance) -> bool:
+    """Whether Dagster shows a run that ended before it evaluated the check, in place of the last result.
+
+    Each Materialize plans the check; where the table's step fails, as of a halted stream, the check does not run.
+    """
+    key = AssetCheckKey(make_table_key(stream), HEALTH)
+    newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    if newest is None or newest.status is not AssetCheckExecutionRecordStatus.PLANNED:
+        return False
+    run = instance.get_run_by_id(newest.run_id)
+    return run is None or run.is_finished
+
+
 def find_severity(alarms: Sequence[Alarm]) -> AssetCheckSeverity:
     """The severity of a check: that of its worst alarm."""
     is_error = any(alarm.severity is AlarmSeverity.ERROR for alarm in alarms)
@@ -107,11 +124,11 @@ def find_severity(alarms: Sequence[Alarm]) -> AssetCheckSeverity:
 
 
 def describe_health(facts: HealthFacts, alarms: Sequence[Alarm]) -> str:
-    """One line an alarm, and one of what is unknown."""
+    """One paragraph an alarm, and one of what is unknown, as Markdown."""
     lines = [f"{alarm.severity.value}: {alarm.problem} (next: {alarm.next_step})" for alarm in alarms]
     if facts.unknown:
         lines.append(f"unknown: {', '.join(kind.value for kind in facts.unknown)}")
-    return "\n".join(lines) or "no alarm"
+    return "\n\n".join(map(escape_markdown, lines)) or "no alarm"
 
 
 def make_health_metadata(facts: HealthFacts, alarms: Sequence[Alarm]) -> "dict[str, RawMetadataValue]":

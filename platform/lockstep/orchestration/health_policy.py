@@ -65,6 +65,7 @@ class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
         unknown: Alarms that the look could neither raise nor rule out.
         has_run: Whether the stream has a table, readable or not.
         materialization: Storage id of the table's newest materialization; 0 without one.
+        is_hidden: Whether Dagster shows a run that left the check out, in place of the last evaluation.
         notifies: Whether there is a webhook.
     """
 
@@ -73,6 +74,7 @@ class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[AlarmKind, ...]
     has_run: bool = True
     materialization: int = 0
+    is_hidden: bool = False
     notifies: bool = False
 
 
@@ -95,8 +97,8 @@ def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthD
 
     1. Announce alarms that this look and the one before have seen; keep those that it could not judge.
     2. Note what began, changed and ended for the webhook.
-    3. Evaluate the check after a change, after a materialization of the table, and at times; never while an alarm
-       waits for its second look, as the check would pass.
+    3. Evaluate the check after a change, after a materialization of the table, after a run that left it out, and at
+       times; never while an alarm waits for its second look, as the check would pass.
 
     Args:
         look: Inputs.
@@ -112,6 +114,7 @@ def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthD
     is_due = (
         said != cursor.reported
         or look.materialization != cursor.materialization
+        or look.is_hidden
         or not 0 <= now - cursor.reported_at < REFRESH_SECONDS
     )
     evaluates = look.has_run and not seen and is_due  # 3

@@ -9,7 +9,7 @@ import msgspec
 from dagster import SensorResult, SkipReason
 
 from lockstep.operations.inspect.health import read_health
-from lockstep.orchestration.health_check import find_newest_materialization, make_health_evaluation
+from lockstep.orchestration.health_check import find_newest_materialization, is_result_hidden, make_health_evaluation
 from lockstep.orchestration.health_policy import HealthCursor, HealthLook, decide_health
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def observe_health(
 ) -> SensorResult:
     """Look at a stream.
 
-    1. Read health, and the newest materialization of the table.
+    1. Read health, the newest materialization of the table, and whether Dagster shows the last evaluation.
     2. Decide what is announced.
     3. Send what waits for the webhook; what it does not take waits for the next look.
     """
@@ -39,6 +39,7 @@ def observe_health(
         unknown=health.unknown,
         has_run=health.facts.has_table or health.facts.is_unreadable,
         materialization=0 if newest is None else newest.storage_id,
+        is_hidden=is_result_hidden(handle.stream, instance),
         notifies=bool(webhook.reference),
     )
     decision = decide_health(look, cursor, time.time())  # 2

@@ -28,6 +28,7 @@ from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
 from lockstep.operations.tables import has_table
+from lockstep.orchestration.markdown import escape_markdown
 from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import SWEEP_SECONDS
 from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, interrupt_run, report_failure
@@ -228,6 +229,6 @@ def make_check_result(
         check_name=result.rule,
         passed=result.passed,
         severity=AssetCheckSeverity.ERROR if is_error else AssetCheckSeverity.WARN,
-        description="; ".join(part.rstrip(".") for part in parts if part),
+        description=escape_markdown("; ".join(part.rstrip(".") for part in parts if part)),
         metadata=metadata,
     )

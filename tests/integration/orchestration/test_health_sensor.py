@@ -135,6 +135,27 @@ def test_an_alarm_becomes_a_failed_check_and_its_end_a_passed_one(feed: Feed, wa
     assert [result.status for result in watched.results] == [PASSED, FAILED, PASSED]
 
 
+def test_a_run_that_fails_before_the_check_does_not_hide_an_alarm(feed: Feed, watched: Watched) -> None:
+    watched.runs.run()
+    late = feed.create("late", config={"retention.ms": str(HOUR * 1000)})
+    feed.append(late, [ProducerRecord("t", snapshot(1, a=1), int((time.time() - 55 * 60) * 1000))])
+    for _ in range(2):
+        watched.look()
+    table = make_table_key(watched.runs.stream)
+    wrong = {"ops": {table.to_python_identifier(): {"config": {"report_seconds": 0.0}}}}
+    job = watched.definitions.resolve_implicit_global_asset_job_def()
+    ended = job.execute_in_process(
+        run_config=wrong, instance=watched.instance, asset_selection=[table], raise_on_error=False
+    )
+    assert (ended.success, watched.results[0].status) == (False, AssetCheckExecutionRecordStatus.PLANNED)
+
+    watched.look()
+    assert [result.status for result in watched.results][::2] == [FAILED, FAILED]
+    for _ in range(2):
+        watched.look()
+    assert len(watched.results) == 3
+
+
 def test_a_result_is_shown_with_the_newest_materialization_of_the_table(watched: Watched) -> None:
     watched.runs.run()
     watched.look()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep import Severity
-from lockstep.html_page import Bar, Line, draw_bars, draw_lines
+from lockstep.html_page import LETTER_WIDTH, WIDTH, Bar, Line, draw_bars, draw_lines
 from lockstep.operations.report import QualityReport, build_report, write_report
 from lockstep.quality.check import Checked, CheckPoint, Coverage, LastCheck, keep_result, make_result_path
 from lockstep.quality.increment import find_matching_versions
@@ -145,3 +145,11 @@ def test_the_ticks_of_small_values_differ() -> None:
 
 
 Y_TICKS, X_TICKS = ["0", "0.25", "0.5", "0.75", "1"], ["0", "0.0008", "0.0016", "0.0024", "0.0032"]
+
+
+def test_a_chart_of_many_lines_shows_each_name_within_its_width() -> None:
+    names = [f"stream_with_a_long_name_{number}" for number in range(9)]
+    chart = draw_lines([Line(name, [(0, 0), (1, 1)]) for name in names], x_label="seconds", y_label="messages")
+    starts = [float(start) for start in re.findall(r'<text x="([0-9.]+)" y="[0-9]+">stream_', chart)]
+    assert len(starts) == len(names)
+    assert max(starts) + LETTER_WIDTH * len(names[0]) <= WIDTH

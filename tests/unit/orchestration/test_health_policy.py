@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.operations.monitoring.health import Alarm, AlarmKind, AlarmSeverity
+from lockstep.operations.monitoring.health import Alarm, AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.monitoring.webhook import NotificationEvent
+from lockstep.orchestration.health_check import describe_health
 from lockstep.orchestration.health_policy import (
     REFRESH_SECONDS,
     WAITING_MAX,
@@ -47,6 +48,11 @@ BEGAN, CHANGED, ENDED = NotificationEvent.BEGAN, NotificationEvent.CHANGED, Noti
 def test_a_healthy_stream_is_evaluated_once_and_then_at_times() -> None:
     count = int(REFRESH_SECONDS // 30) + 2
     assert [number for number, each in enumerate(decide(*[look()] * count)) if each.evaluates] == [0, count - 2]
+
+
+def test_a_result_that_a_run_has_hidden_is_given_again() -> None:
+    decisions = decide(look(HEADROOM), look(HEADROOM), look(HEADROOM, is_hidden=True), look(HEADROOM))
+    assert [each.evaluates for each in decisions] == [False, True, True, False]
 
 
 def test_a_stream_that_never_ran_is_not_evaluated() -> None:
@@ -116,3 +122,9 @@ def test_a_cursor_that_cannot_be_read_is_reset_with_a_warning() -> None:
         cursor, warning = HealthCursor.read(text)
         assert cursor == HealthCursor()
         assert why in warning
+
+
+def test_an_alarm_names_a_session_letter_by_letter_in_a_paragraph_of_its_own() -> None:
+    halted = msgspec.structs.replace(HEADROOM, problem="session '<img src=x>'", next_step="lockstep message a_b")
+    text = describe_health(HealthFacts(stream="s", desired=None), [halted, SILENT])
+    assert text.split("\n\n")[0] == r"warning: session '\<img src=x\>' (next: lockstep message a_b)"

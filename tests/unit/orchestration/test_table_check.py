@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from dagster import AssetKey
+from dagster import AssetCheckResult, AssetKey
 
 from lockstep.orchestration.table_check import make_check_result
 from lockstep.quality.check import Checked, Coverage
@@ -18,6 +19,15 @@ OF_PARTITIONS = RuleResult(rule="r", sentence="s", outcome=FAILED, observed=30, 
 BROKEN = RuleResult(rule="r", sentence="s", outcome=CRASHED, observed=None)
 
 
+def show(result: RuleResult) -> AssetCheckResult:
+    coverage = Coverage(full=True, reason="asked for", since=None, files=1, rows=100, size=1_000)
+    versions = TableVersions(table=1, ledger=1, batch=1)
+    checked = Checked(stream="x", versions=versions, coverage=coverage, partitions=(), results=(result,))
+    shown = make_check_result(result, checked, {}, AssetKey(["x", "table"]))
+    assert shown is not None
+    return shown
+
+
 @pytest.mark.parametrize(
     ("result", "counts"),
     [
@@ -28,10 +38,11 @@ BROKEN = RuleResult(rule="r", sentence="s", outcome=CRASHED, observed=None)
     ids=["rows", "partitions", "a crash"],
 )
 def test_what_is_unexpected_is_counted_as_what_it_is(result: RuleResult, counts: dict[str, Any]) -> None:
-    coverage = Coverage(full=True, reason="asked for", since=None, files=1, rows=100, size=1_000)
-    versions = TableVersions(table=1, ledger=1, batch=1)
-    checked = Checked(stream="x", versions=versions, coverage=coverage, partitions=(), results=(result,))
-    shown = make_check_result(result, checked, {}, AssetKey(["x", "table"]))
-    assert shown is not None
+    shown = show(result)
     counted = {"unexpected", "unexpected_percent", "partitions_with_violations", "checked"}
     assert {name: value.value for name, value in shown.metadata.items() if name in counted} == counts
+
+
+def test_a_description_is_shown_letter_by_letter_where_dagster_reads_markdown() -> None:
+    crashed = msgspec.structs.replace(BROKEN, reason="no column <b> in ![x](http://x/y.png) __a__ of a_b")
+    assert r"no column \<b\> in !\[x\](http://x/y.png) \_\_a\_\_ of a_b" in str(show(crashed).description)
