@@ -602,11 +602,16 @@ def _look(derived: Derived, root: Path) -> _Found | None:
         cause = RebuildCause.CODE
     if cause is None and not checkpoint.is_usable(at.table):
         cause = RebuildCause.DAMAGED
-    if cause is None and _is_ahead(root, checkpoint, histories):
-        cause = RebuildCause.REPLACED
-    if cause is None and _has_expired(root, checkpoint, histories, heads):
-        cause = RebuildCause.EXPIRED
-    return _Found(tuple(histories), checkpoint, cause)
+    return _Found(tuple(histories), checkpoint, cause or _find_unreadable(root, checkpoint, histories, heads))
+
+
+def _find_unreadable(
+    root: Path, checkpoint: _Checkpoint, histories: Sequence[SourceHistory], heads: Sequence[Head]
+) -> RebuildCause | None:
+    """Why the sources do not have what a checkpoint reads next; None where they have."""
+    if _is_ahead(root, checkpoint, histories):
+        return RebuildCause.REPLACED
+    return RebuildCause.EXPIRED if _has_expired(root, checkpoint, histories, heads) else None
 
 
 def _make_history(folders: StreamFolders, base: Base) -> SourceHistory:
