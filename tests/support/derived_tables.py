@@ -48,6 +48,11 @@ def keep_rows(rows: DataFrame) -> DataFrame:
     return rows.where("total IS NOT NULL")
 
 
+def keep_none(rows: DataFrame) -> DataFrame:
+    """No row, by a partition that no file has: no file is opened."""
+    return rows.where("commit_hour = 'none'")
+
+
 def count_windows(rows: DataFrame) -> DataFrame:
     """Rows of each session in windows of event time."""
     from pyspark.sql import functions as sf

@@ -114,7 +114,7 @@ class Derived:
             if each.name in {"name", "watermark", "output_mode", "partition_by"}
         }
         decides = (
-            ast.dump(_without_docstrings(tree)),
+            repr(_describe_code(_without_docstrings(tree))),
             code.__qualname__,
             repr(options),
             *(s.name for s in self.sources),
@@ -190,6 +190,16 @@ def _check_watermark(derived: Derived) -> None:
         if watermark.column not in times:
             problem, right = f"is no time column of {source.name}", f"one of {', '.join(times)}"
             raise DeclarationError("Watermark.column", watermark.column, problem, right)
+
+
+def _describe_code(code: object) -> object:
+    """A syntax tree as plain values, the same in each version of Python; `ast.dump` has another text in each."""
+    if isinstance(code, list):
+        return [_describe_code(each) for each in cast("list[object]", code)]
+    if not isinstance(code, ast.AST):
+        return code
+    parts = ((name, value) for name, value in ast.iter_fields(code) if value is not None and value != [])
+    return type(code).__name__, [(name, _describe_code(value)) for name, value in parts]
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

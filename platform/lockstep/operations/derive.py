@@ -50,6 +50,8 @@ SESSION = {
     # Spark's own default, INT96, has no time zone and no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+FILES_MAX = 2**31 - 1
+"""Files of a source that a batch reads: all. Delta's default, 1,000, would make several batches of a run."""
 NOTE = "sources.json"
 SPARK_FOLDER, BUILD_FOLDER = "spark", "build"
 USER_METADATA = "lockstep.derived:"
@@ -172,7 +174,7 @@ class DeriveFailed(LockstepError):
 
 
 class SourceHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The history of a source that a checkpoint belongs to, and where it was when the last run began.
+    """The history of a source that a checkpoint belongs to, and up to where the last run has read it.
 
     Attributes:
         stream: Name of the stream.
@@ -474,7 +476,7 @@ class _Attempt:
             self._rebuild(found)
             return
         self._run_query(at, self._folders.table)
-        _write_note(at, msgspec.structs.replace(at.note, sources=found.histories))
+        self._note_read(at, at.note, found.histories)
 
     def _rebuild(self, found: _Found) -> None:
         """Compute all rows by a new checkpoint, and let them replace those of the table in one commit.
@@ -495,8 +497,19 @@ class _Attempt:
         )
         _write_note(_Checkpoint(folder), note)  # 2
         result = self._run_query(_Checkpoint(folder), folder / BUILD_FOLDER)
-        if not _has_changed(self._derived, self._folders.root, found.histories):  # 3
+        if self._note_read(_Checkpoint(folder), note, found.histories):  # 3
             self._replace_rows(_Checkpoint(folder), result)  # 4
+
+    def _note_read(self, checkpoint: _Checkpoint, note: CheckpointNote, before: Sequence[SourceHistory]) -> bool:
+        """Note up to which entries the sources were read; gives False where their history has ended meanwhile.
+
+        A source goes on while Spark starts: a copy from before the newest entry that was read is another history.
+        """
+        goes_on = not _has_changed(self._derived, self._folders.root, before)
+        offsets = _Checkpoint(checkpoint.folder).offsets if goes_on else {}
+        read = tuple(_move_to_read(self._folders.root, each, offsets.get(each.table_id, 0) - 1) for each in before)
+        _write_note(checkpoint, msgspec.structs.replace(note, sources=read))
+        return goes_on
 
     def _replace_rows(self, done: _Checkpoint, result: DataFrame) -> None:
         built, table = done.folder / BUILD_FOLDER, self._folders.table
@@ -535,13 +548,16 @@ class _Attempt:
         return result
 
     def _read_source(self, stream: str) -> DataFrame:
-        """The rows of a stream. A rewind ends the query, as its removals change data; those of compaction do not."""
+        """The rows of a stream. A rewind ends the query, as its removals change data; those of compaction do not.
+
+        One batch reads them all. Of a table that is read at first, files come in the order in which they were written,
+        compacted ones last: by several batches, rows of the later ones would be late for the watermark of the first.
+        """
         table, watermark = StreamFolders(stream, self._folders.root).table, self._derived.watermark
-        reader, address = self._session.readStream.format("delta"), find_storage(table).uri(table)
+        reader = self._session.readStream.format("delta").option("maxFilesPerTrigger", FILES_MAX)
+        rows = reader.load(find_storage(table).uri(table))
         if watermark is None:
-            return reader.load(address)
-        # Of the first version that is read, files come in no order: rows of old ones would be late.
-        rows = reader.option("withEventTimeOrder", "true").load(address)
+            return rows
         return rows.withWatermark(watermark.column, f"{watermark.delay // timedelta(microseconds=1)} microseconds")
 
 
@@ -586,9 +602,16 @@ def _look(derived: Derived, root: Path) -> _Found | None:
         cause = RebuildCause.CODE
     if cause is None and not checkpoint.is_usable(at.table):
         cause = RebuildCause.DAMAGED
-    if cause is None and _has_expired(root, checkpoint, histories, heads):
-        cause = RebuildCause.EXPIRED
-    return _Found(tuple(histories), checkpoint, cause)
+    return _Found(tuple(histories), checkpoint, cause or _find_unreadable(root, checkpoint, histories, heads))
+
+
+def _find_unreadable(
+    root: Path, checkpoint: _Checkpoint, histories: Sequence[SourceHistory], heads: Sequence[Head]
+) -> RebuildCause | None:
+    """Why the sources do not have what a checkpoint reads next; None where they have."""
+    if _is_ahead(root, checkpoint, histories):
+        return RebuildCause.REPLACED
+    return RebuildCause.EXPIRED if _has_expired(root, checkpoint, histories, heads) else None
 
 
 def _make_history(folders: StreamFolders, base: Base) -> SourceHistory:
@@ -601,6 +624,23 @@ def _make_history(folders: StreamFolders, base: Base) -> SourceHistory:
         version=base.version,
         token=(entry.token if entry is not None else None) or "",
     )
+
+
+def _move_to_read(root: Path, history: SourceHistory, version: int) -> SourceHistory:
+    """The same history at the newest version that was read, where that is a later one."""
+    entry = delta_log.read_entry(StreamFolders(history.stream, root).table, version) if version >= 0 else None
+    if entry is None or version <= history.version:
+        return history
+    return msgspec.structs.replace(history, version=version, token=entry.token or "")
+
+
+def _is_ahead(root: Path, checkpoint: _Checkpoint, histories: Iterable[SourceHistory]) -> bool:
+    """Whether a checkpoint has read versions that a source does not have; one that was written since has them."""
+    for each in histories:
+        read = checkpoint.offsets.get(each.table_id, 0) - 1
+        if read > each.version and delta_log.read_entry(StreamFolders(each.stream, root).table, read) is None:
+            return True
+    return False
 
 
 def _find_other_history(

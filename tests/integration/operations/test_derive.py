@@ -9,11 +9,14 @@ import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from dagster import AssetKey, DagsterInstance, TableSchema, materialize
 from deltalake import DeltaTable
@@ -39,11 +42,13 @@ from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.table.delta_log import make_entry_path
 from lockstep.table.layout import DerivedFolders, StreamFolders
 from tests.integration.cli.conftest import Platform
 from tests.integration.operations.killed_derive import IN_BATCH, MOMENTS
 from tests.support.adding_stream import adding
 from tests.support.derived_tables import (
+    START,
     Timed,
     TimedWider,
     activity,
@@ -52,6 +57,7 @@ from tests.support.derived_tables import (
     fail_at_runs,
     give_rows,
     join_sessions,
+    keep_none,
     keep_rows,
     send_each_second,
     stored_windows,
@@ -314,6 +320,60 @@ def test_a_checkpoint_that_no_longer_fits_is_found_without_spark(
         shutil.copytree(built.root.parent / name, copy.parent / name)
     harm(copy)
     assert plan_derived(built.derived, copy).rebuild is cause
+
+
+def test_a_source_from_before_what_was_read_is_another_one(built: Site, copy: Path) -> None:
+    """It went on while Spark started: the run read more than there was when it looked."""
+    output, saved = OutputLog(copy / "adding" / "table"), copy.parent / "saved"
+    output.commit(raise_rewind_floor(1, 0))
+    shutil.copytree(copy / "adding", saved)
+
+    def spark_after_a_commit() -> SparkSession:
+        output.commit(raise_rewind_floor(1, 0))
+        return built.spark
+
+    run_derived(built.derived, copy, spark_after_a_commit)
+    assert plan_derived(built.derived, copy).rebuild is None
+    shutil.rmtree(copy / "adding")
+    shutil.copytree(saved, copy / "adding")
+    assert plan_derived(built.derived, copy).rebuild is RebuildCause.REPLACED
+    for _ in range(2):
+        OutputLog(copy / "adding" / "table").commit(raise_rewind_floor(1, 0))
+    assert plan_derived(built.derived, copy).rebuild is RebuildCause.REPLACED
+
+
+def add_newest_rows(table: Path, count: int) -> None:
+    """Files of a row each whose time is past all others, and which come first of a snapshot."""
+    file = min(Path(path) for path in live_files(table))
+    row, made = pq.read_table(file, partitioning=None).slice(0, 1), file.with_name("newest.parquet")
+    at = row.schema.get_field_index("_event_time")
+    newest = pa.array([START + timedelta(hours=1)], row.schema.field(at).type)
+    pq.write_table(row.set_column(at, row.schema.field(at), newest), made)
+    hour, entry = file.parent.name, make_entry_path(table, DeltaTable(table).version())
+    values, added = dict([hour.split("=", 1)]), list[bytes]()
+    for number in range(count):
+        (file.parent / f"newest_{number}.parquet").hardlink_to(made)
+        add = {"path": f"{hour}/newest_{number}.parquet", "size": made.stat().st_size, "partitionValues": values}
+        added.append(msgspec.json.encode({"add": add | {"modificationTime": 0, "dataChange": True}}))
+    info, *others = entry.read_bytes().splitlines()
+    entry.write_bytes(b"\n".join([info, *added, *others]))
+
+
+def test_a_source_of_many_files_is_read_by_one_batch(built: Site, copy: Path) -> None:
+    """By several, each of 1,000 files, the rows of the later ones would be late for the watermark of the first."""
+    add_newest_rows(copy / "adding" / "table", 1000)
+    none = activity(built.runs.stream, derive=keep_none)
+    run_derived(none, copy, lambda: built.spark)
+    assert newest(checkpoint_in(copy) / "spark" / "offsets").name == "0"
+
+
+@pytest.mark.slow
+def test_no_row_of_a_compacted_file_is_late_in_a_rebuild(built: Site, copy: Path) -> None:
+    """It comes after files that were written before it, whose rows are newer."""
+    add_newest_rows(copy / "adding" / "table", 2000)
+    expected = expected_windows(copy / "adding" / "table")
+    run_derived(built.derived, copy, lambda: built.spark, rebuild=True)
+    assert stored_windows(DerivedFolders("activity", copy).table) == expected
 
 
 def test_another_function_rebuilds_and_another_description_does_not(built: Site, copy: Path) -> None:
