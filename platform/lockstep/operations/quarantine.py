@@ -207,10 +207,13 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
         ExportRefused: The file exists, or cannot be written.
     """
     table, write = _table(folders), _write_parquet if file.suffix == ".parquet" else _write_lines
+    batches = table.to_batches(
+        filter=_filter(folders, wanted), batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+    )
     try:
         with file.open("xb") as out:
             try:
-                messages = write(out, table.to_batches(filter=_filter(folders, wanted), batch_size=BATCH_ROWS))
+                messages = write(out, batches)
             except BaseException:
                 file.unlink()
                 raise

@@ -320,14 +320,39 @@ def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], 
 
 
 def read_forgotten(ledger: Path, keys: AbstractSet[tuple[str, int]]) -> dict[tuple[str, int], LedgerRow]:
-    """The last rows of those of the partitions that are forgotten. Reads columns of the whole ledger."""
-    batches = set[int]()
-    for table in iterate_columns(ledger, ["batch", "topic_id", "partition", "lifecycle"]) if keys else ():
-        found = table.filter(pc.field("lifecycle") == FORGOTTEN).to_pylist()
-        batches |= {row["batch"] for row in found if (row["topic_id"], row["partition"]) in keys}
-    rows = (row for batch in sorted(batches) for row in read_ledger(ledger, first_batch=batch, last_batch=batch))
-    last = {(row.topic_id, row.partition): row for row in rows if row.lifecycle == FORGOTTEN}
-    return {key: row for key, row in last.items() if key in keys}
+    """The last rows of those of the partitions that are forgotten.
+
+    Reads columns of the whole ledger, and once more the files that hold such rows: an old stream has forgotten topics
+    in thousands of batches. A row group of a file is in memory.
+    """
+    last = dict[tuple[str, int], LedgerRow]()
+    for path in find_live_files(ledger) if keys else ():
+        parts = _iterate_file(ledger, path, _FORGOTTEN_COLUMNS)
+        if not any(_find_forgotten(rows, keys).num_rows for rows in parts):
+            continue
+        for rows in _iterate_file(ledger, path, SCHEMA.names):
+            for row in with_defaults(_find_forgotten(rows, keys), LedgerRow):
+                key = (row.topic_id, row.partition)
+                if key not in last or last[key].batch < row.batch:
+                    last[key] = row
+    return last
+
+
+_FORGOTTEN_COLUMNS = ["batch", "topic_id", "partition", "lifecycle"]
+
+
+def _iterate_file(ledger: Path, path: str, columns: list[str]) -> Iterator[pa.Table]:
+    """Some columns of a file, a row group at a time; a column added after the file is null."""
+    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    for rows in iterate_verified_rows(ledger / path, ledger.parent.name, columns):
+        yield _in_order([rows], schema)
+
+
+def _find_forgotten(rows: pa.Table, keys: AbstractSet[tuple[str, int]]) -> pa.Table:
+    """The rows by which one of the partitions is forgotten."""
+    found = rows.filter(pc.field("lifecycle") == FORGOTTEN)
+    names = zip(found["topic_id"].to_pylist(), found["partition"].to_pylist(), strict=True)
+    return found.filter(pa.array([name in keys for name in names], pa.bool_()))
 
 
 def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[tuple[str, int], LedgerRow]:

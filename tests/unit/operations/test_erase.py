@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -60,7 +61,7 @@ from lockstep.table.erasure import ErasureOvertaken, commit_erasure, compute_ses
 from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import Origin
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, write_ledger
+from lockstep.table.ledger import FORGOTTEN, LedgerRow, write_ledger
 from lockstep.table.parquet import list_named_files
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA, QuarantineRow, write_quarantine
 from lockstep.verify.erasure import ErasedSessions
@@ -69,12 +70,12 @@ from lockstep.verify.report import Violations
 from lockstep.verify.rows import TableRows
 from lockstep.verify.side_tables import ExpectedSideRows, SideTableCheck
 from lockstep.verify.verify import check_without_kafka
-from tests.integration.quality.stream_tables import CLEAN, clean_batches, quiet, write
+from tests.integration.quality.stream_tables import CLEAN, Part, Place, clean_batches, quiet, write
 from tests.unit.export.declared import make_stream
 from tests.unit.operations.dying_erase import MOMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from lockstep.compaction.rewrite import RewriteTask
@@ -109,6 +110,16 @@ def read_rows(folders: StreamFolders) -> list[dict[str, object]]:
 def list_live(folders: StreamFolders) -> set[str]:
     """The data files of the newest version."""
     return {path.relative_to(folders.table).as_posix() for path, _ in list_named_files(folders.table)}
+
+
+def write_forgotten(root: Path, count: int) -> StreamFolders:
+    """Tables of topics that were read, and of which each was forgotten by a batch of its own."""
+    places = [Place(f"sensors.{number}", f"id-{number}", 0) for number in range(count)]
+    forgotten = [
+        msgspec.structs.replace(quiet(place, 2 + number), lifecycle=FORGOTTEN) for number, place in enumerate(places)
+    ]
+    later = [{place: Part([], [row])} for place, row in zip(places, forgotten, strict=True)]
+    return write(root, [*clean_batches(1, places), *later])
 
 
 def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
@@ -233,6 +244,37 @@ def test_a_row_that_is_missing_besides_is_found(tmp_path: Path) -> None:
     path = folders.table / min(list_live(folders))
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
     assert "ROW" in repr(count_violations(folders, tmp_path)).upper()
+
+
+def test_a_plan_opens_the_ledger_as_often_however_many_topics_were_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    looks: list[object] = []
+    really_open = delta_log.open_delta_table
+
+    class Counted(Counter[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            looks.append(self)
+            return super().__iter__()
+
+    def open_table(folder: Path, *, version: int | None = None) -> DeltaTable:
+        opened.append(folder)
+        return really_open(folder, version=version)
+
+    def plan(count: int) -> tuple[int, int]:
+        folders = write_forgotten(tmp_path / str(count), count)
+        opened.clear()
+        looks.clear()
+        planned = plan_erasure(folders, EraseRequest(session="s1"), CONTEXT)
+        assert {(each.topic, each.position) for each in planned.partitions} == {
+            (f"sensors.{number}", 7) for number in range(count)
+        }
+        return opened.count(folders.ledger), len(looks)
+
+    monkeypatch.setattr(delta_log, "open_delta_table", open_table)
+    monkeypatch.setattr(erase, "Counter", Counted)
+    assert plan(9) == plan(3)
 
 
 def test_log_ledger_and_head_do_not_name_the_session(tmp_path: Path) -> None:

@@ -420,10 +420,10 @@ def _find_partitions(
     positions: Mapping[Key, LedgerRow],
     counted: _Counted,
 ) -> Iterator[ErasedPartition]:
-    keys = StateKeys.of(request.session)
+    keys, holding = StateKeys.of(request.session), counted.keys
     for key, row in sorted(positions.items(), key=lambda item: (item[1].topic, item[0])):
         entries = _count_state(folders, row, request, keys)
-        if entries or key in counted.keys:
+        if entries or key in holding:
             yield ErasedPartition(
                 topic=row.topic,
                 topic_id=row.topic_id,
