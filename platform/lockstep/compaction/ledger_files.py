@@ -34,6 +34,7 @@ from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
+from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import Compression, DataFile, DataFileWriter
 
 LOG = logging.getLogger("lockstep")
@@ -311,6 +312,9 @@ def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mapping[str, int], output: DataFile) -> bool:
     """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
 
+    All live files are looked at once, then the entries that a writer adds: a look at many files may take longer than
+    the writer needs for its next entry, and every race would be lost.
+
     Args:
         table: Folder of the ledger, the quarantine or the late table.
         handle: The table, opened; refreshed here.
@@ -318,19 +322,28 @@ def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mappi
         inputs: The bytes of each replaced file, by path.
         output: The file that replaces them, already synced.
     """
+    refresh(handle, table)
+    live = pa.table(handle.get_add_actions()).column("path").to_pylist()
+    if not inputs.keys() <= set(map(str, live)):
+        return False
+    tail, looked = LogTail(table), handle.version()
+    actions = [output.action(data_change=False), *starmap(_make_removal, inputs.items())]
     proof = {"verdict": "equal", "rows": output.rows, "hour": hour, "files": len(inputs)}
 
     def next_entry() -> NextEntry | None:
-        refresh(handle, table)
-        refuse_foreign(table, handle.version())
-        live = pa.table(handle.get_add_actions()).column("path").to_pylist()
-        if not inputs.keys() <= set(map(str, live)):
-            return None
+        nonlocal looked
+        tail.refresh()
+        refuse_foreign(table, tail.version)
+        for version in range(looked + 1, tail.version + 1):
+            removed = delta_log.read_removed_paths(table, version)
+            if removed is None or inputs.keys() & removed:
+                return None
+        looked = tail.version
         return NextEntry(
-            version=handle.version() + 1,
+            version=tail.version + 1,
             kind="side",
-            actions=[output.action(data_change=False), *starmap(_make_removal, inputs.items())],
-            transactions={delta_log.BATCH: handle.transaction_version(delta_log.BATCH) or 0},
+            actions=actions,
+            transactions={delta_log.BATCH: tail.find_number(delta_log.BATCH)},
             metadata={PROOF: msgspec.json.encode(proof).decode()},
         )
 

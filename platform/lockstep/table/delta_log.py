@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 import pyarrow.parquet as pq
@@ -196,6 +196,16 @@ class _AddLine(msgspec.Struct):
     add: _Added | None = None
 
 
+class _Removed(msgspec.Struct):
+    """The `remove` action of an entry."""
+
+    path: str
+
+
+class _RemoveLine(msgspec.Struct):
+    remove: _Removed | None = None
+
+
 def read_statistics(table: Path, version: int) -> dict[str, str]:
     """Delta's statistics, as JSON, of the files that the log up to a version has added, by path."""
     made = {at: files for at, files in list_checkpoints(table).items() if at <= version}
@@ -207,6 +217,15 @@ def read_statistics(table: Path, version: int) -> dict[str, str]:
         lines = decode_json_lines(find_storage(table).read(make_entry_path(table, at)), _AddLine)
         found |= {each.add.path: each.add.stats or "" for each in lines if each.add is not None}
     return found
+
+
+def read_removed_paths(table: Path, version: int) -> frozenset[str] | None:
+    """Paths of the files that the entry of a version removes; None where it is gone or torn."""
+    try:
+        lines = decode_json_lines(find_storage(table).read(make_entry_path(table, version)), _RemoveLine)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    return frozenset(unquote(line.remove.path) for line in lines if line.remove is not None)
 
 
 def find_entry_time(table: Path, version: int) -> float:

@@ -26,6 +26,7 @@ from lockstep.compaction.ledger_files import (
 from lockstep.errors import TableError
 from lockstep.storage import FileStatus, LocalStorage
 from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.foreign_commits import refresh
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFileWriter
 from tests.support.protocol_run import ProtocolRun, folders_in
@@ -269,6 +270,22 @@ def test_a_compaction_that_died_before_its_commit_is_done_by_the_next(
     assert rows_of(run) == before
     live = {file.path for file in list_live_files(DeltaTable(run.folders.ledger))}
     assert {path.name for path in run.folders.ledger.glob("*.parquet")} == live
+
+
+def test_a_writer_whose_batches_are_shorter_than_a_look_at_all_files_does_not_hold_it_up(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer commits while all live files are looked at, each time."""
+    looks: list[Path] = []
+
+    def slow(handle: DeltaTable, table: Path) -> None:
+        refresh(handle, table)
+        looks.append(table)
+        run.forward(run.commit(run.prepared()).head)
+
+    monkeypatch.setattr(ledger_files, "refresh", slow)
+    assert compact_ledger(run.folders, run.head).hours == HOURS - 1 == len(looks)
+    assert [row.batch for row in rows_of(run)] == list(range(1, run.head.batch + 1))
 
 
 def test_a_damaged_file_is_named_and_nothing_of_its_hour_is_committed(run: ProtocolRun) -> None:
