@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
+from lockstep.compaction.live_names import LiveNames
 from lockstep.compaction.plan import COMPACTED_PREFIX
 from lockstep.compaction.proof import U64, hash_rows
 from lockstep.errors import TableError
@@ -30,7 +31,7 @@ from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import NextEntry
 from lockstep.table.file_checksum import read_verified_rows
-from lockstep.table.foreign_commits import refresh, refuse_foreign
+from lockstep.table.foreign_commits import refuse_foreign
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
@@ -312,9 +313,6 @@ def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mapping[str, int], output: DataFile) -> bool:
     """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
 
-    All live files are looked at once, then the entries that a writer adds: a look at many files may take longer than
-    the writer needs for its next entry, and every race would be lost.
-
     Args:
         table: Folder of the ledger, the quarantine or the late table.
         handle: The table, opened; refreshed here.
@@ -322,27 +320,18 @@ def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mappi
         inputs: The bytes of each replaced file, by path.
         output: The file that replaces them, already synced.
     """
-    refresh(handle, table)
-    live = pa.table(handle.get_add_actions()).column("path").to_pylist()
-    if not inputs.keys() <= set(map(str, live)):
-        return False
-    tail, looked = LogTail(table), handle.version()
-    actions = [output.action(data_change=False), *starmap(_make_removal, inputs.items())]
     proof = {"verdict": "equal", "rows": output.rows, "hour": hour, "files": len(inputs)}
+    tail, live = LogTail(table), LiveNames(table, handle)
 
     def next_entry() -> NextEntry | None:
-        nonlocal looked
         tail.refresh()
         refuse_foreign(table, tail.version)
-        for version in range(looked + 1, tail.version + 1):
-            removed = delta_log.read_removed_paths(table, version)
-            if removed is None or inputs.keys() & removed:
-                return None
-        looked = tail.version
+        if live.find_missing(inputs, tail.version):
+            return None
         return NextEntry(
             version=tail.version + 1,
             kind="side",
-            actions=actions,
+            actions=[output.action(data_change=False), *starmap(_make_removal, inputs.items())],
             transactions={delta_log.BATCH: tail.find_number(delta_log.BATCH)},
             metadata={PROOF: msgspec.json.encode(proof).decode()},
         )

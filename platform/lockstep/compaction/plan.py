@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pyarrow as pa
 
+from lockstep.compaction.live_names import LiveNames
 from lockstep.table import delta_log
 from lockstep.table.head import Head
 
@@ -257,14 +258,12 @@ class LiveFiles:
 
     def __init__(self, table: Path) -> None:
         self._handle = delta_log.open_delta_table(table)
+        self._names = LiveNames(table, self._handle)
 
     def at(self, version: int) -> tuple[LiveFile, ...]:
-        """All live files, as of `version` or later.
-
-        Later is as good for a compare-and-swap: a commit that lands right after `version` proves
-        that there was nothing later.
-        """
-        self._forward(version)
+        """All live files, as of `version` or later."""
+        if self._handle.version() < version:
+            delta_log.refresh_delta_table(self._handle)
         actions = pa.table(self._handle.get_add_actions(flatten=True))
         names = ("path", "size_bytes", "num_records", "modification_time", "partition.commit_hour")
         wanted = [name for name in (*names, *_LOWEST) if name in actions.column_names]
@@ -272,13 +271,7 @@ class LiveFiles:
 
     def missing(self, paths: Collection[str], version: int) -> list[str]:
         """Those of the paths that are no longer live, as of `version` or later."""
-        self._forward(version)
-        live = set(pa.table(self._handle.get_add_actions()).column("path").to_pylist())
-        return sorted(set(paths) - live)
-
-    def _forward(self, version: int) -> None:
-        if self._handle.version() < version:
-            delta_log.refresh_delta_table(self._handle)
+        return self._names.find_missing(paths, version)
 
 
 def _live_file(row: dict[str, object]) -> LiveFile:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction import ledger_files
+from lockstep.compaction import ledger_files, live_names
 from lockstep.compaction.ledger_files import (
     REPLACED_SECONDS,
     NamedFile,
@@ -283,9 +283,25 @@ def test_a_writer_whose_batches_are_shorter_than_a_look_at_all_files_does_not_ho
         looks.append(table)
         run.forward(run.commit(run.prepared()).head)
 
-    monkeypatch.setattr(ledger_files, "refresh", slow)
+    monkeypatch.setattr(live_names, "refresh", slow)
     assert compact_ledger(run.folders, run.head).hours == HOURS - 1 == len(looks)
     assert [row.batch for row in rows_of(run)] == list(range(1, run.head.batch + 1))
+
+
+def test_files_that_another_compaction_took_are_found_in_its_entries(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = run.folders.ledger
+    handle, before = DeltaTable(table), {file.path for file in list_live_files(DeltaTable(table))}
+    names, version = live_names.LiveNames(table, handle), handle.version()
+    assert names.find_missing(before, version) == []
+    compact_ledger(run.folders, run.head)
+    after = DeltaTable(table)
+    taken = before - {file.path for file in list_live_files(after)}
+    assert len(taken) == (HOURS - 1) * BATCHES_AN_HOUR
+    assert after.version() - version <= live_names.FOLLOWED_MAX
+    monkeypatch.setattr(live_names, "refresh", pytest.fail)
+    assert names.find_missing(before, after.version()) == sorted(taken)
 
 
 def test_a_damaged_file_is_named_and_nothing_of_its_hour_is_committed(run: ProtocolRun) -> None:

@@ -1,0 +1,61 @@
+"""Which files of a table are live, while a writer appends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from lockstep.table import delta_log
+from lockstep.table.foreign_commits import refresh
+
+FOLLOWED_MAX = 20
+"""Entries that are read one by one; of more than that, all live files are looked at again."""
+
+
+class LiveNames:
+    """The names of the live files of a table, at one version after another.
+
+    A look at all of many files may take longer than a writer needs for its next entry: a compaction that looked at all
+    of them before each attempt would lose every race. So after the first look only the entries since are read.
+    """
+
+    def __init__(self, table: Path, handle: DeltaTable) -> None:
+        """Nothing is read before it is needed.
+
+        Args:
+            table: Folder of the table.
+            handle: The table, opened; refreshed here.
+        """
+        self._table, self._handle = table, handle
+        self._live: set[str] = set()
+        self._version: int | None = None
+
+    def find_missing(self, paths: Collection[str], version: int) -> list[str]:
+        """Those of the paths that are no longer live, as of `version` or later.
+
+        Later is as good for a compare-and-swap: a commit that lands right after `version` proves that there was nothing
+        later.
+
+        Raises:
+            TableReplaced: Versions that were read are gone.
+        """
+        if self._version is None or not self._follow(self._version, version):
+            refresh(self._handle, self._table)
+            self._live = set(map(str, pa.table(self._handle.get_add_actions()).column("path").to_pylist()))
+            self._version = self._handle.version()
+        return sorted(set(paths) - self._live)
+
+    def _follow(self, seen: int, version: int) -> bool:
+        """Read the entries up to a version; False where they are many, or one of them is gone."""
+        if version - seen > FOLLOWED_MAX:
+            return False
+        for at in range(seen + 1, version + 1):
+            removed = delta_log.read_removed_paths(self._table, at)
+            if removed is None:
+                return False
+            self._live -= removed
+            self._version = at
+        return True
