@@ -24,11 +24,14 @@ from tests.support.odd_numbers import FloatNumbers, FloatTimes, FloatWatermark, 
 from tests.support.plain_reader import read_table, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from lockstep import Record
     from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.protocol import TaskResult
     from lockstep.integrity.base import IntegrityClass
     from tests.support.feed import Feed
 
@@ -182,12 +185,21 @@ def test_a_timer_that_raises_where_a_partition_goes_on_by_the_clock_halts_the_st
 
 
 def run_until_silent(runs: LocalRuns) -> None:
-    """A run that goes on by the clock at least once."""
+    """A run that reads messages, and then goes on by the clock once."""
     stop = threading.Event()
-    ends_at = threading.Timer(2.5, stop.set)
-    ends_at.start()
-    runs.run(trigger=Every(seconds=0.2), stop=stop)
-    ends_at.cancel()
+    read: list[BatchPlan] = []
+
+    def around(runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Sequence[TaskResult]:
+            results = runner(plan)
+            read.extend([plan] if plan.messages else [])
+            if read and not plan.messages:
+                stop.set()
+            return results
+
+        return run
+
+    runs.run(trigger=Every(seconds=0.2), stop=stop, around=around)
 
 
 def test_an_update_that_gives_up_a_first_snapshot_begins_its_session(feed: Feed, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.executor.collector import GROWTH_BYTES, POLL_SECONDS, CollectorSchedule
+from lockstep.engine.executor.collector import GROWTH_BYTES, POLL_SECONDS, CollectorSchedule, read_memory_bytes
 from lockstep.spark.surplus_worker import with_end
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 class Cycle:
     def __init__(self) -> None:
         self.itself = self
-        self.held = bytearray()
 
 
 @pytest.fixture(autouse=True)
@@ -39,23 +38,24 @@ def test_no_task_waits_for_the_collector_while_the_process_does_not_grow() -> No
 
 
 def test_a_process_that_grows_by_cycles_is_collected_after_the_next_task() -> None:
-    schedule = CollectorSchedule()
+    memory = [GROWTH_BYTES]  # of a process that gives back nothing to the system, unlike this one
+    schedule = CollectorSchedule(read_memory=lambda: memory[-1])
     with schedule.pause():
-        needed = bytearray(b"1") * (2 * GROWTH_BYTES)  # what a task needs for itself is no growth
-        del needed
-        left = Cycle()
-        left.held = bytearray(b"1") * (2 * GROWTH_BYTES)
-        found = weakref.ref(left)
-        del left
+        found = weakref.ref(Cycle())
+        memory.append(3 * GROWTH_BYTES)  # what a task needs for itself is no growth
     assert found() is not None
     with schedule.pause():
         pass
     assert found() is None
     with schedule.pause():  # measured again: this task is not blamed for those before
-        left = Cycle()
-        found = weakref.ref(left)
-        del left
+        found = weakref.ref(Cycle())
     assert found() is not None
+
+
+def test_the_memory_of_a_process_is_what_it_holds() -> None:
+    before = read_memory_bytes()
+    held = bytearray(b"1") * GROWTH_BYTES
+    assert read_memory_bytes() - before > len(held) / 2
 
 
 def test_the_collector_finds_nothing_to_look_at_between_tasks() -> None:

@@ -31,9 +31,22 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class CollectorSchedule:
     """The collector of this process, between and during tasks."""
 
-    def __init__(self, seconds: float = POLL_SECONDS, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Changes nothing yet."""
+    def __init__(
+        self,
+        seconds: float = POLL_SECONDS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read_memory: Callable[[], int] | None = None,
+    ) -> None:
+        """Changes nothing yet.
+
+        Args:
+            seconds: Between two looks at the most.
+            clock: In seconds.
+            read_memory: Bytes of this process; by default those that no file backs.
+        """
         self._seconds, self._clock, self._looked_at = seconds, clock, clock()
+        self._read_memory = read_memory or read_memory_bytes
         self._bytes_then: int | None = None
 
     @contextmanager
@@ -41,7 +54,7 @@ class CollectorSchedule:
         """No collection in this context; afterwards one of everything where a look is due."""
         gc.freeze()
         gc.disable()
-        bytes_now = _read_memory_bytes()
+        bytes_now = self._read_memory()
         if self._bytes_then is None:  # the look after the task before this one is over
             self._bytes_then = bytes_now
         try:
@@ -59,7 +72,7 @@ class CollectorSchedule:
                 gc.enable()
 
 
-def _read_memory_bytes() -> int:
+def read_memory_bytes() -> int:
     """Memory of this process that no file backs."""
     resident, shared = _STATUS.read_text().split()[1:3]
     return (int(resident) - int(shared)) * _PAGE_BYTES
