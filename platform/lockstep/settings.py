@@ -44,7 +44,7 @@ _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or 
 
 
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
-_NOT_IN_PREFIX: Final = re.compile(r"[#?\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+_NOT_IN_PREFIX: Final = re.compile(rf"[#?\x00-\x1f\x7f]|{_ESCAPE.pattern}")
 """delta-rs reads these as fragment, query and quoted character, and would make the tables below another prefix."""
 _WITH_SECRET: Final = re.compile(r"@|https?://.*[?#]")
 """An address with a user and password, or with a query, which may be a token."""

@@ -20,7 +20,7 @@ from lockstep.compaction.proof import hash_rows
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter
+from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, explain_unreadable
 from lockstep.table.written_by import WrittenBy
 
 PartitionKey = tuple[str, int]
@@ -192,6 +192,4 @@ def _read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Ta
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, columns=columns, use_threads=False)
     except UNREADABLE as error:
-        raise TableError(
-            f"{path} cannot be read: {str(error).strip()}", next_step="restore the file from a copy; nothing was erased"
-        ) from error
+        raise explain_unreadable(path, error) from error

@@ -39,7 +39,7 @@ from lockstep.compaction.row_order import (
 )
 from lockstep.errors import TableError
 from lockstep.storage import Scratch, find_storage
-from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, decode_schema, decode_texts
+from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, decode_schema, decode_texts, explain_unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
             with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
                 schemas.append(parquet.schema_arrow)
         except UNREADABLE as error:
-            raise _unreadable(path, error) from error
+            raise explain_unreadable(path, error) from error
     try:
         united = pa.unify_schemas(schemas)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -423,7 +423,7 @@ def _row_groups(
     except FileNotFoundError:
         raise _missing(path) from None
     except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+        raise explain_unreadable(path, error) from error
 
 
 def _join_proofs(runs: list[FileRun]) -> RowProof:
@@ -471,10 +471,6 @@ def _count_bytes(rows: pa.Table) -> int:
 
 def _missing(path: Path) -> TableError:
     return TableError(f"{path} is missing", next_step="restore the file from a copy, or end whoever deletes files here")
-
-
-def _unreadable(path: Path, error: Exception) -> TableError:
-    return TableError(f"{path} cannot be read: {str(error).strip()}", next_step="restore the file from a copy")
 
 
 def _unlike(path: Path) -> _Unlike:

@@ -32,7 +32,7 @@ from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.parquet import UNREADABLE, Compression, DataFile, DataFileWriter
+from lockstep.table.parquet import UNREADABLE, Compression, DataFile, DataFileWriter, explain_unreadable
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
 
@@ -345,8 +345,7 @@ def _read(side: Path, file: SideTableFile, columns: list[str] | None = None) -> 
     try:
         found = pq.ParquetFile(find_storage(side).open_source(path)).read(columns=columns)
     except UNREADABLE as error:
-        problem = f"{path} cannot be read: {str(error).strip()}"
-        raise TableError(problem, next_step="restore the file from a copy") from error
+        raise explain_unreadable(path, error) from error
     if found.num_rows != file.rows:
         raise TableError(
             f"{path}: the log counts {file.rows} rows, the file holds {found.num_rows}",

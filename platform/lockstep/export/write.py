@@ -28,7 +28,7 @@ from lockstep.export.dataset import (
 )
 from lockstep.export.publish import make_staging_folder
 from lockstep.storage import find_storage
-from lockstep.table.parquet import UNREADABLE
+from lockstep.table.parquet import UNREADABLE, explain_unreadable
 
 PARTITIONS_MAX = 200
 """Files of one source that are open at a time: each holds a row group in memory."""
@@ -143,8 +143,7 @@ def _read_rows(
                 rows = parquet.read_row_group(group, columns=held, use_threads=False)
                 yield widen_schema(rows, schema).cast(schema)
     except UNREADABLE as error:
-        problem = f"{path} cannot be read: {str(error).strip()}"
-        raise TableError(problem, next_step="restore the file from a copy") from error
+        raise explain_unreadable(path, error) from error
 
 
 class _FileSet:

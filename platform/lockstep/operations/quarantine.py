@@ -207,9 +207,7 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
         ExportRefused: The file exists, or cannot be written.
     """
     table, write = _table(folders), _write_parquet if file.suffix == ".parquet" else _write_lines
-    batches = table.to_batches(
-        filter=_filter(folders, wanted), batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
-    )
+    batches = _read_in_turn(table, _filter(folders, wanted))
     try:
         with file.open("xb") as out:
             try:
@@ -222,6 +220,12 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
     except OSError as error:
         raise ExportRefused(file, error.strerror or str(error)) from error
     return Exported(folders.stream, file, messages)
+
+
+def _read_in_turn(table: ds.Dataset, wanted: pc.Expression) -> Iterator[pa.RecordBatch]:
+    """Rows, file by file: a scan of the whole table reads files ahead of a slow writer."""
+    for file in table.get_fragments(filter=wanted):
+        yield from file.to_batches(schema=table.schema, filter=wanted, batch_size=BATCH_ROWS, batch_readahead=1)
 
 
 def _write_lines(out: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:

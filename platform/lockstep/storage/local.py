@@ -319,7 +319,7 @@ def require_writable_folder(folder: Path) -> None:
     nearest = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         raise EnvironmentProblem(
-            f"{folder} cannot be written by this user (uid {os.geteuid()}): {nearest} is not this user's",
+            f"{folder} cannot be written by this user (uid {os.geteuid()}): {nearest} is another user's, or read-only",
             next_step="set local_root to a folder of the user that runs lockstep",
         )
 

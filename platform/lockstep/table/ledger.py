@@ -319,6 +319,9 @@ def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], 
     return _find_newest(with_defaults(rows, LedgerRow))
 
 
+_FORGOTTEN_COLUMNS = ["batch", "topic_id", "partition", "lifecycle"]
+
+
 def read_forgotten(ledger: Path, keys: AbstractSet[tuple[str, int]]) -> dict[tuple[str, int], LedgerRow]:
     """The last rows of those of the partitions that are forgotten.
 
@@ -336,9 +339,6 @@ def read_forgotten(ledger: Path, keys: AbstractSet[tuple[str, int]]) -> dict[tup
                 if key not in last or last[key].batch < row.batch:
                     last[key] = row
     return last
-
-
-_FORGOTTEN_COLUMNS = ["batch", "topic_id", "partition", "lifecycle"]
 
 
 def _iterate_file(ledger: Path, path: str, columns: list[str]) -> Iterator[pa.Table]:

@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from typing_extensions import Buffer, override
 
+from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table.delta_log import open_delta_table
 
@@ -46,7 +47,19 @@ if TYPE_CHECKING:
 
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""Raised for a damaged file: mostly for its footer, its pages and its names, in this order."""
+"""Raised for a damaged file: mostly for its footer, its pages and its names, in this order.
+
+OSError is raised where disk or object store do not answer, too: see `explain_unreadable`.
+"""
+
+
+def explain_unreadable(path: Path, error: Exception) -> TableError:
+    """The error of a file at which one of `UNREADABLE` was raised, before anything is changed."""
+    return TableError(
+        f"{path} cannot be read: {str(error).strip()}",
+        next_step="repeat the command; if the file stays unreadable, restore it from a copy: nothing was changed",
+    )
+
 
 STRING_CHARACTERS: Final = 32
 """Longest string kept, Delta's own limit: longer ones make commits larger and skip little more."""

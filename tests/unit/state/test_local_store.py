@@ -194,7 +194,7 @@ def test_a_local_root_that_this_user_cannot_write_is_named_before_it_is_used() -
     """As one that root made in `/tmp`: a run ended with a Java stack; the doctor asked for rights to the folder."""
     said = subprocess.run([sys.executable, "-c", CANNOT_WRITE], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.splitlines() == [
-        "/root-only/lockstep/state cannot be written by this user (uid 12345): / is not this user's",
+        "/root-only/lockstep/state cannot be written by this user (uid 12345): / is another user's, or read-only",
         "set local_root to a folder of the user that runs lockstep",
     ]
 

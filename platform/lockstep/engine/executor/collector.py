@@ -28,6 +28,12 @@ _STATUS = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+def read_memory_bytes() -> int:
+    """Memory of this process that no file backs."""
+    resident, shared = _STATUS.read_text().split()[1:3]
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
 class CollectorSchedule:
     """The collector of this process, between and during tasks."""
 
@@ -36,7 +42,7 @@ class CollectorSchedule:
         seconds: float = POLL_SECONDS,
         *,
         clock: Callable[[], float] = time.monotonic,
-        read_memory: Callable[[], int] | None = None,
+        read_memory: Callable[[], int] = read_memory_bytes,
     ) -> None:
         """Changes nothing yet.
 
@@ -46,7 +52,7 @@ class CollectorSchedule:
             read_memory: Bytes of this process; by default those that no file backs.
         """
         self._seconds, self._clock, self._looked_at = seconds, clock, clock()
-        self._read_memory = read_memory or read_memory_bytes
+        self._read_memory = read_memory
         self._bytes_then: int | None = None
 
     @contextmanager
@@ -70,9 +76,3 @@ class CollectorSchedule:
                 gc.collect()
                 gc.freeze()
                 gc.enable()
-
-
-def read_memory_bytes() -> int:
-    """Memory of this process that no file backs."""
-    resident, shared = _STATUS.read_text().split()[1:3]
-    return (int(resident) - int(shared)) * _PAGE_BYTES
