@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -34,11 +35,15 @@ from lockstep.cli.app import (
     register_command,
 )
 from lockstep.cli.output import (
+    SHOWN_SCOPES,
+    format_names,
     make_facts,
+    make_first_rows,
     make_grid,
     make_lines,
     make_more,
     make_records,
+    order_for_first_rows,
     print_answer,
     print_note,
     print_result,
@@ -47,6 +52,7 @@ from lockstep.cli.output import (
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
+    from lockstep.model.finding import Finding
     from lockstep.operations.inspect.derived import DerivedStatus
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.lookups import LookupStatus
@@ -267,11 +273,13 @@ def _status(found: Status) -> RenderableType:
             *((("dropped", found.dropped),) if found.dropped else ()),
         )
     )
-    table = make_grid(
+    table = make_first_rows(
         ("topic", "partition", "next offset", "lag", "headroom"),
         (
             (p.topic, p.partition, p.position, p.lag_messages, format_duration(p.headroom_seconds))
-            for p in found.partitions
+            for p in order_for_first_rows(
+                found.partitions, lambda p: -inf if p.lag_messages is None else -p.lag_messages
+            )
         ),
     )
     others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
@@ -462,6 +470,11 @@ def _history(found: History) -> RenderableType:
     )
 
 
+def _findings(found: Sequence[Finding]) -> tuple[RenderableType | None, ...]:
+    shown = (style_text(str(each), "red") for each in found[:SHOWN_SCOPES])
+    return (*shown, make_more(len(found) - SHOWN_SCOPES))
+
+
 def _batch(found: BatchPreview) -> RenderableType:
     head = (
         f"{found.stream}: batch {found.batch} would read {found.messages} offsets into hour {found.commit_hour}, "
@@ -471,25 +484,26 @@ def _batch(found: BatchPreview) -> RenderableType:
     waiting = f"without a leader: {', '.join(found.unavailable)}" if found.unavailable else None
     return make_lines(
         style_text(head),
-        make_grid(("bin", "topic", "partition", "from", "until", "offsets"), rows),
+        make_first_rows(("bin", "topic", "partition", "from", "until", "offsets"), rows),
         style_text(waiting, "yellow") if waiting else None,
         style_text(f"a run would be refused: {found.refused}", "red") if found.refused else None,
-        *(style_text(str(finding), "red") for finding in found.findings),
+        *_findings(found.findings),
         style_text(f"next: {found.next_step}") if found.next_step else None,
     )
 
 
 def _restart(found: RestartPreview) -> RenderableType:
-    rows = ((p.topic, p.partition, p.action, p.start, p.why) for p in found.partitions)
+    partitions = order_for_first_rows(found.partitions, lambda p: p.action in {"go on", "keep aside"})
+    rows = ((p.topic, p.partition, p.action, p.start, p.why) for p in partitions)
     return make_lines(
         style_text(f"{found.stream}: a new run takes over from {found.takes_over}"),
         style_text(f"it would be refused: {found.refused}", "red") if found.refused else None,
         *(style_text(change, "yellow") for change in found.changes),
         *(style_text(f"it reads {lookup}") for lookup in found.lookups),
-        style_text(f"topics added: {', '.join(found.added) or 'none'}"),
-        style_text(f"topics not read, positions kept: {', '.join(found.kept_aside) or 'none'}"),
-        make_grid(("topic", "partition", "action", "start", "why"), rows),
-        *(style_text(str(finding), "red") for finding in found.findings),
+        style_text(f"topics added: {format_names(found.added) or 'none'}"),
+        style_text(f"topics not read, positions kept: {format_names(found.kept_aside) or 'none'}"),
+        make_first_rows(("topic", "partition", "action", "start", "why"), rows),
+        *_findings(found.findings),
         style_text(f"next: {found.next_step}") if found.next_step else None,
     )
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import typer
 from rich.console import Group, RenderableType
 
 from lockstep.cli.app import (
+    FAILED,
     AsJson,
     Panel,
     StreamName,
@@ -24,20 +25,23 @@ from lockstep.cli.app import (
     open_handle,
     register_command,
     require_reason,
+    show_error,
 )
 from lockstep.cli.output import (
     SHOWN_HOURS,
-    SHOWN_SCOPES,
     make_derived_note,
+    make_first_rows,
     make_grid,
     make_lines,
     make_more,
     print_answer,
     style_text,
 )
+from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
     from lockstep.compaction.dataset import DatasetCompaction, DatasetPlan
+    from lockstep.declare.derived import Derived
     from lockstep.operations.derive import DerivedPlan, DerivedRun
     from lockstep.operations.maintenance.compact import Compacted, StreamCompactionPlan
     from lockstep.operations.maintenance.erase import ErasePlan, SessionErased
@@ -45,12 +49,14 @@ if TYPE_CHECKING:
     from lockstep.operations.maintenance.housekeeping import HousekeepingResult
     from lockstep.operations.maintenance.retain import RetentionPlan
 
+T = TypeVar("T")
+
 
 def _erase_plan(found: ErasePlan) -> RenderableType:
     columns = ("topic", "partition", "rows", "state entries", "quarantined", "late", "unread offsets")
     rows = (
         (each.topic, each.partition, each.rows, each.state_entries, each.quarantined, each.late, each.unread)
-        for each in found.partitions[:SHOWN_SCOPES]
+        for each in found.partitions
     )
     return make_lines(
         style_text(
@@ -58,8 +64,7 @@ def _erase_plan(found: ErasePlan) -> RenderableType:
             f"{found.digest}; {found.files} files of {len(found.hours)} hours are written again, {found.bytes} bytes"
         ),
         style_text(f"no rewind goes below batch {found.last_batch + 1} afterwards"),
-        make_grid(columns, rows) if found.partitions else None,
-        make_more(len(found.partitions) - SHOWN_SCOPES),
+        make_first_rows(columns, rows),
         *(style_text(f"note: {each}") for each in found.notes),
         make_derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.refusals),
@@ -161,17 +166,36 @@ def derive(
     """Bring derived tables up to the tables of their streams. Dagster does so by the schedule of each.
 
     A table whose source was rewound, promoted or erased from, or whose checkpoint is lost, is rebuilt: readers see the
-    old rows until the new ones replace them, all at once.
+    old rows until the new ones replace them, all at once. Without a name, a table that fails leaves the others their
+    turn; exit code 1 follows.
     """
     from lockstep.operations.derive import choose_derived, plan_derived, run_derived, start_session
 
     chosen, settings = choose_derived(name, list_all_derived()), load_settings_or_exit()
-    if plan:
-        print_answer([plan_derived(each, settings.table_root) for each in chosen], _derived_plans, as_json=as_json)
-        return
     root = settings.table_root
-    done = [run_derived(each, root, partial(start_session, each, settings), rebuild=rebuild) for each in chosen]
-    print_answer(done, _derived_runs, as_json=as_json)
+    if plan:
+        planned, failed = _act_on_each(chosen, lambda each: plan_derived(each, root))
+        print_answer(planned, _derived_plans, as_json=as_json)
+    else:
+        done, failed = _act_on_each(
+            chosen, lambda each: run_derived(each, root, partial(start_session, each, settings), rebuild=rebuild)
+        )
+        print_answer(done, _derived_runs, as_json=as_json)
+    for error in failed:
+        show_error(error)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _act_on_each(chosen: Iterable[Derived], act: Callable[[Derived], T]) -> tuple[list[T], list[LockstepError]]:
+    """The results, and the errors of those that failed: none keeps the others from their turn."""
+    done, failed = list[T](), list[LockstepError]()
+    for each in chosen:
+        try:
+            done.append(act(each))
+        except LockstepError as error:
+            failed.append(error)
+    return done, failed
 
 
 def _derived_plans(found: list[DerivedPlan]) -> RenderableType:

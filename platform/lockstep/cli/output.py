@@ -122,6 +122,25 @@ def make_lines(*parts: RenderableType | None) -> Group:
     return Group(*(part for part in parts if part is not None))
 
 
+def make_first_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType | None:
+    """A grid of the first `SHOWN_SCOPES` rows, and how many there are besides; None without any."""
+    found = list(rows)
+    if not found:
+        return None
+    return make_lines(make_grid(columns, found[:SHOWN_SCOPES]), make_more(len(found) - SHOWN_SCOPES))
+
+
+def order_for_first_rows(found: Sequence[T], worst_first: Callable[[T], float]) -> Sequence[T]:
+    """In their own order; the worst first where `make_first_rows` does not show all."""
+    return found if len(found) <= SHOWN_SCOPES else sorted(found, key=worst_first)
+
+
+def format_names(names: Sequence[str]) -> str:
+    """The first `SHOWN_SCOPES` names, and how many there are besides."""
+    more = len(names) - SHOWN_SCOPES
+    return ", ".join(names[:SHOWN_SCOPES]) + (f" and {more} more" if more > 0 else "")
+
+
 def make_more(left_out: int) -> RenderableType | None:
     """How many there are that are not shown."""
     return style_text(f"and {left_out} more") if left_out > 0 else None

@@ -22,7 +22,7 @@ from lockstep.cli.app import (
     register_command,
 )
 from lockstep.cli.output import (
-    SHOWN_SCOPES,
+    make_first_rows,
     make_grid,
     make_lines,
     make_more,
@@ -106,12 +106,11 @@ def _shown(found: VerifyReport) -> RenderableType:
 
 
 def _limits(found: VerifyReport, limited: list[ProvenRange]) -> RenderableType:
-    rows = ((s.topic, s.partition, s.proven_from, s.until, s.note) for s in limited[:SHOWN_SCOPES])
+    rows = ((s.topic, s.partition, s.proven_from, s.until, s.note) for s in limited)
     whole = len(found.scopes) - len(limited)
     return make_lines(
         style_text(f"{whole} partitions from their first offset on; {len(limited)} with limits:"),
-        make_grid(("topic", "partition", "proven from", "until", "limit"), rows),
-        make_more(len(limited) - SHOWN_SCOPES),
+        make_first_rows(("topic", "partition", "proven from", "until", "limit"), rows),
     )
 
 

@@ -26,8 +26,8 @@ from lockstep.cli.app import (
     require_reason,
 )
 from lockstep.cli.output import (
-    SHOWN_SCOPES,
     make_derived_note,
+    make_first_rows,
     make_grid,
     make_lines,
     make_more,
@@ -324,7 +324,7 @@ def _promotion_plan(found: PromotionPlan) -> RenderableType:
     columns = ("topic", "partition", "position", "position of the shadow", "behind", "expired")
     rows = (
         (each.topic, each.partition, each.position, each.shadow_at, each.behind, each.expired)
-        for each in found.partitions[:SHOWN_SCOPES]
+        for each in found.partitions
     )
     return make_lines(
         style_text(
@@ -335,8 +335,7 @@ def _promotion_plan(found: PromotionPlan) -> RenderableType:
             f"batch {found.last_batch} becomes batch {found.batch} of generation {found.generation}; "
             f"{found.quarantined} messages come to quarantine and late table"
         ),
-        make_grid(columns, rows) if found.partitions else None,
-        make_more(len(found.partitions) - SHOWN_SCOPES),
+        make_first_rows(columns, rows),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         make_derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
@@ -361,17 +360,13 @@ def _promoted(found: Promoted) -> RenderableType:
 
 def _shadow_plan(found: ShadowPlan) -> RenderableType:
     columns = ("topic", "partition", "begins at", "position of the stream", "expired")
-    rows = (
-        (each.topic, each.partition, each.begins_at, each.position, each.expired)
-        for each in found.partitions[:SHOWN_SCOPES]
-    )
+    rows = ((each.topic, each.partition, each.begins_at, each.position, each.expired) for each in found.partitions)
     return make_lines(
         style_text(
             f"{found.name}: from batch {found.from_batch} of {found.stream}, whose last batch is {found.last_batch}: "
             f"{found.state_bytes} bytes of state files are read, {found.to_read} offsets up to the stream"
         ),
-        make_grid(columns, rows) if found.partitions else None,
-        make_more(len(found.partitions) - SHOWN_SCOPES),
+        make_first_rows(columns, rows),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
@@ -414,7 +409,7 @@ def _rewind_plan(found: RewindPlan) -> RenderableType:
     columns = ("topic", "partition", "position", "back to", "read again", "Kafka has from", "expired")
     rows = (
         (each.topic, each.partition, each.position, each.back_to, each.read_again, each.log_start, each.expired)
-        for each in found.partitions[:SHOWN_SCOPES]
+        for each in found.partitions
     )
     return make_lines(
         style_text(f"{found.stream}: back to batch {found.to_batch}{at}{back}, after batch {found.last_batch}"),
@@ -422,8 +417,7 @@ def _rewind_plan(found: RewindPlan) -> RenderableType:
             f"{found.batches} batches and {found.rows} rows go, {found.quarantined} messages leave quarantine and late "
             f"table, {found.read_again} offsets are read again; generation {found.generation} begins"
         ),
-        make_grid(columns, rows) if found.partitions else None,
-        make_more(len(found.partitions) - SHOWN_SCOPES),
+        make_first_rows(columns, rows),
         *(style_text(f"accepted since, to be accepted again: {each}") for each in found.decisions[:SHOWN_MAX]),
         make_more(len(found.decisions) - SHOWN_MAX),
         *(style_text(f"adopted later, read again from its first offset: {each}") for each in found.topics[:SHOWN_MAX]),
@@ -480,7 +474,7 @@ def _import_plan(found: ImportPlan) -> RenderableType:
     columns = ("topic", "partition", "exported at", "goes on at", "Kafka has from", "to", "expired")
     rows = (
         (each.topic, each.partition, each.exported, each.position, each.log_start, each.log_end, each.expired)
-        for each in found.partitions[:SHOWN_SCOPES]
+        for each in found.partitions
     )
     return make_lines(
         style_text(
@@ -488,8 +482,7 @@ def _import_plan(found: ImportPlan) -> RenderableType:
             f"{found.exported_at:%Y-%m-%d %H:%M} UTC) into {found.target}: {found.state_bytes / 1e6:.1f} MB, then "
             f"{found.to_read} offsets to read"
         ),
-        make_grid(columns, rows) if found.partitions else None,
-        make_more(len(found.partitions) - SHOWN_SCOPES),
+        make_first_rows(columns, rows),
         *(style_text(f"left out: {each} is retired, and not read here") for each in found.left_out[:SHOWN_MAX]),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
@@ -581,13 +574,12 @@ def _rebuilt(found: RebuildPlan) -> RenderableType:
     columns = ("topic", "partition", "from batch", "to batch", "read again from", "until", "batches")
     rows = (
         (each.topic, each.partition, each.from_batch, each.to_batch, each.start, each.until, each.batches)
-        for each in found.partitions[:SHOWN_SCOPES]
+        for each in found.partitions
     )
     done = f"{len(found.files)} state files rebuilt as they were; next: lockstep verify {found.stream}"
     return make_lines(
         style_text(f"{found.stream}: state of {len(found.partitions)} partitions cannot be read"),
-        make_grid(columns, rows),
-        make_more(len(found.partitions) - SHOWN_SCOPES),
+        make_first_rows(columns, rows),
         *(
             style_text(f"refused: {each.topic}/{each.partition}: {each.refused}", "red")
             for each in found.partitions

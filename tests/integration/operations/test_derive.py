@@ -590,6 +590,20 @@ def test_the_command_line_shows_what_a_run_would_do(platform: Platform, copy: Pa
     assert "derived tables: activity" in refused.stderr
 
 
+def test_a_table_that_fails_leaves_the_others_their_turn(platform: Platform, copy: Path) -> None:
+    (platform.folder / "assets" / f"later_{uuid.uuid4().hex[:8]}.py").write_text(
+        "from dataclasses import replace\n"
+        "from tests.support.derived_tables import activity, adding\n\n"
+        'stream = replace(adding("later.*"), name="later")\n'
+        'derived = activity(stream, "later_activity")\n'
+    )
+    with find_storage(copy).lock(DerivedFolders("activity", copy).lock):
+        both, planned = platform.call("derive", "--json"), platform.call("derive", "--plan")
+    assert (both.exit_code, planned.exit_code) == (1, 0)
+    assert [done["name"] for done in msgspec.json.decode(both.stdout)] == ["later_activity"]
+    assert both.stderr.startswith("error: another run writes derived table activity"), both.stderr
+
+
 def test_the_status_says_how_far_a_derived_table_is_behind(built: Site) -> None:
     """Before its second run two batches, a compaction and the commits around them are unread."""
     older, before, after = (

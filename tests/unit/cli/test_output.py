@@ -10,7 +10,16 @@ from math import inf, nan
 import msgspec
 import pytest
 
-from lockstep.cli.output import encode_json, make_facts, make_grid, print_out
+from lockstep.cli.output import (
+    SHOWN_SCOPES,
+    encode_json,
+    format_names,
+    make_facts,
+    make_first_rows,
+    make_grid,
+    order_for_first_rows,
+    print_out,
+)
 from lockstep.operations.inspect.state import SessionState
 
 
@@ -24,6 +33,19 @@ def test_a_row_is_one_line_whatever_control_characters_are_in_it(capsys: pytest.
     ]
     print_out(make_facts([("name", "a\nfound  all")]))
     assert capsys.readouterr().out == "name  a\\nfound  all\n"
+
+
+def test_an_answer_with_many_rows_shows_the_worst_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """`status` of 5,000 partitions was 5,000 lines."""
+    all_shown, many = range(SHOWN_SCOPES), range(5_000)
+    assert order_for_first_rows(all_shown, lambda lag: -lag) == all_shown
+    worst = order_for_first_rows(many, lambda lag: -lag)
+    print_out(make_first_rows(["lag"], ([lag] for lag in worst)) or "")
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["lag", *(str(4_999 - n) for n in range(SHOWN_SCOPES)), f"and {5_000 - SHOWN_SCOPES} more"]
+    assert make_first_rows(["lag"], []) is None
+    assert format_names(["a", "b"]) == "a, b"
+    assert format_names([str(n) for n in many]).endswith(f"{SHOWN_SCOPES - 1} and {5_000 - SHOWN_SCOPES} more")
 
 
 @pytest.mark.parametrize(
