@@ -19,7 +19,7 @@ from lockstep.declare.options import Every, Objectives, Topics, Trigger, find_lo
 from lockstep.declare.stream import NAME, AnyStream, format_source
 from lockstep.engine.driver.run import require_registry
 from lockstep.engine.executor.compiled_stream import compile_stream
-from lockstep.errors import LockstepError
+from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.localdev.processes import ignore_interrupts, interrupt_by_signals
 from lockstep.operations.tables import StreamHandle
@@ -112,7 +112,7 @@ class LoadTestResult(msgspec.Struct, frozen=True, kw_only=True):
         stages: The stages, lowest rate first.
         sustainable: The highest sustainable rate and what limits it.
         cores: Cores of this machine.
-        failure: The error that ended the test early; empty otherwise.
+        failure: The error that ended the test early, and topics that could not be deleted; empty otherwise.
     """
 
     plan: LoadPlan
@@ -156,28 +156,35 @@ class LoadTest:
             LoadTestRefused: Kafka forbids the topics, or another load test of the stream runs.
             LockstepError: A part of the first stage failed.
         """
-        stages: list[StageResult] = []
-        created: set[str] = set()
-        failed = failure = ""
-        with hold_test_lock(self.handle), interrupt_by_signals(), self._removing(created):
-            for number, plan in enumerate(self.plan.stages, 1):
-                try:
-                    stages.append(self._run_stage(number, plan, created, say))
-                except LockstepError as error:
-                    if not stages:
-                        raise
-                    failed, failure = plan.label, f"{plan.label}: {error.problem}"
-                    break
-                if not stages[-1].load.is_sustained:
-                    break
+        stages, created = list[StageResult](), set[str]()
+        with hold_test_lock(self.handle), interrupt_by_signals():
+            delete_folders(self.handle)  # of a killed test: its topics may be gone, with the Kafka that held them
+            try:
+                failed, failure = self._run_stages(stages, created, say)
+            finally:
+                if left := self._delete_all(created):
+                    say(left)
         loads = [(stage.label, stage.load) for stage in stages]
         return LoadTestResult(
             plan=self.plan,
             stages=tuple(stages),
             sustainable=find_sustainable(loads, self.plan.present_per_second, failed=failed),
             cores=psutil.cpu_count() or 1,
-            failure=failure,
+            failure="; ".join(filter(None, (failure, left))),
         )
+
+    def _run_stages(self, stages: list[StageResult], created: set[str], say: Callable[[str], None]) -> tuple[str, str]:
+        """Add the results up to the first stage that is not sustained; gives label and error of one that failed."""
+        for number, plan in enumerate(self.plan.stages, 1):
+            try:
+                stages.append(self._run_stage(number, plan, created, say))
+            except LockstepError as error:
+                if not stages:
+                    raise
+                return plan.label, f"{plan.label}: {error.problem}"
+            if not stages[-1].load.is_sustained:
+                break
+        return "", ""
 
     def _run_stage(self, number: int, plan: StagePlan, created: set[str], say: Callable[[str], None]) -> StageResult:
         """One stage with topics, tables and files of its own.
@@ -197,14 +204,14 @@ class LoadTest:
         )
         stream = replace(self.stream, topics=Topics(pattern=make_copies_pattern(handle.stream, number)))
         say(f"{plan.label}: {len(names)} topics, {plan.messages:,} messages, {plan.size / 1e6:,.0f} MB")
-        created |= counts.keys()
+        created.update(counts)
         try:
             largest = max(message.size for part in self.sampled.samples for message in part.messages)
             create_copies(
                 handle.admin, handle.stream.name, counts, handle.timeout_seconds, message_bytes_max=largest
             )  # 1
         except LoadTestRefused:
-            created -= counts.keys()  # those that exist are of another test
+            created.difference_update(counts)  # those that exist are of another test
             raise
         try:
             folder.mkdir(parents=True)
@@ -213,9 +220,9 @@ class LoadTest:
         finally:
             with ignore_interrupts():
                 delete_stage_files(settings, folder)  # 3, first what needs no Kafka
-                delete_copies(handle.admin, tuple(counts), handle.timeout_seconds)
-                created -= counts.keys()
-                ConsumerGroup(handle.settings.kafka, stream.name).forget()
+                with suppress(KafkaError):  # the end of the test tries again
+                    delete_copies(handle.admin, tuple(counts), handle.timeout_seconds)
+                    created.difference_update(counts)
 
     def _order(self, plan: StagePlan, names: Mapping[str, str]) -> SendOrder:
         samples = self.sampled.samples
@@ -230,19 +237,19 @@ class LoadTest:
             ),
         )
 
-    @contextmanager
-    def _removing(self, created: set[str]) -> Iterator[None]:
-        """Delete the folders, and what a stage could not delete, such as topics while Kafka was away.
+    def _delete_all(self, created: set[str]) -> str:
+        """Delete folders, group, and topics that a stage could not delete, as while Kafka was away; says what is left.
 
-        The folders of a killed test are deleted first: its topics may be gone, with the Kafka that held them.
+        The figures of the stages stay: they are not measured again for a topic.
         """
-        delete_folders(self.handle)
-        try:
-            yield
-        finally:
-            with ignore_interrupts():
-                delete_folders(self.handle)
+        with ignore_interrupts():
+            delete_folders(self.handle)
+            try:
                 delete_copies(self.handle.admin, tuple(created), self.handle.timeout_seconds)
+                ConsumerGroup(self.handle.settings.kafka, make_tested(self.handle.stream).name).forget()
+            except KafkaError as error:
+                return f"{error.problem}; delete what is left: lockstep loadtest {self.handle.stream.name} --clean"
+        return ""
 
 
 def prepare_load_test(

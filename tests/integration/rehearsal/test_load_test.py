@@ -12,10 +12,11 @@ import pytest
 
 from lockstep import Every, Topics
 from lockstep.engine.executor.task import KafkaSource
+from lockstep.errors import KafkaError
 from lockstep.html_page import render_page
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
-from lockstep.rehearsal import copied_topics
+from lockstep.rehearsal import copied_topics, load_test
 from lockstep.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
 from lockstep.rehearsal.load_plan import Laps, Limit, LoadTestRefused
 from lockstep.rehearsal.load_report import make_page
@@ -31,6 +32,7 @@ from tests.support.weighing_stream import WEIGHTS, Weighing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from lockstep.kafka.client import ClusterClient
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -55,7 +57,22 @@ def topics_of(runs: LocalRuns) -> tuple[str, ...]:
     return find_leftovers(runs.handle.cluster.topic_names(), runs.stream.name)
 
 
-def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(quick: LocalRuns) -> None:
+def fail_first_deletions(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """As while Kafka is away for a moment."""
+    tries, really_delete = iter(range(count)), copied_topics.delete_copies
+
+    def delete(admin: ClusterClient, names: Sequence[str], timeout_seconds: float) -> None:
+        if next(tries, None) is not None:
+            raise KafkaError("Kafka did not answer", next_step="start it")
+        really_delete(admin, names, timeout_seconds)
+
+    monkeypatch.setattr(load_test, "delete_copies", delete)
+
+
+def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(
+    quick: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_first_deletions(monkeypatch, 1)  # that at the end of the stage: what it measured was lost by that
     before = quick.handle.view.ends
     test = prepared(quick)
     assert (test.plan.laps, test.plan.partitions, test.plan.sample_messages) == (Laps.NEW_KEYS, 2, 42)
@@ -173,13 +190,21 @@ def test_tables_in_an_object_store_are_refused_before_anything_else(quick: Local
 
 
 @pytest.mark.slow
-def test_a_stream_that_halts_under_load_is_a_result_and_not_an_error(quick: LocalRuns, feed: Feed) -> None:
+def test_a_stream_that_halts_under_load_is_a_result_and_not_an_error(
+    quick: LocalRuns, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_first_deletions(monkeypatch, 2)
     topic = feed.create("poisoned")
     feed.send(topic, [*session(5), update(7, a=POISON)], key="p")
     (stage,) = (result := prepared(quick).run(lambda _: None)).stages
+    topics_left = topics_of(quick)
+    assert len(topics_left) == 2
     assert "transform raised" in stage.failure
     assert (stage.load.is_sustained, stage.drain_seconds) == (False, None)
     assert result.sustainable.limit is Limit.HALT
     assert stage.proof == "proven"
     assert 0 < stage.committed == stage.proven_messages < stage.sent.messages
-    assert topics_of(quick) == ()
+    assert result.failure == (
+        f"Kafka did not answer; delete what is left: lockstep loadtest {quick.stream.name} --clean"
+    )
+    assert delete_leftovers(quick.handle) == topics_left
