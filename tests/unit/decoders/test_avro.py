@@ -213,6 +213,23 @@ def test_a_schema_is_read_with_those_that_it_refers_to() -> None:
     assert decode(frame(whole, {"where": {"room": "r", "floor": 1}})) == Outer(Where("r", 1))
 
 
+WHOLE: Any = {"type": "record", "name": "acme.Whole", "fields": [{"name": "inner", "type": [SNAPSHOT, UPDATE]}]}
+
+
+@pytest.mark.parametrize("referred", [[SNAPSHOT, UPDATE], [WHOLE]])
+def test_a_union_of_schemas_that_it_refers_to_is_read(referred: list[Any]) -> None:
+    """The events of a topic, each a schema of its own: every message came as one that does not fit its schema."""
+    references = tuple(SchemaReference(f"acme.{one['name']}", json.dumps(one)) for one in referred)
+    registered = RegisteredSchema("AVRO", json.dumps(["acme.Snapshot", "acme.Update"]), references)
+    update = {"seq": 2, "id": "a", "value": 2.0}
+    decode = Avro(registry=InMemory((registered,))).build(Snapshot | Update)
+    assert decode(frame([SNAPSHOT, UPDATE], update)) == Update(2, "a", 2.0)
+    decode = Avro(registry=InMemory((registered,)), reader_schema=json.dumps(UPDATE)).build(Update)
+    assert decode(frame([SNAPSHOT, UPDATE], update)) == Update(2, "a", 2.0)
+    alone = RegisteredSchema("AVRO", '"acme.Update"', references)
+    assert Avro(registry=InMemory((alone,))).build(Update)(frame(UPDATE, update)) == Update(2, "a", 2.0)
+
+
 GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
 REFUSED = {
     "empty": (b"", DecodeCause.TRUNCATED, "a frame begins with 0x00, this with nothing"),

@@ -89,12 +89,24 @@ def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schem
     try:
         for reference in references:
             parse_schema(msgspec.json.decode(reference.text), named_schemas=named)
-        schema = Schema(parse_schema(msgspec.json.decode(text), named_schemas=named), named)
+        schema = Schema(_with_named(parse_schema(msgspec.json.decode(text), named_schemas=named), named), named)
     except (msgspec.MsgspecError, SchemaParseException, UnknownType, RecursionError, *_MISSHAPEN) as error:
         problem = f"cannot be parsed: {type(error).__name__}: {error}"
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
     _refuse_bombs(schema)
     return schema
+
+
+def _with_named(parsed: object, named: Mapping[str, Any]) -> object:
+    """A schema with its definition for each name at its top, as in a union of references.
+
+    Fastavro looks for names of other schemas inside of definitions alone.
+    """
+    if isinstance(parsed, list):
+        return [_with_named(part, named) for part in parsed]
+    if not isinstance(parsed, str) or parsed not in named:
+        return parsed
+    return {**named[parsed], "__fastavro_parsed": True, "__named_schemas": named}
 
 
 _MISSHAPEN: Final = (KeyError, TypeError, ValueError, AttributeError)
