@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,49 @@ def test_a_record_with_every_type_becomes_its_struct() -> None:
 )
 def test_whatever_was_written_is_read(trade: Trade) -> None:
     assert decoder(Trade, TRADE)(frame(TRADE, plain(trade))) == trade
+
+
+class Priced(msgspec.Struct):
+    price: Decimal
+
+
+def decimals(kind: Any, precision: int, scale: int) -> Any:
+    price = {**kind, "logicalType": "decimal", "precision": precision, "scale": scale}
+    return {"type": "record", "name": "Priced", "fields": [{"name": "price", "type": price}]}
+
+
+BYTES = {"type": "bytes"}
+
+
+@given(st.integers(1, 40), st.data())
+def test_a_decimal_is_what_was_written_or_refused(precision: int, data: st.DataObject) -> None:
+    """One of more digits than its schema allows came rounded: 12345.67 as 12350."""
+    scale, digits = data.draw(st.integers(0, precision)), data.draw(st.integers(1, 60))
+    unscaled = data.draw(st.integers(-(10**digits) + 1, 10**digits - 1))
+    decode = decoder(Priced, decimals(BYTES, precision, scale))
+    body = unscaled.to_bytes(30, "big", signed=True)  # a producer may send the sign more than once
+    value = GOOD[:5] + zigzag(len(body)) + body
+    if len(str(abs(unscaled))) > precision:
+        problem = f"does not fit its schema: ValueError: a decimal of 30 bytes has more digits than {precision}"
+        assert cause(decode, value) == (DecodeCause.MALFORMED, problem)
+    else:
+        message = decode(value)
+        assert isinstance(message, Priced)
+        assert message.price.as_tuple() == Decimal(f"{unscaled}E-{scale}").as_tuple()
+
+
+def test_a_fixed_decimal_of_more_digits_than_its_precision_is_refused() -> None:
+    decode = decoder(Priced, decimals({"type": "fixed", "name": "F", "size": 4}, 3, 1))
+    assert decode(GOOD[:5] + (999).to_bytes(4, "big")) == Priced(Decimal("99.9"))
+    assert cause(decode, GOOD[:5] + (1_000).to_bytes(4, "big"))[0] is DecodeCause.MALFORMED
+
+
+def test_a_huge_decimal_is_refused_before_its_digits_are_made() -> None:
+    """A megabyte took two minutes of a worker that nothing could interrupt."""
+    start = time.process_time()
+    huge = zigzag(1_000_000) + b"\x12" * 1_000_000
+    assert cause(decoder(Priced, decimals(BYTES, 9, 2)), GOOD[:5] + huge)[0] is DecodeCause.MALFORMED
+    assert time.process_time() - start < 5
 
 
 def test_none_in_the_message_type_is_for_tombstones_and_no_record() -> None:
