@@ -50,6 +50,12 @@ class Node(msgspec.Struct):
     n: Node | None = None
 
 
+class Holder(msgspec.Struct):
+    """A message inside of another."""
+
+    body: Update
+
+
 class Either(msgspec.Struct):
     """A message with a union inside."""
 
@@ -191,6 +197,19 @@ def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
     }
     decode = decoder(Update, older, reader_schema=json.dumps(own))
     assert decode(frame(older, {"number": 3})) == Update(3, "none", 0.5)
+
+
+@pytest.mark.parametrize("default", [None, "0", 0.0, {}])
+def test_a_writers_default_may_fit_no_type(default: object) -> None:
+    """Nobody uses it, and registries took any for years: every message of such a schema was refused."""
+    fields: Any = UPDATE["fields"]
+    schema = {**UPDATE, "fields": [{**fields[0], "default": default}, *fields[1:]]}
+    decode = decoder(Update, schema)
+    assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0})) == Update(2, "a", 2.0)
+    outer = {"type": "record", "name": "Either", "fields": [{"name": "body", "type": "acme.Update"}]}
+    reference = SchemaReference("acme.Update", json.dumps(schema))
+    decode = Avro(registry=InMemory((RegisteredSchema("AVRO", json.dumps(outer), (reference,)),))).build(Holder)
+    assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0})) == Holder(Update(2, "a", 2.0))
 
 
 UNIT = {"name": "unit", "type": "string"}

@@ -80,8 +80,13 @@ def require_schema() -> None:
     import fastavro  # noqa: F401
 
 
-def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schema:
+def parse_schema(text: str, references: Sequence[SchemaReference] = (), *, readers: bool = False) -> Schema:
     """Parse a schema.
+
+    Args:
+        text: Its text.
+        references: The schemas that it builds on.
+        readers: It is a reader's: its defaults are used, so they have to be right.
 
     Raises:
         Undecodable: It is no Avro schema, or one with which a small message could fill the memory.
@@ -89,17 +94,30 @@ def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schem
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException, UnknownType
 
+    def parsed(text: str) -> object:
+        decoded = msgspec.json.decode(text)
+        return parse_schema(decoded if readers else _without_defaults(decoded), named_schemas=named)
+
     named: dict[str, Any] = {}
     try:
         for reference in references:
-            parse_schema(msgspec.json.decode(reference.text), named_schemas=named)
-        schema = Schema(_with_named(parse_schema(msgspec.json.decode(text), named_schemas=named), named), named)
+            parsed(reference.text)
+        schema = Schema(_with_named(parsed(text), named), named)
     except (msgspec.MsgspecError, SchemaParseException, UnknownType, RecursionError, *_MISSHAPEN) as error:
         problem = f"cannot be parsed: {type(error).__name__}: {error}"
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
     _refuse_bombs(schema)
     _read_decimals_exactly(schema)
     return schema
+
+
+def _without_defaults(part: Any) -> Any:
+    """A schema without its defaults: no reader uses those of a writer, and registries hold some that fit no type."""
+    if isinstance(part, list):
+        return [_without_defaults(one) for one in part]
+    if isinstance(part, dict):
+        return {name: _without_defaults(one) for name, one in part.items() if name != "default"}
+    return part
 
 
 def _with_named(parsed: object, named: Mapping[str, Any]) -> object:
@@ -443,7 +461,7 @@ class Avro(FramedDecoder):
     def _own_schema(self) -> Schema | None:
         try:
             require_schema()
-            return None if self.reader_schema is None else parse_schema(self.reader_schema)
+            return None if self.reader_schema is None else parse_schema(self.reader_schema, readers=True)
         except ImportError as error:
             raise make_missing_extra("Avro()", "avro,registry", error) from error
         except Undecodable as error:
