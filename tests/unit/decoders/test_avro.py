@@ -8,9 +8,10 @@ import pickle
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -197,6 +198,54 @@ def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
     }
     decode = decoder(Update, older, reader_schema=json.dumps(own))
     assert decode(frame(older, {"number": 3})) == Update(3, "none", 0.5)
+
+
+class Odd(msgspec.Struct):
+    """Fields whose Avro defaults are not what their JSON says."""
+
+    seq: int
+    price: Decimal
+    at: datetime
+    day: date
+    raw: bytes
+    parts: list[bytes]
+    by_name: dict[str, bytes]
+    inner: Priced
+    maybe: Decimal | None
+    code: UUID
+
+
+PRICE: Any = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+DEFAULTS: dict[str, tuple[Any, Any, object]] = {
+    "price": (PRICE, "1", Decimal("0.49")),  # the byte 0x31
+    "at": ({"type": "long", "logicalType": "timestamp-micros"}, 0, datetime(1970, 1, 1, tzinfo=UTC)),
+    "day": ({"type": "int", "logicalType": "date"}, 1, date(1970, 1, 2)),
+    "raw": ({"type": "fixed", "name": "Two", "size": 2}, "\u0000\u00ff", b"\x00\xff"),
+    "parts": ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+    "by_name": ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, {"a": b"\xff"}),
+    "inner": (decimals(BYTES, 4, 2), {"price": "\u0005"}, Priced(Decimal("0.05"))),
+    "maybe": (["null", PRICE], "\u0007", Decimal("0.07")),
+    "code": ({"type": "string", "logicalType": "uuid"}, str(UUID(int=7)), UUID(int=7)),
+}
+
+
+def test_a_readers_default_has_the_type_of_its_field() -> None:
+    """They came as the schema's JSON has them: a decimal "1" as 1, others were refused with each message."""
+    seq = {"name": "seq", "type": "long"}
+    fields = [{"name": name, "type": kind, "default": default} for name, (kind, default, _) in DEFAULTS.items()]
+    own, older = ({"type": "record", "name": "Odd", "fields": each} for each in ([seq, *fields], [seq]))
+    expected: Any = {name: value for name, (_, _, value) in DEFAULTS.items()}
+    decode = decoder(Odd, older, reader_schema=json.dumps(own))
+    assert decode(frame(older, {"seq": 3})) == Odd(seq=3, **expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"), [(PRICE, "\u007f\u007f"), ("bytes", "\u0100"), (DEFAULTS["code"][0], "no uuid")]
+)
+def test_a_readers_default_that_is_no_value_of_its_type_is_refused_when_declared(kind: Any, default: str) -> None:
+    own = {"type": "record", "name": "Odd", "fields": [{"name": "x", "type": kind, "default": default}]}
+    with pytest.raises(DeclarationError, match=r"Avro.reader_schema = .*default of field x: "):
+        Avro(reader_schema=json.dumps(own)).build(Update)
 
 
 @pytest.mark.parametrize("default", [None, "0", 0.0, {}])

@@ -108,6 +108,8 @@ def parse_schema(text: str, references: Sequence[SchemaReference] = (), *, reade
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
     _refuse_bombs(schema)
     _read_decimals_exactly(schema)
+    if readers:
+        _read_defaults(schema)
     return schema
 
 
@@ -130,6 +132,62 @@ def _with_named(parsed: object, named: Mapping[str, Any]) -> object:
     if not isinstance(parsed, str) or parsed not in named:
         return parsed
     return {**named[parsed], "__fastavro_parsed": True, "__named_schemas": named}
+
+
+_OF_JSON: Final = {
+    str: {"string", "bytes", "fixed", "enum"},
+    bool: {"boolean"},
+    int: {"int", "long", "float", "double"},
+    float: {"float", "double"},
+    list: {"array"},
+    dict: {"map", "record", "error"},
+    type(None): {"null"},
+}
+"""The types that a JSON value may be the default of."""
+
+
+def _read_defaults(schema: Schema) -> None:
+    """Make values of a reader's defaults: fastavro returns them as the schema's JSON has them.
+
+    Raises:
+        Undecodable: A default is no value of its type.
+    """
+    for part in _parts(schema, schema.parsed, set()):
+        for one in cast("Mapping[str, Any]", part)["fields"] if _is_record(part) else ():
+            if "default" not in one:
+                continue
+            try:
+                one["default"] = _default(schema, one["type"], one["default"])
+            except UNREADABLE as error:
+                problem = f"default of field {one['name']}: {type(error).__name__}: {error}"
+                raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
+
+
+def _default(schema: Schema, part: object, value: Any) -> object:
+    """The value of a default, as fastavro would return it if it had been written."""
+    from fastavro.read import LOGICAL_READERS
+
+    part = schema.resolved(part)
+    if isinstance(part, list):
+        part = next(one for one in map(schema.resolved, part) if _kind(one) in _OF_JSON[type(value)])
+    kind = _kind(part)
+    if not isinstance(part, dict):
+        return value.encode("latin-1") if kind == "bytes" else value
+    if kind in {"record", "error"}:
+        types = {one["name"]: one["type"] for one in part["fields"]}
+        return {name: _default(schema, types[name], one) for name, one in value.items() if name in types}
+    if kind == "array":
+        return [_default(schema, part["items"], one) for one in value]
+    if kind == "map":
+        return {key: _default(schema, part["values"], one) for key, one in value.items()}
+    read = cast("dict[str, Callable[..., object]]", LOGICAL_READERS).get(f"{kind}-{part.get('logicalType')}")
+    plain = value.encode("latin-1") if kind in {"bytes", "fixed"} else value
+    return plain if read is None else read(plain, part, None)
+
+
+def _kind(part: object) -> str:
+    """The name of a type that is no union and no name."""
+    return cast("str", part["type"] if isinstance(part, dict) else part)
 
 
 def _read_decimals_exactly(schema: Schema) -> None:
