@@ -200,6 +200,20 @@ def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
     assert decode(frame(older, {"number": 3})) == Update(3, "none", 0.5)
 
 
+@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("own_record", ["Update", "Renamed"])
+def test_a_field_that_is_there_by_its_name_and_by_an_alias_is_read_by_its_name(own_record: str, place: int) -> None:
+    """A producer that renames a field writes both for a while. The old one came, or each message was refused."""
+    fields: Any = UPDATE["fields"]
+    writers = {**UPDATE, "fields": [*fields[:place], {"name": "number", "type": "long"}, *fields[place:]]}
+    renamed = {**fields[0], "aliases": ["number"]}
+    own = {"type": "record", "name": own_record, "aliases": ["acme.Update"], "fields": [renamed, *fields[1:]]}
+    message = {"number": 1, "seq": 2, "id": "a", "value": 2.0}
+    for written in (writers, [SNAPSHOT, writers]):
+        decode = decoder(Update, written, reader_schema=json.dumps(own))
+        assert decode(frame(written, message)) == Update(2, "a", 2.0)
+
+
 class Odd(msgspec.Struct):
     """Fields whose Avro defaults are not what their JSON says."""
 

@@ -33,6 +33,8 @@ from lockstep.errors import DeclarationError
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 FREE_VALUES_MAX: Final = 1_000
 """Values without bytes in one value: a schema that a tool made of samples has a null in each field it never saw."""
+HIDDEN: Final = " (hidden)"
+"""Behind the name of a field: no name and no alias has a space."""
 EXACT_DECIMAL: Final = "lockstep-decimal"
 BITS_A_DIGIT: Final = 3.33
 """Above the bits of a decimal digit."""
@@ -64,15 +66,20 @@ class Schema:
 
     def find_resolved(self, writers: str) -> str:
         """Full name of the record of this schema to which a writer's record resolves: by its name or an alias."""
-        short = writers.rpartition(".")[2]
         for record in self.records():
-            if short == record.rpartition(".")[2] or {writers, short} & set(self.named[record].get("aliases", ())):
+            if _resolves(writers, self.named[record]):
                 return record
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"record {writers} is none of {', '.join(self.records())}")
 
     def fields(self, record: str) -> set[str]:
         """Names of a record's fields."""
         return {cast("str", one["name"]) for one in self.named[record]["fields"]}
+
+
+def _resolves(writers: str, record: Mapping[str, Any]) -> bool:
+    """Whether a writer's record resolves to this one: by its name, in any namespace, or by an alias."""
+    short = writers.rpartition(".")[2]
+    return short == record["name"].rpartition(".")[2] or not {writers, short}.isdisjoint(record.get("aliases", ()))
 
 
 def require_schema() -> None:
@@ -240,6 +247,21 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
         return_record_name=True,
         return_record_name_override=own is None,
     )
+
+
+def _hide_old_names(writers: Schema, own: Schema) -> None:
+    """Hide the fields of a writer that its reader knows by an alias, where the writer has the name, too.
+
+    A producer writes a renamed field twice for a while. Fastavro takes whichever comes first, or fails.
+    """
+    read = [record for record in own.named.values() if _is_record(record)]
+    for written in filter(_is_record, writers.named.values()):
+        for record in (one for one in read if _resolves(written["name"], one)):
+            there, named = ({one["name"] for one in each["fields"]} for each in (written, record))
+            renamed = {alias for one in record["fields"] if one["name"] in there for alias in one.get("aliases", ())}
+            for one in written["fields"]:
+                if one["name"] in renamed - named:
+                    one["name"] += HIDDEN
 
 
 def is_nested_deeply(schema: Schema) -> bool:
@@ -540,6 +562,8 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
     if registered.kind != KIND:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
     writers = parse_schema(registered.text, registered.references)
+    if own is not None:
+        _hide_old_names(writers, own)
     convert, datum = _conversion(target, writers, own), make_datum_reader(writers, own)
 
     def read(value: bytes) -> object:
