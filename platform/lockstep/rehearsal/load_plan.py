@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import accumulate, pairwise
+from math import ceil
 
 import msgspec
 
@@ -193,6 +194,9 @@ def _plan_stage(
         raise LoadTestRefused(stream, problem, 'give messages a second: --rate "500/s,5000/s"')
     per_second = rate.per_second if rate.times is None else rate.times * present
     per_second = per_second or 0.0
+    if seconds < STAGE_SECONDS_MIN:
+        problem = f"{seconds:g} s at a rate have too few batches to judge it"
+        raise LoadTestRefused(stream, problem, f"--minutes {ceil(STAGE_SECONDS_MIN / 6) / 10} or more")
     if laps is Laps.ONCE:  # the partition whose sample is at its end first ends the stage
         seconds = min(seconds, *(part.messages / (part.share * per_second) for part in parts))
     if seconds < STAGE_SECONDS_MIN:

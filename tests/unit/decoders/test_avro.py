@@ -7,9 +7,11 @@ import json
 import pickle
 import subprocess
 import sys
-from datetime import UTC, datetime
+import time
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -47,6 +49,12 @@ class Node(msgspec.Struct):
     """A list, as a record of its own kind."""
 
     n: Node | None = None
+
+
+class Holder(msgspec.Struct):
+    """A message inside of another."""
+
+    body: Update
 
 
 class Either(msgspec.Struct):
@@ -88,6 +96,49 @@ def test_a_record_with_every_type_becomes_its_struct() -> None:
 )
 def test_whatever_was_written_is_read(trade: Trade) -> None:
     assert decoder(Trade, TRADE)(frame(TRADE, plain(trade))) == trade
+
+
+class Priced(msgspec.Struct):
+    price: Decimal
+
+
+def decimals(kind: Any, precision: int, scale: int) -> Any:
+    price = {**kind, "logicalType": "decimal", "precision": precision, "scale": scale}
+    return {"type": "record", "name": "Priced", "fields": [{"name": "price", "type": price}]}
+
+
+BYTES = {"type": "bytes"}
+
+
+@given(st.integers(1, 40), st.data())
+def test_a_decimal_is_what_was_written_or_refused(precision: int, data: st.DataObject) -> None:
+    """One of more digits than its schema allows came rounded: 12345.67 as 12350."""
+    scale, digits = data.draw(st.integers(0, precision)), data.draw(st.integers(1, 60))
+    unscaled = data.draw(st.integers(-(10**digits) + 1, 10**digits - 1))
+    decode = decoder(Priced, decimals(BYTES, precision, scale))
+    body = unscaled.to_bytes(30, "big", signed=True)  # a producer may send the sign more than once
+    value = GOOD[:5] + zigzag(len(body)) + body
+    if len(str(abs(unscaled))) > precision:
+        problem = f"does not fit its schema: ValueError: a decimal of 30 bytes has more digits than {precision}"
+        assert cause(decode, value) == (DecodeCause.MALFORMED, problem)
+    else:
+        message = decode(value)
+        assert isinstance(message, Priced)
+        assert message.price.as_tuple() == Decimal(f"{unscaled}E-{scale}").as_tuple()
+
+
+def test_a_fixed_decimal_of_more_digits_than_its_precision_is_refused() -> None:
+    decode = decoder(Priced, decimals({"type": "fixed", "name": "F", "size": 4}, 3, 1))
+    assert decode(GOOD[:5] + (999).to_bytes(4, "big")) == Priced(Decimal("99.9"))
+    assert cause(decode, GOOD[:5] + (1_000).to_bytes(4, "big"))[0] is DecodeCause.MALFORMED
+
+
+def test_a_huge_decimal_is_refused_before_its_digits_are_made() -> None:
+    """A megabyte took two minutes of a worker that nothing could interrupt."""
+    start = time.process_time()
+    huge = zigzag(1_000_000) + b"\x12" * 1_000_000
+    assert cause(decoder(Priced, decimals(BYTES, 9, 2)), GOOD[:5] + huge)[0] is DecodeCause.MALFORMED
+    assert time.process_time() - start < 5
 
 
 def test_none_in_the_message_type_is_for_tombstones_and_no_record() -> None:
@@ -147,6 +198,81 @@ def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
     }
     decode = decoder(Update, older, reader_schema=json.dumps(own))
     assert decode(frame(older, {"number": 3})) == Update(3, "none", 0.5)
+
+
+@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("own_record", ["Update", "Renamed"])
+def test_a_field_that_is_there_by_its_name_and_by_an_alias_is_read_by_its_name(own_record: str, place: int) -> None:
+    """A producer that renames a field writes both for a while. The old one came, or each message was refused."""
+    fields: Any = UPDATE["fields"]
+    writers = {**UPDATE, "fields": [*fields[:place], {"name": "number", "type": "long"}, *fields[place:]]}
+    renamed = {**fields[0], "aliases": ["number"]}
+    own = {"type": "record", "name": own_record, "aliases": ["acme.Update"], "fields": [renamed, *fields[1:]]}
+    message = {"number": 1, "seq": 2, "id": "a", "value": 2.0}
+    for written in (writers, [SNAPSHOT, writers]):
+        decode = decoder(Update, written, reader_schema=json.dumps(own))
+        assert decode(frame(written, message)) == Update(2, "a", 2.0)
+
+
+class Odd(msgspec.Struct):
+    """Fields whose Avro defaults are not what their JSON says."""
+
+    seq: int
+    price: Decimal
+    at: datetime
+    day: date
+    raw: bytes
+    parts: list[bytes]
+    by_name: dict[str, bytes]
+    inner: Priced
+    maybe: Decimal | None
+    code: UUID
+
+
+PRICE: Any = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+DEFAULTS: dict[str, tuple[Any, Any, object]] = {
+    "price": (PRICE, "1", Decimal("0.49")),  # the byte 0x31
+    "at": ({"type": "long", "logicalType": "timestamp-micros"}, 0, datetime(1970, 1, 1, tzinfo=UTC)),
+    "day": ({"type": "int", "logicalType": "date"}, 1, date(1970, 1, 2)),
+    "raw": ({"type": "fixed", "name": "Two", "size": 2}, "\u0000\u00ff", b"\x00\xff"),
+    "parts": ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+    "by_name": ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, {"a": b"\xff"}),
+    "inner": (decimals(BYTES, 4, 2), {"price": "\u0005"}, Priced(Decimal("0.05"))),
+    "maybe": (["null", PRICE], "\u0007", Decimal("0.07")),
+    "code": ({"type": "string", "logicalType": "uuid"}, str(UUID(int=7)), UUID(int=7)),
+}
+
+
+def test_a_readers_default_has_the_type_of_its_field() -> None:
+    """They came as the schema's JSON has them: a decimal "1" as 1, others were refused with each message."""
+    seq = {"name": "seq", "type": "long"}
+    fields = [{"name": name, "type": kind, "default": default} for name, (kind, default, _) in DEFAULTS.items()]
+    own, older = ({"type": "record", "name": "Odd", "fields": each} for each in ([seq, *fields], [seq]))
+    expected: Any = {name: value for name, (_, _, value) in DEFAULTS.items()}
+    decode = decoder(Odd, older, reader_schema=json.dumps(own))
+    assert decode(frame(older, {"seq": 3})) == Odd(seq=3, **expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"), [(PRICE, "\u007f\u007f"), ("bytes", "\u0100"), (DEFAULTS["code"][0], "no uuid")]
+)
+def test_a_readers_default_that_is_no_value_of_its_type_is_refused_when_declared(kind: Any, default: str) -> None:
+    own = {"type": "record", "name": "Odd", "fields": [{"name": "x", "type": kind, "default": default}]}
+    with pytest.raises(DeclarationError, match=r"Avro.reader_schema = .*default of field x: "):
+        Avro(reader_schema=json.dumps(own)).build(Update)
+
+
+@pytest.mark.parametrize("default", [None, "0", 0.0, {}])
+def test_a_writers_default_may_fit_no_type(default: object) -> None:
+    """Nobody uses it, and registries took any for years: every message of such a schema was refused."""
+    fields: Any = UPDATE["fields"]
+    schema = {**UPDATE, "fields": [{**fields[0], "default": default}, *fields[1:]]}
+    decode = decoder(Update, schema)
+    assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0})) == Update(2, "a", 2.0)
+    outer = {"type": "record", "name": "Either", "fields": [{"name": "body", "type": "acme.Update"}]}
+    reference = SchemaReference("acme.Update", json.dumps(schema))
+    decode = Avro(registry=InMemory((RegisteredSchema("AVRO", json.dumps(outer), (reference,)),))).build(Holder)
+    assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0})) == Holder(Update(2, "a", 2.0))
 
 
 UNIT = {"name": "unit", "type": "string"}
@@ -211,6 +337,23 @@ def test_a_schema_is_read_with_those_that_it_refers_to() -> None:
     whole = {"type": "record", "name": "Outer", "fields": [{"name": "where", "type": named}]}
     decode = Avro(registry=InMemory((registered,))).build(Outer)
     assert decode(frame(whole, {"where": {"room": "r", "floor": 1}})) == Outer(Where("r", 1))
+
+
+WHOLE: Any = {"type": "record", "name": "acme.Whole", "fields": [{"name": "inner", "type": [SNAPSHOT, UPDATE]}]}
+
+
+@pytest.mark.parametrize("referred", [[SNAPSHOT, UPDATE], [WHOLE]])
+def test_a_union_of_schemas_that_it_refers_to_is_read(referred: list[Any]) -> None:
+    """The events of a topic, each a schema of its own: every message came as one that does not fit its schema."""
+    references = tuple(SchemaReference(f"acme.{one['name']}", json.dumps(one)) for one in referred)
+    registered = RegisteredSchema("AVRO", json.dumps(["acme.Snapshot", "acme.Update"]), references)
+    update = {"seq": 2, "id": "a", "value": 2.0}
+    decode = Avro(registry=InMemory((registered,))).build(Snapshot | Update)
+    assert decode(frame([SNAPSHOT, UPDATE], update)) == Update(2, "a", 2.0)
+    decode = Avro(registry=InMemory((registered,)), reader_schema=json.dumps(UPDATE)).build(Update)
+    assert decode(frame([SNAPSHOT, UPDATE], update)) == Update(2, "a", 2.0)
+    alone = RegisteredSchema("AVRO", '"acme.Update"', references)
+    assert Avro(registry=InMemory((alone,))).build(Update)(frame(UPDATE, update)) == Update(2, "a", 2.0)
 
 
 GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})

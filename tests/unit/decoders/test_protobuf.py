@@ -100,6 +100,18 @@ def test_what_is_not_exactly_a_message_is_refused_with_its_cause(what: str, monk
     assert (found, problem in said) == (expected, True), said
 
 
+@pytest.mark.parametrize("body", [b"\x12\x04GOOD", b"\x15\x01\x00\x00\x00"])
+def test_an_enum_of_another_wire_type_is_refused_as_any_field(body: bytes) -> None:
+    """Text and a fixed number where the class has an enum: it was taken for absent, so its default came."""
+    assert cause(decoder(Update.Origin), protobuf_frame(body, (1, 0))) == (
+        DecodeCause.WRONG_TYPE,
+        "acme.panels.Update.Origin.quality (field 2) has another wire type",
+    )
+    later = decoder(Update.Origin)(protobuf_frame(b"\x10\x07", (1, 0)))  # a symbol that the class does not know
+    assert isinstance(later, Update.Origin)
+    assert int(later.quality) == 7
+
+
 def test_fields_that_the_class_does_not_know_are_evolution_and_pass() -> None:
     later = UPDATE.SerializeToString() + b"\x78\x05"  # field 15
     message = decoder(Update)(protobuf_frame(later, (1,)))

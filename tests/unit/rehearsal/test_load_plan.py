@@ -86,6 +86,14 @@ def test_a_sample_that_is_sent_once_ends_the_stage_with_its_first_partition() ->
         plan_stages("books", parse_rates("books", "1000/s"), 0.0, PARTS, Laps.ONCE, 60.0)
 
 
+def test_too_few_minutes_are_refused_by_what_was_asked_for() -> None:
+    """The sample was blamed, and a class that takes it twice."""
+    with pytest.raises(LoadTestRefused, match=r": 6 s at a rate have too few batches to judge it") as refused:
+        plan_stages("books", parse_rates("books", "80/s"), 0.0, PARTS, Laps.NEW_KEYS, 6.0)
+    assert refused.value.next_step == "--minutes 0.2 or more"
+    plan_stages("books", parse_rates("books", "80/s"), 0.0, PARTS, Laps.NEW_KEYS, 60 * 0.2)
+
+
 def test_a_stage_of_too_many_bytes_is_refused_before_it_begins() -> None:
     per_second = STAGE_BYTES_MAX // 60 // 120
     with pytest.raises(LoadTestRefused, match=r"more than 2 GB") as refused:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from io import BytesIO
@@ -32,6 +33,11 @@ from lockstep.errors import DeclarationError
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 FREE_VALUES_MAX: Final = 1_000
 """Values without bytes in one value: a schema that a tool made of samples has a null in each field it never saw."""
+HIDDEN: Final = " (hidden)"
+"""Behind the name of a field: no name and no alias has a space."""
+EXACT_DECIMAL: Final = "lockstep-decimal"
+BITS_A_DIGIT: Final = 3.33
+"""Above the bits of a decimal digit."""
 LEVELS_MAX: Final = 200
 """Records inside of each other that the compiled reader reads: of 20,000 the process died."""
 
@@ -60,9 +66,8 @@ class Schema:
 
     def find_resolved(self, writers: str) -> str:
         """Full name of the record of this schema to which a writer's record resolves: by its name or an alias."""
-        short = writers.rpartition(".")[2]
         for record in self.records():
-            if short == record.rpartition(".")[2] or {writers, short} & set(self.named[record].get("aliases", ())):
+            if _resolves(writers, self.named[record]):
                 return record
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"record {writers} is none of {', '.join(self.records())}")
 
@@ -71,13 +76,24 @@ class Schema:
         return {cast("str", one["name"]) for one in self.named[record]["fields"]}
 
 
+def _resolves(writers: str, record: Mapping[str, Any]) -> bool:
+    """Whether a writer's record resolves to this one: by its name, in any namespace, or by an alias."""
+    short = writers.rpartition(".")[2]
+    return short == record["name"].rpartition(".")[2] or not {writers, short}.isdisjoint(record.get("aliases", ()))
+
+
 def require_schema() -> None:
     """Raise ImportError if fastavro is not installed."""
     import fastavro  # noqa: F401
 
 
-def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schema:
+def parse_schema(text: str, references: Sequence[SchemaReference] = (), *, readers: bool = False) -> Schema:
     """Parse a schema.
+
+    Args:
+        text: Its text.
+        references: The schemas that it builds on.
+        readers: It is a reader's: its defaults are used, so they have to be right.
 
     Raises:
         Undecodable: It is no Avro schema, or one with which a small message could fill the memory.
@@ -85,16 +101,125 @@ def parse_schema(text: str, references: Sequence[SchemaReference] = ()) -> Schem
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException, UnknownType
 
+    def parsed(text: str) -> object:
+        decoded = msgspec.json.decode(text)
+        return parse_schema(decoded if readers else _without_defaults(decoded), named_schemas=named)
+
     named: dict[str, Any] = {}
     try:
         for reference in references:
-            parse_schema(msgspec.json.decode(reference.text), named_schemas=named)
-        schema = Schema(parse_schema(msgspec.json.decode(text), named_schemas=named), named)
+            parsed(reference.text)
+        schema = Schema(_with_named(parsed(text), named), named)
     except (msgspec.MsgspecError, SchemaParseException, UnknownType, RecursionError, *_MISSHAPEN) as error:
         problem = f"cannot be parsed: {type(error).__name__}: {error}"
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
     _refuse_bombs(schema)
+    _read_decimals_exactly(schema)
+    if readers:
+        _read_defaults(schema)
     return schema
+
+
+def _without_defaults(part: Any) -> Any:
+    """A schema without its defaults: no reader uses those of a writer, and registries hold some that fit no type."""
+    if isinstance(part, list):
+        return [_without_defaults(one) for one in part]
+    if isinstance(part, dict):
+        return {name: _without_defaults(one) for name, one in part.items() if name != "default"}
+    return part
+
+
+def _with_named(parsed: object, named: Mapping[str, Any]) -> object:
+    """A schema with its definition for each name at its top, as in a union of references.
+
+    Fastavro looks for names of other schemas inside of definitions alone.
+    """
+    if isinstance(parsed, list):
+        return [_with_named(part, named) for part in parsed]
+    if not isinstance(parsed, str) or parsed not in named:
+        return parsed
+    return {**named[parsed], "__fastavro_parsed": True, "__named_schemas": named}
+
+
+_OF_JSON: Final = {
+    str: {"string", "bytes", "fixed", "enum"},
+    bool: {"boolean"},
+    int: {"int", "long", "float", "double"},
+    float: {"float", "double"},
+    list: {"array"},
+    dict: {"map", "record", "error"},
+    type(None): {"null"},
+}
+"""The types that a JSON value may be the default of."""
+
+
+def _read_defaults(schema: Schema) -> None:
+    """Make values of a reader's defaults: fastavro returns them as the schema's JSON has them.
+
+    Raises:
+        Undecodable: A default is no value of its type.
+    """
+    for part in _parts(schema, schema.parsed, set()):
+        for one in cast("Mapping[str, Any]", part)["fields"] if _is_record(part) else ():
+            if "default" not in one:
+                continue
+            try:
+                one["default"] = _default(schema, one["type"], one["default"])
+            except UNREADABLE as error:
+                problem = f"default of field {one['name']}: {type(error).__name__}: {error}"
+                raise Undecodable(DecodeCause.UNFIT_SCHEMA, problem) from error
+
+
+def _default(schema: Schema, part: object, value: Any) -> object:
+    """The value of a default, as fastavro would return it if it had been written."""
+    from fastavro.read import LOGICAL_READERS
+
+    part = schema.resolved(part)
+    if isinstance(part, list):
+        part = next(one for one in map(schema.resolved, part) if _kind(one) in _OF_JSON[type(value)])
+    kind = _kind(part)
+    if not isinstance(part, dict):
+        return value.encode("latin-1") if kind == "bytes" else value
+    if kind in {"record", "error"}:
+        types = {one["name"]: one["type"] for one in part["fields"]}
+        return {name: _default(schema, types[name], one) for name, one in value.items() if name in types}
+    if kind == "array":
+        return [_default(schema, part["items"], one) for one in value]
+    if kind == "map":
+        return {key: _default(schema, part["values"], one) for key, one in value.items()}
+    read = cast("dict[str, Callable[..., object]]", LOGICAL_READERS).get(f"{kind}-{part.get('logicalType')}")
+    plain = value.encode("latin-1") if kind in {"bytes", "fixed"} else value
+    return plain if read is None else read(plain, part, None)
+
+
+def _kind(part: object) -> str:
+    """The name of a type that is no union and no name."""
+    return cast("str", part["type"] if isinstance(part, dict) else part)
+
+
+def _read_decimals_exactly(schema: Schema) -> None:
+    """Have its decimals read by `_decimal`, under a name of its own: fastavro's readers are for the whole process."""
+    from fastavro.read import LOGICAL_READERS
+
+    readers = cast("dict[str, Callable[..., object]]", LOGICAL_READERS)
+    readers.update({f"{kind}-{EXACT_DECIMAL}": _decimal for kind in ("bytes", "fixed")})
+    for part in _parts(schema, schema.parsed, set()):
+        if isinstance(part, dict) and part.get("logicalType") == "decimal":
+            part["logicalType"] = EXACT_DECIMAL
+
+
+def _decimal(data: bytes, writer_schema: Mapping[str, Any], reader_schema: object = None) -> Decimal:
+    """A decimal as it was written. Fastavro's reader rounds one of more digits than its schema allows.
+
+    Raises:
+        ValueError: It has more digits than its schema allows.
+    """
+    del reader_schema
+    unscaled, digits = int.from_bytes(data, "big", signed=True), int(writer_schema["precision"])
+    # The bits come first: to make digits of a megabyte takes minutes.
+    if unscaled.bit_length() > 1 + digits * BITS_A_DIGIT or (exact := Decimal(unscaled)).adjusted() >= digits:
+        raise ValueError(f"a decimal of {len(data)} bytes has more digits than {digits}")
+    return exact.scaleb(-int(writer_schema.get("scale", 0)), Context(prec=digits))
 
 
 _MISSHAPEN: Final = (KeyError, TypeError, ValueError, AttributeError)
@@ -122,6 +247,21 @@ def make_datum_reader(writers: Schema, own: Schema | None) -> Callable[[BytesIO]
         return_record_name=True,
         return_record_name_override=own is None,
     )
+
+
+def _hide_old_names(writers: Schema, own: Schema) -> None:
+    """Hide the fields of a writer that its reader knows by an alias, where the writer has the name, too.
+
+    A producer writes a renamed field twice for a while. Fastavro takes whichever comes first, or fails.
+    """
+    read = [record for record in own.named.values() if _is_record(record)]
+    for written in filter(_is_record, writers.named.values()):
+        for record in (one for one in read if _resolves(written["name"], one)):
+            there, named = ({one["name"] for one in each["fields"]} for each in (written, record))
+            renamed = {alias for one in record["fields"] if one["name"] in there for alias in one.get("aliases", ())}
+            for one in written["fields"]:
+                if one["name"] in renamed - named:
+                    one["name"] += HIDDEN
 
 
 def is_nested_deeply(schema: Schema) -> bool:
@@ -401,7 +541,7 @@ class Avro(FramedDecoder):
     def _own_schema(self) -> Schema | None:
         try:
             require_schema()
-            return None if self.reader_schema is None else parse_schema(self.reader_schema)
+            return None if self.reader_schema is None else parse_schema(self.reader_schema, readers=True)
         except ImportError as error:
             raise make_missing_extra("Avro()", "avro,registry", error) from error
         except Undecodable as error:
@@ -422,6 +562,8 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
     if registered.kind != KIND:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
     writers = parse_schema(registered.text, registered.references)
+    if own is not None:
+        _hide_old_names(writers, own)
     convert, datum = _conversion(target, writers, own), make_datum_reader(writers, own)
 
     def read(value: bytes) -> object:

@@ -112,6 +112,8 @@ def _is_name(token: str) -> bool:
 KIND: Final = "PROTOBUF"
 DEPTH_MAX: Final = 100
 """Levels of nested message types; Protobuf's own limit of nested messages."""
+VARINT: Final = 0
+"""The wire type of an enum's value."""
 VARINT_BYTES_MAX: Final = 5
 """Of a 32-bit number."""
 _SHORT: Final = FRAME_BYTES + 1
@@ -240,7 +242,7 @@ def _parser(message: type[Message]) -> Parse:
         except DecodeError as error:
             raise Undecodable(DecodeCause.MALFORMED, f"is no {name}: {error}") from error
         if unknown := unknown_fields(parsed):
-            _refuse_misfits(parsed, [one.field_number for one in unknown])
+            _refuse_misfits(parsed, unknown)
         if requires and not parsed.IsInitialized():
             raise Undecodable(DecodeCause.MISSING_FIELD, f"{name} lacks required fields")
         return parsed
@@ -252,18 +254,19 @@ class _Unknown(Protocol):
     """A field of a message that is unknown to its class, or has another wire type."""
 
     field_number: int
+    wire_type: int
 
 
-def _refuse_misfits(message: Message, numbers: Sequence[int]) -> None:
+def _refuse_misfits(message: Message, unknown: Sequence[_Unknown]) -> None:
     """Refuse a field of another wire type: the library puts it among the unknown ones, and it would look absent.
 
     A value unknown to a closed enum is there, too: that is evolution, and is accepted.
     """
     descriptor = message.DESCRIPTOR
-    for number in numbers:
-        field = descriptor.fields_by_number.get(number)
-        if field is not None and field.enum_type is None:
-            problem = f"{descriptor.full_name}.{field.name} (field {number}) has another wire type"
+    for one in unknown:
+        field = descriptor.fields_by_number.get(one.field_number)
+        if field is not None and (field.enum_type is None or one.wire_type != VARINT):
+            problem = f"{descriptor.full_name}.{field.name} (field {one.field_number}) has another wire type"
             raise Undecodable(DecodeCause.WRONG_TYPE, problem)
 
 
