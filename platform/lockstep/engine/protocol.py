@@ -14,6 +14,7 @@ from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
+from lockstep.storage import FileStatus
 from lockstep.table.head import SideFile
 from lockstep.table.parquet import DataFile
 
@@ -99,6 +100,8 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
         commit_hour: Hour of its rows, "YYYY-MM-DDTHH" UTC.
         planned_at_us: Planning time, microseconds since 1970 (UTC); event times are judged by it.
         lookups: The pinned version of each lookup table.
+        lookup_entries: The log entries of these versions, as the driver saw them: a table that was restored from a
+            copy has the id of before, and may have other rows in a version of the same number.
     """
 
     generation: int
@@ -107,6 +110,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
     commit_hour: str
     planned_at_us: int = 0
     lookups: tuple[LookupVersion, ...] = ()
+    lookup_entries: tuple[FileStatus | None, ...] = ()
 
 
 class TaskSpec(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@
 begins it, unless it is late: it would begin a session of the past again. Where messages wait for their order, the
 first one does, too, and the first that is released begins the session. An END of an unknown session ends nothing: it
 is accepted and leaves no state, unless it carries a message count and messages are missing. A session that another
-class has left keeps its state: only its numbering restarts, with its next message.
+class has left keeps its state: only its numbering restarts, with its next message, which may be late or wait, too.
 
 `JoinedLog`, for a log that was joined in the middle, where sessions may have begun before: what precedes the first
 snapshot of a session is skipped, and the message count of an END is not compared.
@@ -35,10 +35,8 @@ class OpeningAtFirst(Gate):
         after, verdict = self._inner.check(state, envelope, record)
         if verdict is ACCEPT or verdict.cause != UNKNOWN_SESSION:
             return after, verdict
-        if envelope.kind is Kind.UPDATE and (late := self._inner.find_late(envelope, record)) is not None:
-            return None, late
-        if envelope.kind is Kind.UPDATE and (waits := self._inner.buffer_first(envelope, record)) is not None:
-            return waits
+        if (begins_later := self._begin_later(None, envelope, record)) is not None:
+            return begins_later
         opened, begins = self._begin(envelope, record)
         if envelope.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
             return None, ACCEPT
@@ -60,7 +58,16 @@ class OpeningAtFirst(Gate):
     def _go_on(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         """The first message of a session since another class judged it: its evidence begins with it."""
         opened, begins = self._begin(envelope, record)
-        return (opened if begins.judgement is Judgement.ACCEPT else state), begins
+        if begins.judgement is not Judgement.ACCEPT:
+            return state, begins
+        return self._begin_later(state, envelope, record) or (opened, begins)
+
+    def _begin_later(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict] | None:
+        """The memory and the verdict of an update that is late, or waits for its order; None where it is neither."""
+        if envelope.kind is not Kind.UPDATE:
+            return None
+        late = self._inner.find_late(envelope, record)
+        return self._inner.buffer_first(envelope, record) if late is None else (state, late)
 
     def _begin(self, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         return self._inner.check(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)

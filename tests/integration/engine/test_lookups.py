@@ -208,6 +208,19 @@ def test_a_table_that_is_made_anew_in_its_folder_is_another_table(made: Weighed)
     assert [note for note in found.notes if "the folder holds another table now" in note] != []
 
 
+def test_a_table_that_is_restored_from_a_copy_is_read_as_it_is_now(made: Weighed) -> None:
+    """The version after the copy is written a second time, under the id and the number of before."""
+    shutil.copytree(made.table, copy := made.table.with_name("copy"))
+    change(made)
+    shutil.rmtree(made.table)
+    shutil.move(copy, made.table)
+    write_weights(made.table, {"a": 1000})
+    made.send([update(7, a=1)], {"a": 1000})
+    made.runs.run()
+    made.check_rows()
+    assert made.versions() == [[("weights", version)] for version in (0, 1, 1)]
+
+
 def test_a_table_that_cannot_be_read_any_more_ends_the_run_and_loses_nothing(made: Weighed) -> None:
     shutil.move(made.table, moved := made.table.with_name("moved"))
     made.send([update(5, a=3)], LIGHT)

@@ -9,9 +9,10 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from lockstep import Every, Latest, Ordered, Sequence, Strict, Topics
+from lockstep import EventTime, Every, Latest, Ordered, Sequence, Strict, Topics
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin
@@ -27,6 +28,7 @@ from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
 from tests.support.feed import ProducerRecord, folded, session, snapshot, update
 from tests.support.plain_reader import read_table
+from tests.support.window_folds import Tumbling, Value, a_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,6 +103,22 @@ def test_a_drained_topic_is_retired_and_comes_back_where_it_stopped(feed: Feed, 
         going.join()
     assert changes(runs, topic) == ["added", "retired", "re-added"]
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate([*values, update(5, a=1)])])
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+def test_a_topic_of_old_messages_is_retired_once_the_clock_has_closed_its_windows(feed: Feed, runs: LocalRuns) -> None:
+    topic, by_clock = feed.create("old"), EventTime(idle_advance=timedelta(seconds=2))
+    runs = retiring(runs.of(a_stream(Tumbling(), event_time=by_clock)), feed)
+    send_old(feed, topic, [msgspec.json.encode(Value(second, 1)) for second in (4, 30)])
+    stop = threading.Event()
+    going = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.2), stop=stop))
+    going.start()
+    try:
+        wait_until(lambda: bool(runs.reports) and "retired" in changes(runs, topic))
+    finally:
+        stop.set()
+        going.join()
+    assert [(row["_session"], row["messages"]) for row in read_table(runs.folders.table).to_pylist()] == [("s", 1)] * 2
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
 
 

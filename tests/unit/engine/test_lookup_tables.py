@@ -22,6 +22,7 @@ from lockstep.engine.executor.lookup_table import LookupCache, LookupUnusable, l
 from lockstep.engine.protocol import BatchIdentity, TaskSpec
 from lockstep.model.column_types import Int32
 from lockstep.model.lookup_version import LookupVersion
+from lockstep.storage import FileStatus
 from tests.support.weighing_stream import WEIGHTS, Weight, write_weights
 
 if TYPE_CHECKING:
@@ -235,6 +236,27 @@ def test_a_table_that_was_made_anew_is_seen_whatever_its_version(tmp_path: Path)
         assert pins.pin(number) == (version_of("weights", table),)
 
 
+def test_a_version_that_was_written_again_after_a_restore_is_loaded_again(tmp_path: Path) -> None:
+    """A table that is put back from a copy of its folder keeps its id, and the next commit has a number of before."""
+    table, copy = tmp_path / "weights", tmp_path / "copy"
+    pins, cache = LookupPins([WEIGHTS], tmp_path), LookupCache()
+
+    def load(number: int) -> object:
+        pinned = pins.pin(number)
+        return cache.load([WEIGHTS], {"weights": table}, pinned, pins.entries)["weights"]
+
+    write_weights(table, {"a": 1})
+    shutil.copytree(table, copy)
+    write_weights(table, {"a": 2})
+    before = pins.pin(1)
+    assert load(1) == {"a": Weight("a", 2)}
+    shutil.rmtree(table)
+    shutil.copytree(copy, table)
+    write_weights(table, {"a": 30})
+    assert load(2) == {"a": Weight("a", 30)}
+    assert pins.pin(2) == before
+
+
 def test_a_cleaned_up_log_is_no_other_table(tmp_path: Path) -> None:
     table, pins = tmp_path / "weights", LookupPins([WEIGHTS], tmp_path)
     write_weights(table, {"a": 1})
@@ -269,5 +291,6 @@ def test_the_error_arrives_whole_from_a_worker(tmp_path: Path) -> None:
 def test_the_versions_of_a_batch_arrive_with_its_tasks() -> None:
     pinned = (LookupVersion(name="weights", version=3, table_id="id"),)
     batch = BatchIdentity(generation=1, epoch=2, number=3, commit_hour="2026-01-01T00", lookups=pinned)
+    batch = msgspec.structs.replace(batch, lookup_entries=(FileStatus(10, 1.5, "tag"),))
     task = TaskSpec(batch, ())
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=TaskSpec) == task

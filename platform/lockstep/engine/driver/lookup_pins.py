@@ -66,6 +66,12 @@ class LookupPins:
         self._opened: dict[str, _OpenedTable] = {}
         self._number = -1
         self._pinned: tuple[LookupVersion, ...] = ()
+        self._entries: tuple[FileStatus | None, ...] = ()
+
+    @property
+    def entries(self) -> tuple[FileStatus | None, ...]:
+        """The log entries of the pinned versions; None where a log was cleaned up behind its checkpoint."""
+        return self._entries
 
     def pin(self, number: int) -> tuple[LookupVersion, ...]:
         """The versions for a batch: the newest when it is planned first, and the same whenever it is planned again.
@@ -78,6 +84,7 @@ class LookupPins:
         """
         if number != self._number:
             self._pinned = tuple(self._find_newest(each) for each in self._lookups)
+            self._entries = tuple(self._opened[each.name].entry for each in self._lookups)
             self._number = number
         return self._pinned
 

@@ -207,7 +207,8 @@ class MicroBatchLoop:
         retired = find_retired_topics(claimed.known.values()) & selected
         self._monitor = ClusterMonitor(context, selected, retired, lambda: _is_stop_asked(context, claimed))
         self._partitions = open_subscription(context, claimed, self._monitor.view, selected)
-        self._topics = TopicChanges(context, claimed.writer.epoch, self._monitor, self._partitions)
+        self._idle = IdlePartitions(stream.event_time)
+        self._topics = TopicChanges(context, claimed.writer.epoch, self._monitor, self._partitions, self._idle)
         self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)
         self._publisher = Publisher(context.group, background_executor)
         self._publish_start(claimed.head)
@@ -215,7 +216,7 @@ class MicroBatchLoop:
         self._stop_offsets.note(self._monitor.view)
         lookups = LookupPins(stream.lookups, context.folders.root)
         self._runner = RetryingRunner(context.runner, lookups, context.stop)
-        self._session_partitions, self._idle = SessionPartitions(), IdlePartitions(stream.event_time)
+        self._session_partitions = SessionPartitions()
         self._backlog, self._silent = BacklogClock(), SilentPartitions(tuning)
         self._blocked = BlockedPartitions(compute_stuck_patience_seconds(trigger, tuning))
 

@@ -70,7 +70,8 @@ class RetryingRunner:
             self._note_failure(plan, error)
             LOG.warning("batch %s waits: %s", plan.batch.number, error.problem)
             return None
-        return msgspec.structs.replace(plan, batch=msgspec.structs.replace(plan.batch, lookups=lookups))
+        batch = msgspec.structs.replace(plan.batch, lookups=lookups, lookup_entries=self._lookups.entries)
+        return msgspec.structs.replace(plan, batch=batch)
 
     def run(self, plan: BatchPlan) -> Sequence[TaskResult] | None:
         """The results of all jobs of a plan; None where there are none to commit, and the batch is planned again.

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from lockstep.declare.options import NewTopics
+from lockstep.engine.driver.clocks import IdlePartitions
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import take_retire_request
@@ -59,7 +60,9 @@ def _read_join_offsets(
 class TopicChanges:
     """Changes the subscription of a run, and the topics in its view of Kafka."""
 
-    def __init__(self, context: RunContext, epoch: int, monitor: ClusterMonitor, partitions: Subscription) -> None:
+    def __init__(
+        self, context: RunContext, epoch: int, monitor: ClusterMonitor, partitions: Subscription, idle: IdlePartitions
+    ) -> None:
         """Read retired topics again that have new messages; those that were re-created are added as new ones.
 
         Args:
@@ -67,8 +70,10 @@ class TopicChanges:
             epoch: Epoch of the writer.
             monitor: The view of Kafka.
             partitions: The subscription.
+            idle: The partitions whose watermarks follow the clock.
         """
         self._context, self._epoch, self._monitor, self._partitions = context, epoch, monitor, partitions
+        self._idle = idle
         self._looked_at = time.monotonic()
         adopts = context.launch.adopts_topics or context.stream.topics.new_topics is NewTopics.ADOPT
         self._adopts = adopts and not context.is_bounded
@@ -141,10 +146,15 @@ class TopicChanges:
             self._monitor.leave(names)
 
     def _find_drained(self) -> frozenset[str]:
-        """Topics whose newest message is old enough; Kafka is asked only where this run has read none."""
+        """Topics whose newest message is old enough; Kafka is asked only where this run has read none.
+
+        A topic whose messages were old when they were read is kept until its watermark has followed the clock, where
+        the stream declares that: once retired, it would keep its timers and windows open.
+        """
         view, now = self._monitor.view, datetime.now(UTC)
         before_ms = int((now - self._context.stream.topics.inactive_after).timestamp() * 1000)
-        idle = self._partitions.find_idle_topics(view.ends, before_ms)
+        behind = {each.topic for each in self._partitions.positions.values() if self._idle.is_behind(each)}
+        idle = self._partitions.find_idle_topics(view.ends, before_ms) - behind
         topics = [topic for name, topic in view.topics.items() if name in idle]
         try:
             newest_ms = self._context.admin.newest_timestamps(

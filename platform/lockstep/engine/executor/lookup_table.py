@@ -7,6 +7,7 @@ milliseconds for each message whose key is not cached.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from lockstep.declare.lookup import Lookup, LookupRows, make_row_index
 from lockstep.errors import EnvironmentProblem
 from lockstep.model.columns import Column, ColumnKind, make_columns
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.storage import find_storage
+from lockstep.storage import FileStatus, find_storage
 from lockstep.table.delta_log import open_delta_table
 
 VERSIONS_KEPT = 2
@@ -29,6 +30,8 @@ VERSIONS_KEPT = 2
 _UNREADABLE = (DeltaError, pa.ArrowException, OSError)
 _UNCONVERTIBLE = (msgspec.ValidationError, ValueError, OverflowError)
 """Of a value that is none of its type, or a time beyond Python's calendar."""
+_Loaded = tuple[LookupVersion, FileStatus | None]
+"""A version, and its log entry where it is known: a table that was restored has other rows in the same version."""
 _MAPPED, _MAPPING = "delta.columnMapping.mode", "columnMapping"
 
 
@@ -182,10 +185,14 @@ class LookupCache:
     """The rows of the newest versions that this worker has loaded."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[Path, Lookup[Any]], dict[LookupVersion, LookupRows]] = {}
+        self._loaded: dict[tuple[Path, Lookup[Any]], dict[_Loaded, LookupRows]] = {}
 
     def load(
-        self, lookups: Iterable[Lookup[Any]], tables: Mapping[str, Path], pinned: Iterable[LookupVersion]
+        self,
+        lookups: Iterable[Lookup[Any]],
+        tables: Mapping[str, Path],
+        pinned: Iterable[LookupVersion],
+        entries: Iterable[FileStatus | None] = (),
     ) -> dict[str, LookupRows]:
         """The rows of all lookups of a batch, by name.
 
@@ -193,19 +200,20 @@ class LookupCache:
             lookups: The declared lookups.
             tables: Their folders, by name.
             pinned: Their versions.
+            entries: The log entries of these versions, where they are known.
 
         Raises:
             LookupUnusable: One cannot be loaded.
         """
-        declared = {each.name: each for each in lookups}
-        return {each.name: self._find(declared[each.name], tables[each.name], each) for each in pinned}
+        declared, wanted = {each.name: each for each in lookups}, zip_longest(pinned, entries)
+        return {each[0].name: self._find(declared[each[0].name], tables[each[0].name], each) for each in wanted}
 
-    def _find(self, lookup: Lookup[Any], table: Path, pinned: LookupVersion) -> LookupRows:
+    def _find(self, lookup: Lookup[Any], table: Path, wanted: _Loaded) -> LookupRows:
         versions = self._loaded.setdefault((table, lookup), {})
-        rows = versions.pop(pinned, None)
+        rows = versions.pop(wanted, None)
         if rows is None:
             while len(versions) >= VERSIONS_KEPT:
                 del versions[next(iter(versions))]
-            rows = load_lookup(lookup, table, pinned)
-        versions[pinned] = rows  # the last one is the one that was used last
+            rows = load_lookup(lookup, table, wanted[0])
+        versions[wanted] = rows  # the last one is the one that was used last
         return rows

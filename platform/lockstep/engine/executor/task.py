@@ -576,7 +576,7 @@ def _process_bin(
 ) -> TaskResult:
     with ExitStack() as stack:
         if task.batch.lookups:
-            loaded = _LOOKUPS.load(compiled.lookups, job.lookups, task.batch.lookups)
+            loaded = _LOOKUPS.load(compiled.lookups, job.lookups, task.batch.lookups, task.batch.lookup_entries)
             stack.enter_context(bind_lookups(loaded))
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         require_writable_folder(job.local_root)

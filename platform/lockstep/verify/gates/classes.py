@@ -433,21 +433,29 @@ def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record:
     """
     rule = rules.rule
     if isinstance(memory, dict) and "f" in memory:
-        return rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
+        begun = rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
+        if begun.what is not Action.ACCEPT:
+            return begun
+        return _find_late_or_waiting(rules, memory, envelope, record) or begun
     if memory is not None or envelope.kind not in {Kind.UPDATE, Kind.END}:
         return rule(memory, envelope, record)
     as_it_is = rule(None, envelope, record)
     if as_it_is.cause != "unknown session":
         return as_it_is
-    if envelope.kind is Kind.UPDATE and rules.is_late is not None and rules.is_late(envelope, record):
-        return Ruling(Action.LATE, None, "late")
-    if envelope.kind is Kind.UPDATE and rules.begins_later is not None:
-        waits = rules.begins_later(envelope, record)
-        if waits is not None:
-            return waits
+    if (ruling := _find_late_or_waiting(rules, None, envelope, record)) is not None:
+        return ruling
     begun = rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
     ends = envelope.kind is Kind.END and begun.what is Action.ACCEPT
     return Ruling(Action.ACCEPT) if ends else begun
+
+
+def _find_late_or_waiting(rules: GateRules, memory: Memory, envelope: Envelope, record: Record) -> Ruling | None:
+    """The ruling on an update that begins nothing: beyond the bound, or buffered for its order; None for others."""
+    if envelope.kind is not Kind.UPDATE:
+        return None
+    if rules.is_late is not None and rules.is_late(envelope, record):
+        return Ruling(Action.LATE, memory, "late")
+    return None if rules.begins_later is None else rules.begins_later(envelope, record)
 
 
 def _find_policy(integrity: Any) -> ViolationPolicy:
