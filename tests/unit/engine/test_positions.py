@@ -24,7 +24,7 @@ from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
-from lockstep.kafka.audit import audit_positions
+from lockstep.kafka.audit import EXPIRED, audit_positions
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef
@@ -99,6 +99,30 @@ def test_offsets_of_a_log_that_is_gone_give_up_nothing_of_the_log_that_replaces_
     subscription.accept(finding, cluster, suspend=True)
     (position,) = subscription.positions.values()
     assert (position.next_offset, position.suspended_from) == (50, 50)
+
+
+def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_a_restart() -> None:
+    """Read from the first offset that is left, nobody would know of the messages before it."""
+    before, after = topic("a", "id-1"), topic("a", "id-2")
+    subscription = Subscription({}, view(before, ends={("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
+    seen = view(after, ends={("id-2", 0): (3, 5, 5)})
+    (made_anew,) = audit_positions(subscription.known, seen)
+    subscription.accept(made_anew, seen, suspend=True)
+    assert subscription.find_new_topics(seen) == [after]
+    subscription.take_up(seen, {("id-2", 0): 0})
+    assert [each.cause for each in audit_positions(subscription.known, seen)] == [EXPIRED]
+    rows = subscription.ledger_rows(STAMP, (), seen.ends, full=True)
+    told = {row.topic_id: (row.until, row.lifecycle, row.retired) for row in rows}
+    assert told == {"id-1": (0, "re-created", True), "id-2": (0, "re-created", False)}
+
+
+def test_a_topic_made_anew_waits_until_all_its_partitions_have_a_leader() -> None:
+    subscription = Subscription({}, view(topic("a", "id-1"), ends={("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
+    partly = view(topic("a", "id-2", 2), ends={("id-2", 0): (0, 5, 5)})
+    (made_anew,) = audit_positions(subscription.known, partly)
+    subscription.accept(made_anew, partly, suspend=True)
+    assert subscription.find_new_topics(partly) == []
+    assert subscription.known.keys() == {("id-1", 0)}
 
 
 def test_a_worked_range_becomes_its_ledger_row() -> None:

@@ -24,6 +24,7 @@ from lockstep.table.commit import (
     commit_batch,
     commit_claim,
     commit_closed_hour,
+    commit_schema,
     keep_head,
     raise_rewind_floor,
     set_desired_state,
@@ -220,6 +221,25 @@ def test_a_file_that_was_cut_is_not_named(folders: StreamFolders, run: ProtocolR
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(TableError, match=f"has {size - 1} bytes, not {size}; nothing was committed"):
         run.commit(batch)
+
+
+def test_a_file_beside_the_table_that_was_cut_is_not_referred_to(folders: StreamFolders, run: ProtocolRun) -> None:
+    """Other batches may have made a file of states longer: it has at least what the batch needs of it."""
+    batch = run.prepared()
+    state = folders.state / "states"
+    folders.state.mkdir(exist_ok=True)
+    state.write_bytes(b"12345")
+    with pytest.raises(TableError, match="states has 5 bytes, fewer than 6; nothing was committed"):
+        run.commit(msgspec.structs.replace(batch, needs={state: 6}))
+    assert run.commit(msgspec.structs.replace(batch, needs={state: 4})).head.batch == 1
+
+
+def test_a_fenced_writer_changes_no_columns(folders: StreamFolders, run: ProtocolRun) -> None:
+    ProtocolRun(folders).claim()
+    altered = list[object]()
+    with pytest.raises(Fenced):
+        run.output.commit(commit_schema(run.writer, lambda *_: altered.append(1)))
+    assert not altered
 
 
 def test_a_file_that_a_vacuum_may_take_is_not_named(folders: StreamFolders, run: ProtocolRun) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lockstep.errors import CommitUnknown, Fenced, NotCommitted
+from lockstep.storage import local
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog, commit_claim
-from lockstep.table.delta_log import create_entry
+from lockstep.table.delta_log import create_entry, make_entry_path
 from lockstep.table.side_tables import SideLog
 from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lockstep.table.delta_log import CreateEntry
     from lockstep.table.layout import StreamFolders
 
@@ -131,6 +131,20 @@ def test_a_commit_that_the_storage_does_not_take_is_known_not_to_be_there(
     assert refused.value.problem == f"{folders.table}: version 2 was not written: {os.strerror(number)}"
     assert refused.value.next_step == f"{remedy}, then repeat the command"
     assert run.commit(prepared).version == 2
+
+
+@pytest.mark.parametrize("create", [create_entry, loses_answers, answers_that_it_failed])
+def test_a_commit_is_on_the_disk_before_anybody_is_told_of_it(
+    folders: StreamFolders, monkeypatch: pytest.MonkeyPatch, create: CreateEntry
+) -> None:
+    """Rows that were seen would be others after a power failure, were only the page cache to know the entry."""
+    run = ProtocolRun(folders, OutputLog(folders.table, create))
+    run.claim()
+    prepared, synced = run.prepared(), set[Path]()
+    monkeypatch.setattr(local, "_sync", synced.add)
+    landed = run.commit(prepared)
+    entry = make_entry_path(folders.table, landed.version)
+    assert {entry, entry.parent} <= synced
 
 
 def test_the_next_claim_finds_a_commit_that_arrived_late(folders: StreamFolders) -> None:

@@ -353,15 +353,16 @@ class Subscription:
         kept = (position.topic for key, position in self._others.items() if key not in self._retired)
         known = {position.topic for position in self.positions.values()}.union(kept)
         new = (topic for name, topic in sorted(view.topics.items()) if name not in known)
-        return [each for each in new if all((each.topic_id, number) in view.ends for number in range(each.partitions))]
+        return [each for each in new if _has_leaders(each, view)]
 
     def take_up(self, view: ClusterView, joined: Mapping[Key, int]) -> None:
         """Read the new topics, from their first offsets or from where the stream joins their logs."""
+        made_anew = {p.topic for key, p in self._others.items() if self._lifecycle.get(key) == RECREATED_TOPIC}
         for topic in self.find_new_topics(view):
             LOG.info("new topic %s: read from its first offset", topic.name)
             for key in [(topic.topic_id, partition) for partition in range(topic.partitions)]:
                 self.positions[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
-                self._lifecycle[key] = ADDED
+                self._lifecycle[key] = RECREATED_TOPIC if topic.name in made_anew else ADDED
             self.is_unsaved = True
 
     def retire(self, topics: Collection[str], change: str, *, who: str, why: str) -> None:
@@ -459,7 +460,9 @@ class Subscription:
         self._lifecycle[key], self.is_unsaved = change, True
 
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
-        """Continue after a tolerated fault: skip expired offsets, add re-created topics and new partitions.
+        """Continue after a tolerated fault: skip expired offsets, add new partitions.
+
+        A re-created topic is left where it ended; `take_up` reads the new one, as one found after the first batch.
 
         Args:
             finding: Finding of the audit.
@@ -476,7 +479,7 @@ class Subscription:
             self._continue_after_truncation(key, finding.offset, suspend=suspend)
         elif finding.cause == GREW and key in view.ends:
             self._on_grown(key, view.topics[finding.topic], view.ends[key], suspend=suspend)
-        elif finding.cause == RECREATED and key in self.known and self._on_recreated(finding, view):
+        elif finding.cause == RECREATED and key in self.known and _has_leaders(view.topics[finding.topic], view):
             self._set_aside(key, self.known[key], RECREATED_TOPIC)
         elif finding.cause == GONE and key in self.known:
             self._set_aside(key, self.known[key], DELETED)
@@ -529,18 +532,6 @@ class Subscription:
             self.positions[sibling] = msgspec.structs.replace(self.positions[sibling], is_only=False)
             if suspend:
                 self._move(sibling, self.positions[sibling].next_offset, suspend=True)
-
-    def _on_recreated(self, finding: Finding, view: ClusterView) -> bool:
-        """Read a re-created topic from its first offsets, once all its partitions have a leader."""
-        topic = view.topics[finding.topic]
-        keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
-        if not all(key in view.ends for key in keys):
-            return False
-        for key in keys:
-            if key not in self.positions:
-                self.positions[key] = find_first_position(topic, key, view.ends[key])
-                self._lifecycle[key] = RECREATED_TOPIC
-        return True
 
     def ledger_rows(
         self, stamp: LedgerStamp, results: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
@@ -599,6 +590,11 @@ class Subscription:
                 _learn(self._seconds, key, item.cpu_seconds / messages)
             if messages and size >= TELLING_BYTES:
                 _learn(self._bytes, key, item.rows * size / rows / messages)
+
+
+def _has_leaders(topic: Topic, view: ClusterView) -> bool:
+    """Whether the offsets of all partitions of a topic are known: taken in part, it would look grown later."""
+    return all((topic.topic_id, partition) in view.ends for partition in range(topic.partitions))
 
 
 def _learn(learned: dict[Key, float], key: Key, newest: float) -> None:
