@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from lockstep import Envelope, Link, Linked
@@ -27,6 +28,10 @@ def futures(first: int, last: int, previous: int) -> Envelope:
 
 def opening(last: int) -> Envelope:
     return snapshot(link=Link(last))
+
+
+def restarting(last: int) -> Envelope:
+    return msgspec.structs.replace(opening(last), restarts_sequence=True)
 
 
 def broken(last: int, found: str) -> Verdict:
@@ -58,6 +63,8 @@ ANY_STYLE: Cells = {
     "the end, naming its predecessor": (GOING, end(link=Link(105, previous=100)), [105, 0], ACCEPT),
     "a second snapshot at the last id": (GOING, opening(100), [100, 0], ACCEPT),
     "a second snapshot before the first update": (FRESH, opening(100), [100, 1], ACCEPT),
+    "a snapshot that restarts the sequence": (GOING, restarting(7), [7, 1], ACCEPT),
+    "one that restarts it before the first update": (FRESH, restarting(7), [7, 1], ACCEPT),
     "a second snapshot ahead": (GOING, opening(101), GOING, gap(100, "ids None to 101", "101")),
     "a second snapshot behind": (GOING, opening(99), GOING, back(100, "ids None to 99")),
     "an update of an unknown session": (None, named(100, 105), None, UNKNOWN),
