@@ -85,7 +85,7 @@ command to run, so that readers never search for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 
@@ -246,6 +246,12 @@ class Violation(LockstepError):
         self.expected = expected
         self.found = found
         self.what = what
+
+
+def format_some(items: Sequence[str], most: int = 5) -> str:
+    """The first items of a list for a text, and the number of further ones; empty without any."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
 
 
 def _rebuilt(kind: type[LockstepError], parts: dict[str, object]) -> LockstepError:

@@ -36,7 +36,6 @@ from lockstep.cli.app import (
 )
 from lockstep.cli.output import (
     SHOWN_SCOPES,
-    format_names,
     make_facts,
     make_first_rows,
     make_grid,
@@ -49,6 +48,7 @@ from lockstep.cli.output import (
     print_result,
     style_text,
 )
+from lockstep.errors import format_some
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
@@ -500,8 +500,8 @@ def _restart(found: RestartPreview) -> RenderableType:
         style_text(f"it would be refused: {found.refused}", "red") if found.refused else None,
         *(style_text(change, "yellow") for change in found.changes),
         *(style_text(f"it reads {lookup}") for lookup in found.lookups),
-        style_text(f"topics added: {format_names(found.added) or 'none'}"),
-        style_text(f"topics not read, positions kept: {format_names(found.kept_aside) or 'none'}"),
+        style_text(f"topics added: {format_some(found.added, SHOWN_SCOPES) or 'none'}"),
+        style_text(f"topics not read, positions kept: {format_some(found.kept_aside, SHOWN_SCOPES) or 'none'}"),
         make_first_rows(("topic", "partition", "action", "start", "why"), rows),
         *_findings(found.findings),
         style_text(f"next: {found.next_step}") if found.next_step else None,

@@ -135,12 +135,6 @@ def order_for_first_rows(found: Sequence[T], worst_first: Callable[[T], float]) 
     return found if len(found) <= SHOWN_SCOPES else sorted(found, key=worst_first)
 
 
-def format_names(names: Sequence[str]) -> str:
-    """The first `SHOWN_SCOPES` names, and how many there are besides."""
-    more = len(names) - SHOWN_SCOPES
-    return ", ".join(names[:SHOWN_SCOPES]) + (f" and {more} more" if more > 0 else "")
-
-
 def make_more(left_out: int) -> RenderableType | None:
     """How many there are that are not shown."""
     return style_text(f"and {left_out} more") if left_out > 0 else None

@@ -15,7 +15,7 @@ import msgspec
 from deltalake.exceptions import DeltaError
 
 from lockstep.engine.driver.handover import is_writer_alive, list_epochs, read_heartbeat
-from lockstep.errors import LockstepError, TableError
+from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.tables import NoTable, has_table
@@ -26,7 +26,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.foreign_commits import find_foreign_commit, find_foreign_versions
 from lockstep.table.head import Desired, Head, SideFile
 from lockstep.table.layout import StreamFolders
-from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
+from lockstep.table.parquet import find_wrong_files, list_named_files
 
 
 class Condition(Enum):

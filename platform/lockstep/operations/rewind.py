@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lockstep.engine.driver.handover import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
-from lockstep.errors import KafkaError, LockstepError
+from lockstep.errors import KafkaError, LockstepError, format_some
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key, Position, SegmentRef
@@ -33,7 +33,7 @@ from lockstep.table.commit import HourClosed
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
-from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
+from lockstep.table.parquet import find_wrong_files, list_named_files
 from lockstep.table.rewind import NotRewindable, RewindCommit, check_rewindable, commit_rewind, find_savepoint
 
 SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")

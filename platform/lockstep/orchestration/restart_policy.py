@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.engine.driver.handover import HeartbeatRecord, Phase
+from lockstep.errors import format_some
 from lockstep.orchestration.observed_assets import ObservationCursor
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
@@ -133,7 +134,7 @@ def decide_restart(observation: SensorObservation, cursor: Cursor, now: float) -
         or _adopting(observation, seen, now)
     )
     if waiting:  # 2, 3
-        return RestartDecision(seen, f"{counts}, {len(added)} new ({_preview(added)}); {waiting}")
+        return RestartDecision(seen, f"{counts}, {len(added)} new ({format_some(added)}); {waiting}")
     return _restart(observation.head, seen, now, added)  # 4
 
 
@@ -178,7 +179,7 @@ def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> 
         asked_at=now,
     )
     restart = RestartRequest(run_key, head.epoch, head.desired is Desired.RUNNING, added)
-    return RestartDecision(after, f"{len(added)} new topics: {_preview(added)}", restart)
+    return RestartDecision(after, f"{len(added)} new topics: {format_some(added)}", restart)
 
 
 def _left_alone(head: Head | None) -> str:
@@ -249,8 +250,3 @@ def _sign(observation: SensorObservation) -> str:
 
 def _digest(topics: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(topics).encode()).hexdigest()[:12]
-
-
-def _preview(topics: tuple[str, ...], most: int = 5) -> str:
-    more = f" and {len(topics) - most} more" if len(topics) > most else ""
-    return ", ".join(topics[:most]) + more

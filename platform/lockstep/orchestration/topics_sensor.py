@@ -26,6 +26,7 @@ from dagster import (
 
 from lockstep.declare.options import NewTopics
 from lockstep.engine.driver.handover import read_heartbeat
+from lockstep.errors import format_some
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.orchestration.names import (
     TOPICS_SENSOR,
@@ -131,9 +132,7 @@ def _register(partitions: str, shown: set[str], registered: set[str]) -> list[Pa
 
 def make_run_request(stream: AnyStream, restart: RestartRequest) -> RunRequest:
     """A run of the stream's job, with the plan in its tags."""
-    shown = ", ".join(restart.added[:TAG_TOPICS_MAX])
-    left = len(restart.added) - TAG_TOPICS_MAX
-    topics = f"{shown} and {left} more" if left > 0 else shown
+    topics = format_some(restart.added, TAG_TOPICS_MAX)
     return RunRequest(
         run_key=restart.run_key,
         job_name=name_stream_job(stream),

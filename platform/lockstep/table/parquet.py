@@ -330,9 +330,6 @@ def _chunks(metadata: pq.FileMetaData) -> dict[str, list[pq.Statistics | None]]:
 ROW_GROUP_ROWS = 1_000_000
 """Rows of a row group at most; a batch's file has one, which is what compaction holds in memory."""
 
-NAMED_MAX = 5
-"""Number of files named to people; the rest is counted."""
-
 
 class Compression(NamedTuple):
     """Parquet's compression: a codec, and its level where it has some."""
@@ -552,9 +549,3 @@ def find_wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
     statuses = find_storage(named[0][0]).get_statuses([path for path, _ in named]) if named else []
     found = zip(named, statuses, strict=True)
     return [str(path) for (path, size), status in found if status is None or status.size != size]
-
-
-def format_some(items: list[str]) -> str:
-    """The first items, and the number of further ones."""
-    more = f" and {len(items) - NAMED_MAX} more" if len(items) > NAMED_MAX else ""
-    return ", ".join(items[:NAMED_MAX]) + more

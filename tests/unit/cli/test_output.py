@@ -13,13 +13,13 @@ import pytest
 from lockstep.cli.output import (
     SHOWN_SCOPES,
     encode_json,
-    format_names,
     make_facts,
     make_first_rows,
     make_grid,
     order_for_first_rows,
     print_out,
 )
+from lockstep.errors import format_some
 from lockstep.operations.inspect.state import SessionState
 
 
@@ -44,8 +44,9 @@ def test_an_answer_with_many_rows_shows_the_worst_and_counts_the_others(capsys: 
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines == ["lag", *(str(4_999 - n) for n in range(SHOWN_SCOPES)), f"and {5_000 - SHOWN_SCOPES} more"]
     assert make_first_rows(["lag"], []) is None
-    assert format_names(["a", "b"]) == "a, b"
-    assert format_names([str(n) for n in many]).endswith(f"{SHOWN_SCOPES - 1} and {5_000 - SHOWN_SCOPES} more")
+    assert format_some([]) == ""
+    assert format_some(["a", "b"], 2) == "a, b"
+    assert format_some(["a", "b", "c", "d"], 2) == "a, b and 2 more"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from lockstep.declare.transform import find_migration
 from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.positions import find_retired_topics, read_position
-from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError
+from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
 from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, Suspend
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.verdict import Judgement
@@ -39,7 +39,7 @@ from lockstep.table.create import evolve_tables, open_tables
 from lockstep.table.head import Desired, Head, ViolationPolicy
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
-from lockstep.table.parquet import find_wrong_files, format_some, list_named_files
+from lockstep.table.parquet import find_wrong_files, list_named_files
 from lockstep.table.schema_evolution import find_defaulted_columns
 
 

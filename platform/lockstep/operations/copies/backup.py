@@ -18,7 +18,7 @@ import msgspec
 from deltalake.exceptions import DeltaError
 
 from lockstep.engine.driver.positions import read_position
-from lockstep.errors import LockstepError, TableError
+from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.operations.copies.copies import (
     MANIFEST,
     CopiedFile,
@@ -38,7 +38,7 @@ from lockstep.table import delta_log, ledger, torn_entry
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.parquet import format_some, list_named_files
+from lockstep.table.parquet import list_named_files
 from lockstep.table.side_tables import SideLogs
 
 FILES = "files"

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import IMPORTED, LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.errors import KafkaError, LockstepError, TableError
+from lockstep.errors import KafkaError, LockstepError, TableError, format_some
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import EXPIRED, GREW, TRUNCATED, audit_positions
 from lockstep.model.decoding import decode_json
@@ -62,7 +62,6 @@ from lockstep.table.first_batch import FirstBatch, commit_first_batch
 from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Imported
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
-from lockstep.table.parquet import format_some
 from lockstep.table.rewind import find_savepoint
 from lockstep.table.schema_evolution import find_defaulted_columns
 from lockstep.table.written_by import WrittenBy

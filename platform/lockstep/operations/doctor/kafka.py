@@ -16,7 +16,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import KafkaError
+from lockstep.errors import KafkaError, format_some
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.once import Once
@@ -239,9 +239,7 @@ def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosi
     good, count = sum(look.level is Level.OK for look in looks), len({look.topic for look in looks})
     yield make_ok(f"topics of {stream}", f"{count} topics, {good} of {len(looks)} settings as they should be")
     for (setting, found, reason), group in sorted(groups.items()):
-        where = ", ".join(look.topic for look in group[:NAMED_MAX])
-        more = f" and {len(group) - NAMED_MAX} more" if len(group) > NAMED_MAX else ""
-        said = f"{found}: {reason} ({where}{more})"
+        said = f"{found}: {reason} ({format_some([look.topic for look in group], NAMED_MAX)})"
         yield Diagnosis(f"topics of {stream}: {setting}", group[0].level, said, group[0].remedy)
 
 

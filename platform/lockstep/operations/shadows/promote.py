@@ -22,7 +22,7 @@ from lockstep.engine.driver.handover import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.errors import StateError, TableError
+from lockstep.errors import StateError, TableError, format_some
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.derive import list_derived_from
@@ -44,7 +44,7 @@ from lockstep.table.create import create_late_table
 from lockstep.table.head import FIRST_BATCH, Desired, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName, LedgerRow
-from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, format_some, list_named_files
+from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, list_named_files
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
 from lockstep.table.shadow import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.table.written_by import WrittenBy

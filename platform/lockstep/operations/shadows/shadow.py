@@ -19,7 +19,7 @@ from lockstep.engine.driver.handover import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, format_some
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
@@ -44,7 +44,6 @@ from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
-from lockstep.table.parquet import format_some
 from lockstep.table.schema_evolution import find_defaulted_columns
 from lockstep.table.written_by import WrittenBy
 
