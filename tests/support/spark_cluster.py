@@ -30,6 +30,8 @@ from tests.support.descendants import list_descendants
 DAEMON_MEMORY = "256m"
 """Heap of the master and of each worker, which only schedule."""
 DAEMON_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.awt.headless=true"
+RECOVERY_OPTIONS = "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={}"
+"""A master that is started again knows workers and applications; that of docker-compose.yml has them as well."""
 START_SECONDS_MAX = 90
 """Up in 3 s on an idle machine."""
 STOP_SECONDS_MAX = 20
@@ -161,6 +163,13 @@ class SparkCluster:
                 raise self._problem(f"no {count} workers within {START_SECONDS_MAX} s")
             time.sleep(POLL_SECONDS)
 
+    def restart_master(self) -> None:
+        """Kill the master (SIGKILL), and start another one at its address, which finds what the first one knew."""
+        assert self._master is not None
+        self._master.kill()
+        self._master.wait()
+        self._start_master()
+
     def stop(self) -> None:
         """End all, executors and their Python included, stopped ones too."""
         below = [pid for worker in self.workers for pid in list_descendants(worker.process.pid)]
@@ -219,7 +228,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_HOME": str(fetch_ivy_jar().parents[1]),
         "SPARK_CONF_DIR": str(configuration),
         "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
-        "SPARK_DAEMON_JAVA_OPTS": DAEMON_JAVA_OPTIONS,
+        "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_JAVA_OPTIONS} {RECOVERY_OPTIONS.format(folder / 'known')}",
         "SPARK_LOCAL_IP": "127.0.0.1",  # the pages of master and workers listen there only
     }
 

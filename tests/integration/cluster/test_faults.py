@@ -105,16 +105,35 @@ def test_an_executor_whose_python_is_stopped_holds_up_its_own_partitions_only(ru
         assert first_difference(folded(lane.messages), runs.rows(topic, partition)) is None
 
 
+def test_a_master_that_is_started_again_disturbs_nobody(runs: ClusterRuns, feed: Feed) -> None:
+    topic = feed.create("values", PARTITIONS)
+    partitions = [(topic, partition) for partition in range(PARTITIONS)]
+    with PacedFeed(feed, partitions) as paced:
+        driver = runs.start("--seconds", "1")
+        runs.wait_for_batches(3)
+        executors = [pid for worker in runs.cluster.workers for pid in worker.executors()]
+        runs.cluster.restart_master()
+        during(runs, paced, "master started again", lambda: runs.wait_for_batches(10))
+        runs.cluster.wait_for_workers(2)
+        assert [pid for worker in runs.cluster.workers for pid in worker.executors()] == executors
+        during(runs, paced, "executor killed (-9) after it", lambda: kill_an_executor(runs))
+    sent = {partition: len(lane.values) for partition, lane in paced.lanes.items()}
+    wait_until(lambda: runs.read_until() == sent, "the end of the topic")
+    driver.stop()
+    assert driver.outcome == "stopped"
+
+
 def test_a_run_whose_workers_are_all_gone_ends_and_says_so(runs: ClusterRuns, feed: Feed) -> None:
-    """As after a start of the master, which does not know the application any more."""
+    """As after a start of a master that does not know the application; its deadline is past long before."""
     topic = feed.create("values")
     feed.send(topic, session(5))
-    driver = runs.start("--seconds", "1", "--deadline", "3")
+    driver = runs.start("--seconds", "1", "--deadline", "3", "--patience", "40")
     runs.wait_for_batches(1)
     for worker in runs.cluster.workers:
         worker.kill()
     feed.send(topic, [update(7, a=1)])
     assert driver.ended() is None
+    assert "planning again" not in "\n".join(driver.lines)
     assert f"{runs.cluster.master} has left this application without any executor" in "\n".join(driver.lines)
     assert runs.read_until() == {(topic, 0): 6}
 

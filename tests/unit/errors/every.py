@@ -17,6 +17,7 @@ from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsG
 from lockstep.declare.discovery import ModuleBroken
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.declare.rules import RuleViolated
+from lockstep.engine.driver.executors import ExecutorsGone
 from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError
@@ -132,6 +133,7 @@ EVERY: tuple[LockstepError, ...] = (
     StateNotOfItsType("eth", "can't serialize ints > 2**64 - 1", next_step="fix the fold"),
     MigrationFailed("eth", "KeyError: 'bids'", {"asks": {}}),
     BatchTimeout(300),
+    ExecutorsGone("spark://master.example:7077"),
     RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockstep.errors import EnvironmentProblem
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.spark.session import is_local
 
 if TYPE_CHECKING:
@@ -22,6 +22,23 @@ _NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
 _FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
 _UNUSABLE = ("worker_daemon's stdout", "[PYTHON_VERSION_MISMATCH]", "ModuleNotFoundError")
 _EXECUTOR = re.compile(r"\(([^()]+ executor [^()]+)\)")
+
+
+class ExecutorsGone(LockstepError):
+    """An application that had executors has had none for long. It may never get one again: the run ends.
+
+    Attributes:
+        master: The Spark master.
+    """
+
+    def __init__(self, master: str) -> None:
+        super().__init__(
+            f"{master} has left this application without any executor: its workers are gone, or its master was started "
+            "again and does not know the application; nothing of the batch is committed",
+            next_step="the supervisor starts another run, as a new application; look at the master's page for workers, "
+            "and set spark.deploy.recoveryMode for the master (docs/cluster.md#when-machines-fail)",
+        )
+        self.master = master
 
 
 def list_busy_executors(context: SparkContext) -> frozenset[str]:

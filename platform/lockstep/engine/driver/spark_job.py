@@ -27,6 +27,7 @@ import msgspec
 from lockstep.engine.driver.executors import (
     PYTHON_NEEDED,
     ExecutorPresence,
+    ExecutorsGone,
     count_executors,
     explain_idle,
     find_cause_line,
@@ -252,8 +253,9 @@ class SparkRunner:
 
         Raises:
             BatchTimeout: The deadline passed; all results are discarded.
-            EnvironmentProblem: There was no executor for long, one has no usable Python, or the job ended, but not
-                every task's result arrived; all results are discarded.
+            ExecutorsGone: There was no executor for long.
+            EnvironmentProblem: One has no usable Python, or the job ended, but not every task's result arrived; all
+                results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
@@ -269,12 +271,7 @@ class SparkRunner:
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
         if outcome is CancelReason.NO_EXECUTOR:
-            raise EnvironmentProblem(
-                f"{self._context.master} has left this application without any executor: its workers are gone, or its "
-                "master was started again and does not know the application; nothing of the batch is committed",
-                next_step="the batch is tried again, and a run that fails is started again by the supervisor, as a new "
-                "application; look at the master's page for workers (docs/cluster.md#when-machines-fail)",
-            )
+            raise ExecutorsGone(str(self._context.master))
         ended = self._ended()
         if outcome is CancelReason.STRAGGLERS:
             where = f" (executors {', '.join(sorted(self._late))})" if self._late else ""
@@ -321,8 +318,8 @@ class SparkRunner:
             elapsed = now - began
             if presence.is_missed(now, self._has_executor):
                 return CancelReason.NO_EXECUTOR
-            if self._seconds_max is not None and elapsed >= self._seconds_max:
-                return CancelReason.DEADLINE if self._has_executor() else CancelReason.NO_EXECUTOR
+            if self._seconds_max is not None and elapsed >= self._seconds_max and self._has_executor():
+                return CancelReason.DEADLINE
             finished.extend([elapsed] * (len(self._ended()) - len(finished)))
             if not has_stragglers(finished, tasks, elapsed, patience_seconds):
                 return None
