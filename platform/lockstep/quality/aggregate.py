@@ -341,7 +341,7 @@ def _make_action(file: tuple[str, int]) -> str:
 
 def _make_known(state: CheckState) -> pa.Table:
     """The offset that each partition had reached and the last number of each session, before all other events."""
-    living = [each for each in state.totals if (each.topic_id, each.partition) not in state.forgotten]
+    living = [each for each in state.totals if each.place not in state.forgotten]
     totals = [partition for partition in living if partition.reached is not None]
     reached = [partition.reached for partition in totals]
     numbers = [end.number for end in state.sessions]

@@ -37,6 +37,7 @@ from lockstep.quality.rules import (
     RuleResult,
     judge_partitions,
     judge_rows,
+    merge_forgotten,
 )
 from lockstep.quality.suite import Judged, judge_expectations, judge_summary, list_not_judged
 from lockstep.storage import find_storage
@@ -45,8 +46,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Container, Iterable, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -99,7 +99,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         versions: The checked versions.
         coverage: What was read.
         partitions: The measurements of the whole table, in order of topic and partition: those of the last full check
-            and of all increments since.
+            and of all increments since. Forgotten partitions that break no rule are one sum.
         results: One a rule: the built-in ones in the order of `RULES`, then the user's. Built-in rules are judged by
             the whole table, the user's by the rows that were read.
         rows_held: Rows of the table, where retention has dropped some: the measurements have those of all times.
@@ -226,18 +226,19 @@ def check_stream(
     judged.append(judge_summary((PROOF_NOT_NULL,), files))
     judged += _judge_rules(spark, folders, versions, rules, measured, increment, reason)
     results = tuple(result for part in judged for result in part.results)
+    living = read_positions(folders, OutputLog(folders.table).base().head).keys()
     checked = Checked(
         stream=folders.stream,
         versions=versions,
         coverage=_find_coverage(files, increment, planned),
-        partitions=totals,
+        partitions=merge_forgotten(totals, living, built_in),
         results=_find_standing(results, increment.state.results if increment else ()),
         rows_held=_count_held(folders, versions) if increment else None,
     )
     if keep:  # 5
         keep_result(folders, checked, judged)
         if not any(result.crashed for result in results) and not judged[1].results[0].observed:
-            keep_state(folders, _make_state(folders, checked, declared, increment, measured))
+            keep_state(folders, _make_state(checked, declared, increment, measured, living))
     return checked
 
 
@@ -280,43 +281,40 @@ def _judge_rules(  # the parts of a check
 
 def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) -> tuple[PartitionSummary, ...]:
     """The measurements of the whole table after an increment."""
-    totals = {(partition.topic_id, partition.partition): partition for partition in before}
+    totals = {partition.place: partition for partition in before}
     for partition in later:
-        key = (partition.topic_id, partition.partition)
-        totals[key] = totals[key].add(partition) if key in totals else partition
-    return tuple(
-        sorted(totals.values(), key=lambda partition: (partition.topic, partition.topic_id, partition.partition))
-    )
+        known = totals.get(partition.place)
+        totals[partition.place] = partition if known is None else known.add(partition)
+    return tuple(sorted(totals.values(), key=lambda partition: (partition.topic, *partition.place)))
 
 
 def _make_state(
-    folders: StreamFolders,
     checked: Checked,
     declared: tuple[str, ...],
     increment: Increment | None,
     measured: Summary,
+    living: Container[tuple[str, int]],
 ) -> CheckState:
-    positions = read_positions(folders, OutputLog(folders.table).base().head)
-    forgotten = frozenset((each.topic_id, each.partition) for each in checked.partitions) - positions.keys()
-    ends = _merge_ends(increment, measured, forgotten)
+    forgotten = frozenset(each.place for each in checked.partitions if each.place not in living)
+    ends = _merge_ends(increment, measured, living)
     return CheckState(checked.versions, declared, checked.partitions, ends, checked.results, forgotten)
 
 
 def _merge_ends(
-    increment: Increment | None, measured: Summary, forgotten: AbstractSet[tuple[str, int]]
+    increment: Increment | None, measured: Summary, living: Container[tuple[str, int]]
 ) -> tuple[SessionEnd, ...]:
     """The last numbers of the sessions after an increment: the numbers of messages before it move back.
 
     Of a forgotten partition no number moves back any more: its sessions would always be the newest.
     """
     ends = {(end.topic_id, end.partition, end.session): end for end in measured.sessions}
-    messages = {(partition.topic_id, partition.partition): partition.new_messages for partition in measured.partitions}
+    messages = {partition.place: partition.new_messages for partition in measured.partitions}
     kept = list(ends.values())
     for end in increment.state.sessions if increment else ():
         if (end.topic_id, end.partition, end.session) not in ends:
             back = messages.get((end.topic_id, end.partition), 0)
             kept.append(msgspec.structs.replace(end, number=end.number - back))
-    kept = [end for end in kept if (end.topic_id, end.partition) not in forgotten]
+    kept = [end for end in kept if (end.topic_id, end.partition) in living]
     kept.sort(key=lambda end: end.number, reverse=True)
     return tuple(kept[:SESSION_ENDS_MAX])
 

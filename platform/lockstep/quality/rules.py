@@ -7,9 +7,10 @@ never "passed".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -123,6 +124,11 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Its topic id and number."""
+        return self.topic_id, self.partition
+
+    @property
     def duplicates(self) -> int:
         """Rows whose coordinates another row already has."""
         return self.rows - self.distinct_rows
@@ -139,6 +145,14 @@ _NOT_COUNTS = (
     "new_messages",
 )
 COUNTS: Final = tuple(name for name in PartitionSummary.__struct_fields__ if name not in _NOT_COUNTS)
+_NOTHING: Final = PartitionSummary(
+    **dict.fromkeys(COUNTS, 0),  # type: ignore[arg-type]  # they are the counts
+    topic_id="",
+    topic="(forgotten topics)",
+    partition=0,
+    first_event_time_us=None,
+    last_event_time_us=None,
+)
 
 
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +329,30 @@ def judge_rows(rule: Rule) -> SummaryRule[PartitionSummary]:
         severity=rule.severity,
         blocking=rule.blocking,
     )
+
+
+def merge_forgotten(
+    partitions: Iterable[PartitionSummary],
+    living: Container[tuple[str, int]],
+    rules: Iterable[SummaryRule[PartitionSummary]],
+) -> tuple[PartitionSummary, ...]:
+    """The measurements, with one sum for all forgotten partitions that break no rule.
+
+    Topics come and go for years: each of them would stay in the result of every later check.
+
+    Args:
+        partitions: By partition, the sum of an earlier call among them.
+        living: Partitions that the stream knows, by (topic id, partition).
+        rules: The rules; no sum of partitions that keep them breaks one.
+    """
+    kept, gone = list[PartitionSummary](), list[PartitionSummary]()
+    for each in partitions:
+        is_kept = each.place in living or any(rule.breaks(each) for rule in rules)
+        (kept if is_kept else gone).append(each)
+    if not gone:
+        return tuple(kept)
+    total = reduce(lambda total, each: each.add(total), gone, _NOTHING)
+    return (msgspec.structs.replace(total, reached=None), *kept)
 
 
 PROOF_NOT_NULL: Final = SummaryRule[FileSummary](

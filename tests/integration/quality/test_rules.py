@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import AnalysisException
 
 from lockstep import (
@@ -229,6 +229,8 @@ def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession
         whole = check_stream(spark, folders, snapshots_emit=False, full=True, keep=False)
         assert list(map(strip, checked.partitions)) == list(map(strip, whole.partitions))
         assert (checked.coverage.full, checked.passed) == (False, True)
+    assert {each.topic for each in checked.partitions} == {"(forgotten topics)", *(place.topic for place in CLEAN[:2])}
+    assert checked.rows == DeltaTable(folders.table).to_pyarrow_dataset().count_rows()
     state, versions = load_state(folders), find_matching_versions(folders)
     assert state is not None
     assert {end.topic_id for end in state.sessions} == {"id-a"}
