@@ -11,11 +11,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 from lockstep.declare.options import AvailableNow
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
+from lockstep.engine.driver.main_thread import StopSignal, run_off_main_thread
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.run import find_import_roots, run_stream
 from lockstep.engine.driver.startup import Launch
-from lockstep.errors import LockstepError
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.operations.lifecycle import refuse_bounded_run
 from lockstep.settings import Settings
@@ -72,17 +71,12 @@ def run_in_foreground(
             work, stopping, patience_seconds=patience, tick=lambda: None, abandon=lambda: _cancel(contexts)
         )
     except Exception as error:  # the outermost edge: errors of a JVM that ends together with this process are none
-        if not _is_of_the_stop(error, stopping):
+        if not stopping.explains(error):
             raise
         return RunOutcome.STOPPED
     finally:
         with suppress(Py4JError, OSError):  # the JVM may be gone
             _end(contexts)
-
-
-def _is_of_the_stop(error: Exception, stopping: StopSignal) -> bool:
-    """Whether an error is a side effect of a requested stop: a signal to the group also ends Spark's JVM."""
-    return isinstance(error, StopTimeout) or (stopping.wanted.is_set() and not isinstance(error, LockstepError))
 
 
 def _cancel(contexts: list[SparkContext]) -> None:

@@ -130,16 +130,21 @@ class Start(msgspec.Struct, frozen=True):
     """A run to request.
 
     Attributes:
-        run_key: Dagster launches each key only once.
+        series: First part of the run keys: stream, table and epoch.
         epoch: The epoch that holds the table.
         attempt: Number of the start; with the epoch it identifies this start for every process that might request it.
         cause: Cause of the start.
     """
 
-    run_key: str
+    series: str
     epoch: int
     attempt: int
     cause: str
+
+    @property
+    def run_key(self) -> str:
+        """Dagster launches each key only once."""
+        return f"{self.series}-{self.attempt}"
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -234,11 +239,11 @@ def _start(head: Head, observation: SupervisorObservation, seen: SupervisorCurso
     attempt = seen.attempt
     again = f", start {attempt + 1}" if attempt else ""
     cause = f"supervisor: {_gone(head, observation)}{again}"
-    run_key = f"{head.stream}-{head.table_id[:8]}-{head.epoch}-supervisor-{attempt}"
+    series = f"{head.stream}-{head.table_id[:8]}-{head.epoch}-supervisor"
     return SupervisorDecision(
         cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now, starting=True),
         says=cause,
-        start=Start(run_key, head.epoch, attempt, cause),
+        start=Start(series, head.epoch, attempt, cause),
     )
 
 

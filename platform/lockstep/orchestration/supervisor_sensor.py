@@ -118,18 +118,21 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
         forget_run(folders.control, run_id)
     if decision.stop is not None:
         stop_if_current(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
-    start, cursor = decision.start, decision.cursor.encode()
+    start, cursor = decision.start, decision.cursor
     if start is None:
-        return SensorResult(skip_reason=SkipReason(_with_closed(decision)), cursor=cursor)
-    if not reserve_start(folders.control, start.epoch, start.attempt):  # 3
-        return SensorResult(skip_reason=SkipReason("another evaluation has asked for this start"), cursor=cursor)
+        return SensorResult(skip_reason=SkipReason(_with_closed(decision)), cursor=cursor.encode())
+    attempt = reserve_start(folders.control, start.epoch, start.attempt)  # 3
+    if attempt is None:
+        refused = SkipReason("another evaluation has asked for this start")
+        return SensorResult(skip_reason=refused, cursor=cursor.encode())
+    start = msgspec.structs.replace(start, attempt=attempt)
     request = RunRequest(
         run_key=start.run_key,
         job_name=name_stream_job(stream),
         run_config=make_run_configuration(stream, available_now=False),
         tags=make_automatic_tags(SUPERVISOR, start.cause, start.epoch),
     )
-    return SensorResult(run_requests=[request], cursor=cursor)
+    return SensorResult(run_requests=[request], cursor=msgspec.structs.replace(cursor, attempt=attempt + 1).encode())
 
 
 def _seen(run_id: str, stages: dict[str, RunStage], found: RunHeartbeat | None) -> SeenRun:

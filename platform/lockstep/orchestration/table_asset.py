@@ -396,10 +396,8 @@ class _TableRun:
         except StopTimeout:
             self._context.log.warning("the batch did not end within %s s and was abandoned", patience)
             return RunOutcome.STOPPED
-        except StreamHalted:
-            raise
-        except Exception:  # the outermost edge of a stop: however the batch ended, nothing of it is visible
-            if not self._stopping.wanted.is_set():
+        except Exception as error:  # the outermost edge of a stop: however the batch ended, nothing of it is visible
+            if not self._stopping.explains(error):
                 raise
             self._context.log.warning("the batch was broken off by the stop", exc_info=True)
             return RunOutcome.STOPPED

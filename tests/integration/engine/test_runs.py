@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn
@@ -17,6 +19,7 @@ from lockstep.engine.driver.startup import WriterStartup
 from lockstep.errors import EnvironmentProblem, Fenced
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin
+from lockstep.table.side_tables import SideLogs
 from tests.support.feed import folded, session, update
 from tests.support.plain_reader import heads, named_files, named_ledger_files, read_table, read_until
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from lockstep.engine.driver.spark_job import Runner
     from lockstep.engine.protocol import TaskResult
     from lockstep.kafka.admin import ClusterView
+    from lockstep.table.head import Head
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -68,6 +72,25 @@ def test_a_run_with_nothing_to_read_ends_at_once_and_commits_no_rows(feed: Feed,
     files, batch = named_files(runs.folders.table), heads(runs.folders.table)[-1]["batch"]
     assert runs.run() is RunOutcome.ENDED
     assert (named_files(runs.folders.table), heads(runs.folders.table)[-1]["batch"]) == (files, batch)
+
+
+def test_a_bounded_run_whose_last_side_table_commit_fails_does_not_end_well(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(logs: SideLogs, head: Head) -> bool:
+        if head.batch:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return catch_up(logs, head)
+
+    catch_up = SideLogs.catch_up
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(SideLogs, "catch_up", full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            runs.run()
+    assert runs.run() is RunOutcome.ENDED
+    assert read_until(runs.folders.ledger, topic) == 3
 
 
 def test_a_new_empty_topic_counts_as_subscribed(feed: Feed, runs: LocalRuns) -> None:

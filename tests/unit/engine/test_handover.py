@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from lockstep.engine.driver.handover import (
+    Heartbeat,
     ProcessIdentity,
     forget_run,
     is_process_alive,
@@ -27,6 +30,10 @@ from lockstep.engine.driver.handover import run_heartbeat
 with run_heartbeat(Path(sys.argv[1]), "killed"):
     time.sleep(600)
 """
+
+
+class IntegrityError(Exception):
+    """What ended the run."""
 
 
 def counter(control: Path, run_id: str) -> int:
@@ -53,6 +60,24 @@ def test_a_run_whose_control_folder_cannot_be_written_goes_on(tmp_path: Path) ->
     (tmp_path / "control").write_text("a file, not a folder")
     with run_heartbeat(tmp_path / "control" / "deeper", "a"):
         pass
+
+
+def test_the_end_of_a_writer_without_its_control_folder_does_not_hide_the_outcome(tmp_path: Path) -> None:
+    def lose_the_folder() -> None:
+        with Heartbeat(control, 1):
+            shutil.rmtree(control)
+            control.write_text("a file, not a folder")
+            raise IntegrityError
+
+    control = tmp_path / "control"
+    with pytest.raises(IntegrityError):
+        lose_the_folder()
+
+
+def test_a_handover_goes_on_where_its_acknowledgement_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "liveness-1.json").mkdir()
+    (tmp_path / "handover-1.json").touch()
+    assert Heartbeat(tmp_path, 1).asked_to_hand_over()
 
 
 def test_a_run_that_is_killed_leaves_its_count_and_its_process_is_known_to_be_gone(tmp_path: Path) -> None:

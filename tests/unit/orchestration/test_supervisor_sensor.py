@@ -25,6 +25,7 @@ from lockstep.engine.driver.handover import (
     RunHeartbeat,
     read_run_heartbeats,
     read_this_process,
+    reserve_start,
     run_heartbeat,
 )
 from lockstep.model.table_schema import make_table_schema
@@ -186,6 +187,17 @@ def test_a_start_whose_run_never_came_is_asked_for_again_under_another_key(super
     later = msgspec.structs.replace(cursor, asked_at=cursor.asked_at - 60, looked_at=cursor.looked_at - 60)
     (request,) = supervised.look(share(later.encode())).run_requests or []
     assert (request.run_key or "").endswith("-1-supervisor-1")
+
+
+def test_a_sensor_that_forgot_its_cursor_starts_at_once_after_the_starts_before(supervised: Supervised) -> None:
+    """DAGSTER_HOME was lost, or the cursor reset, after starts that all failed before their claim."""
+    supervised.claim()
+    assert [reserve_start(supervised.folders.control, 1, attempt) for attempt in range(24)] == list(range(24))
+    looks = supervised.looks()
+    assert requests(looks) == [0, 0, 1]
+    (request,) = looks[-1].run_requests or []
+    assert (request.run_key or "").endswith("-1-supervisor-24")
+    assert SupervisorCursor.read(read_own(supervised.cursor))[0].attempt == 25
 
 
 def test_reservations_of_epochs_that_have_passed_are_removed(supervised: Supervised) -> None:

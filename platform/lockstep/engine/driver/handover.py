@@ -149,9 +149,10 @@ class Heartbeat:
         self._phase = Phase.ENDED
         with suppress(OSError):  # must not hide the outcome of the run
             self._counting.once()
-        find_storage(self._control).delete(_request(self._control, self._epoch))
-        forget_stop_request(self._control, self._epoch)
-        forget_retire_request(self._control, self._epoch)
+        with suppress(OSError):  # requests to this epoch: no other one reads them
+            find_storage(self._control).delete(_request(self._control, self._epoch))
+            forget_stop_request(self._control, self._epoch)
+            forget_retire_request(self._control, self._epoch)
 
     def asked_to_hand_over(self) -> bool:
         """Whether a successor asked this epoch to hand over. Acknowledges the first request."""
@@ -159,7 +160,8 @@ class Heartbeat:
             return False
         if self._phase is Phase.WRITING:
             self._phase = Phase.DRAINING
-            self._counting.once()
+            with suppress(OSError):  # the next count acknowledges it
+                self._counting.once()
         return True
 
     def _write(self, counter: int) -> None:
@@ -228,18 +230,27 @@ def forget_run(control: Path, run_id: str) -> None:
     find_storage(control).delete(_run_liveness(control, run_id))
 
 
-def reserve_start(control: Path, epoch: int, attempt: int) -> bool:
-    """Reserve a start; gives whether it was free. Reservations of older epochs are removed."""
-    storage = find_storage(control)
+def reserve_start(control: Path, epoch: int, attempt: int) -> int | None:
+    """Reserve a start; gives its number, or None where it is taken. Reservations of older epochs are removed.
+
+    Whoever asks for a number below the last one has forgotten the starts since, as a sensor whose cursor was reset:
+    it gets the next one.
+    """
+    storage, taken = find_storage(control), list[int]()
     storage.make_folder(control)
     for path in storage.find_files(control, "start*-*.json"):
-        if int(path.stem.rpartition("-")[2]) < epoch:
+        number, of_epoch = map(int, path.stem.removeprefix("start").split("-"))
+        if of_epoch < epoch:
             storage.delete(path)
+        else:
+            taken.append(number)
+    last = max(taken, default=-1)
+    attempt = last + 1 if last > attempt else attempt
     try:
         storage.create(control / f"start{attempt}-{epoch}.json")
     except FileExistsError:
-        return False
-    return True
+        return None
+    return attempt
 
 
 def read_this_process() -> ProcessIdentity | None:

@@ -350,7 +350,13 @@ class MicroBatchLoop:
             LOG.warning("%s", describe_hidden(self._context.stream.name, hidden))
 
     def end(self) -> None:
-        """Publish the final offsets for lag monitors."""
+        """Wait for the side tables of the last batch, then publish the final offsets for lag monitors.
+
+        Raises:
+            Fenced: A newer writer has claimed the table.
+            TableError: The side tables cannot follow.
+        """
+        self._committer.wait_for_side_tables()
         self._publisher.publish(self._partitions.positions.values())
 
     def _audit(self) -> None:

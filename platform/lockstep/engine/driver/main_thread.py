@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lockstep.errors import EnvironmentProblem, LockstepError
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -52,6 +54,14 @@ class StopSignal:
     def seconds(self) -> float:
         """Seconds since the stop request; 0 without one."""
         return time.monotonic() - self._since if self.wanted.is_set() else 0.0
+
+    def explains(self, error: Exception) -> bool:
+        """Whether an error is a side effect of the stop: a signal to the group also ends Spark's JVM and its Python.
+
+        What lockstep found in tables, state or Kafka is none.
+        """
+        found = isinstance(error, LockstepError) and not isinstance(error, EnvironmentProblem)
+        return isinstance(error, StopTimeout) or (self.wanted.is_set() and not found)
 
 
 def run_off_main_thread(

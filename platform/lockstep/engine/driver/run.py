@@ -179,5 +179,6 @@ def find_module_root(name: str) -> tuple[Path, ...]:
     module = sys.modules[name]
     if module.__file__ is None:
         return ()
+    file = Path(module.__file__).absolute()
     levels = len(module.__name__.split("."))
-    return (Path(module.__file__).absolute().parents[levels - 1],)
+    return ((file.parent if hasattr(module, "__path__") else file).parents[levels - 1],)
