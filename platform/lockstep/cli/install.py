@@ -14,7 +14,7 @@ from lockstep.cli.output import make_grid, make_lines, print_answer, style_text
 
 if TYPE_CHECKING:
     from lockstep.operations.doctor.doctor import Report
-    from lockstep.operations.project import CreatedProject
+    from lockstep.operations.project import CreatedProject, RenewedProject
     from lockstep.operations.show_settings import AllOptions
 
 
@@ -22,12 +22,18 @@ if TYPE_CHECKING:
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the project; made if it is missing.")],
     brokers: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka's bootstrap servers.")] = "127.0.0.1:9092",
+    update: Annotated[  # noqa: FBT002  # a flag
+        bool, typer.Option("--update", help="Bring jobs/ and sensors/ of a project to this release of lockstep.")
+    ] = False,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Write a new project: Dagster's definitions, jobs, sensors and settings, to which you add streams."""
     from lockstep.operations.doctor.doctor import with_brokers
-    from lockstep.operations.project import create_project
+    from lockstep.operations.project import create_project, renew_project
 
+    if update:
+        print_answer(renew_project(folder), _renewed_project, as_json=as_json)
+        return
     servers = with_brokers(load_settings_or_exit(), brokers).kafka.bootstrap_servers
     print_answer(create_project(folder, servers), _project, as_json=as_json)
 
@@ -42,6 +48,16 @@ def _project(found: CreatedProject) -> RenderableType:
             "  dagster dev -w workspace.yaml"
         ),
     )
+
+
+def _renewed_project(found: RenewedProject) -> RenderableType:
+    rows = [(name, "added") for name in found.added]
+    rows += [(name, "replaced; its content before is in the file with .before at the end") for name in found.replaced]
+    rows += [(name, "yours, kept; a new project has other lines") for name in found.kept]
+    if not rows:
+        return style_text(f"{found.folder}: all files are those of this release")
+    step = "next: compare what was kept with the files of `lockstep init NEW-FOLDER`, then dagster definitions validate"
+    return make_lines(make_grid(("file", "what was done"), rows), style_text(step))
 
 
 @register_command("settings", Panel.INSTALLATION)

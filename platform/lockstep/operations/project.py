@@ -1,4 +1,4 @@
-"""A new project: the files of this repository that belong to a user's own one."""
+"""A user's project: the files of this repository that belong to it, at first and with each new release."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from lockstep.errors import LockstepError
 TEMPLATE = Path(__file__).parents[1] / "template"
 """In an installed package; a checkout is its own template."""
 CHECKOUT = Path(__file__).parents[3]
-DAGSTER_HOME = "dagster_home"
+DEFINITIONS, SETTINGS, DAGSTER_HOME = "definitions.py", "lockstep.toml", "dagster_home"
 _EXAMPLE_STREAMS = re.compile(r"^from assets\..*\n", re.MULTILINE)
 _DECLARED_STREAMS = re.compile(r"^(STREAMS: .*?) = \(.*\)$", re.MULTILINE)
+
+
+BEFORE = ".before"
+"""Suffix of what an update replaced."""
+WIRING = ("jobs", "sensors")
+"""Folders whose modules follow the release; all other files of a project are the user's."""
 
 
 class CreatedProject(msgspec.Struct, frozen=True):
@@ -56,15 +62,58 @@ def create_project(folder: Path, brokers: str) -> CreatedProject:
     return CreatedProject(str(folder), tuple(sorted(contents)), str((folder / DAGSTER_HOME).absolute()))
 
 
+class RenewedProject(msgspec.Struct, frozen=True):
+    """What an update of a project changed.
+
+    Attributes:
+        folder: The project.
+        added: Files that it lacked.
+        replaced: Files with another content, which is kept under the same name with `.before` at the end.
+        kept: Files of the user that differ from those of a new project.
+    """
+
+    folder: str
+    added: tuple[str, ...]
+    replaced: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def renew_project(folder: Path) -> RenewedProject:
+    """Bring the jobs and sensors of a project to the installed release, whose internals they import.
+
+    Raises:
+        LockstepError: The folder has no project.
+    """
+    if not (folder / DEFINITIONS).exists():
+        raise LockstepError(
+            f"{folder} has no {DEFINITIONS}: it is no project", next_step="begin one: lockstep init FOLDER"
+        )
+    added, replaced, kept = list[str](), list[str](), list[str]()
+    for name, text in _make_contents("").items():
+        path = folder / name
+        before = path.read_text() if path.exists() else None
+        if before == text or name == SETTINGS:
+            continue
+        if Path(name).parts[0] not in WIRING and before is not None:
+            kept.append(name)
+            continue
+        if before is not None:
+            path.rename(path.with_name(path.name + BEFORE))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        (added if before is None else replaced).append(name)
+    return RenewedProject(str(folder), *(tuple(sorted(names)) for names in (added, replaced, kept)))
+
+
 def _make_contents(brokers: str) -> Mapping[str, str]:
     """The text of each file."""
     root = TEMPLATE if TEMPLATE.exists() else CHECKOUT
-    wiring = [path for package in ("jobs", "sensors") for path in (root / package).glob("*.py")]
-    definitions = _EXAMPLE_STREAMS.sub("", (root / "definitions.py").read_text())
+    wiring = [path for package in WIRING for path in (root / package).glob("*.py")]
+    definitions = _EXAMPLE_STREAMS.sub("", (root / DEFINITIONS).read_text())
     return {
-        "definitions.py": _DECLARED_STREAMS.sub(r"\1 = ()", definitions),
+        DEFINITIONS: _DECLARED_STREAMS.sub(r"\1 = ()", definitions),
         "workspace.yaml": (root / "workspace.yaml").read_text(),
-        "lockstep.toml": f'[kafka]\nbootstrap_servers = "{brokers}"\n',
+        SETTINGS: f'[kafka]\nbootstrap_servers = "{brokers}"\n',
         f"{DAGSTER_HOME}/dagster.yaml": (root / "deploy" / "dagster.yaml").read_text(),
         **{path.relative_to(root).as_posix(): path.read_text() for path in wiring},
     }

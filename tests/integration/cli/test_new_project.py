@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from lockstep.cli.__main__ import app
 from lockstep.errors import LockstepError
-from lockstep.operations.project import create_project
+from lockstep.operations.project import RenewedProject, create_project, renew_project
 
 ROOT = Path(__file__).parents[3]
 STREAM = """
@@ -60,6 +60,26 @@ def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
         create_project(tmp_path, "kafka:9092")
     assert [path.name for path in tmp_path.iterdir()] == ["workspace.yaml"]
     assert mine.read_text() == "mine"
+
+
+def test_an_update_brings_jobs_and_sensors_to_the_release_and_loses_nothing(tmp_path: Path) -> None:
+    create_project(tmp_path, "kafka:9092")
+    assert renew_project(tmp_path) == RenewedProject(str(tmp_path), (), (), ())
+    (tmp_path / "jobs" / "quality.py").write_text("# of an older release\n")
+    (tmp_path / "sensors" / "health.py").unlink()
+    (tmp_path / "definitions.py").write_text("# mine\n")
+    updated = renew_project(tmp_path)
+    assert updated == RenewedProject(str(tmp_path), ("sensors/health.py",), ("jobs/quality.py",), ("definitions.py",))
+    assert (tmp_path / "jobs" / "quality.py.before").read_text() == "# of an older release\n"
+    assert (tmp_path / "jobs" / "quality.py").read_text() == (ROOT / "jobs" / "quality.py").read_text()
+    assert (tmp_path / "definitions.py").read_text() == "# mine\n"
+    assert "kafka:9092" in (tmp_path / "lockstep.toml").read_text()
+
+
+def test_an_update_of_a_folder_without_a_project_is_refused(tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["init", str(tmp_path), "--update"])
+    assert (said.exit_code, "has no definitions.py: it is no project" in said.stderr) == (1, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_brokers_that_no_settings_take_are_refused_before_a_file_is_written(tmp_path: Path) -> None:
