@@ -200,7 +200,7 @@ class RowProof(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: Number of rows.
-        digest: Sum of the rows' 64-bit hashes modulo 2^64, as `digest_rows.digest` defines it.
+        digest: Sum of the rows' 64-bit hashes modulo 2^64, as `digest_rows` defines it.
         spans: The span of each partition.
     """
 

@@ -188,7 +188,7 @@ def make_admin_client(settings: KafkaSettings) -> ClusterClient:
     return ClusterClient(settings)
 
 
-def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 65_536) -> Configuration:
+def make_reader_configuration(settings: KafkaSettings) -> Configuration:
     """Configuration of the consumer that reads ranges in a task."""
     return {
         # A silent broker keeps its connections: without these the client learns of a new leader after minutes. A fetch
@@ -212,7 +212,7 @@ def make_reader_configuration(settings: KafkaSettings, *, queued_kbytes: int = 6
         # The broker answers immediately: a range is known to exist already.
         "fetch.wait.max.ms": 10,
         "fetch.error.backoff.ms": 50,
-        "queued.max.messages.kbytes": queued_kbytes,
+        "queued.max.messages.kbytes": 65_536,
         # Messages fetched beyond a range are discarded, and parsing them costs 0.4 us a message: with 100,000
         # queued and fetches of 4 MiB that was 1.1 to 3 us for each message of a 25,000-message range (measured).
         "queued.min.messages": 5_000,

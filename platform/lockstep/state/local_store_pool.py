@@ -166,7 +166,6 @@ class LocalStorePool:
         *,
         boot: str | None = None,
         copies_max: int | None = None,
-        budget: MemoryBudget | None = None,
         decoded: SessionCache | None = None,
         idle: IdleFiles = OF_THIS_PROCESS,
     ) -> None:
@@ -177,7 +176,6 @@ class LocalStorePool:
             durable: The stream's state folder; distinguishes streams and tables.
             boot: Id of this boot; by default the kernel's. Without one every store is private.
             copies_max: Stores open at once; by default limited by file handles and address space.
-            budget: Memory budget of all states that are opened here, together.
             decoded: Sessions that the process keeps decoded; by default none.
             idle: Files that the process leaves open.
 
@@ -185,7 +183,7 @@ class LocalStorePool:
             EnvironmentProblem: Another user has made the folder.
         """
         require_own_folder(root)
-        self.budget = budget or MemoryBudget()
+        self.budget = MemoryBudget()
         self.decoded = decoded or SessionCache(bytes_max=0)
         boot = boot or read_boot_id()
         stream = hashlib.blake2b(os.fsencode(make_absolute(durable)), digest_size=16).hexdigest()
@@ -231,10 +229,7 @@ class LocalStorePool:
         return LocalStore(StoreFile(None, None, self._root), lambda store: store.file.close())
 
     def _private_elsewhere(self) -> LocalStore:
-        try:
-            return LocalStore(StoreFile(None, None), self._closed)
-        except OSError as error:
-            raise LocalStoreCorrupt(str(error)) from error
+        return LocalStore(StoreFile(None, None), self._closed)
 
     def _opened(self, topic_id: str, partition: int) -> LocalStore:
         if self._folder is None:

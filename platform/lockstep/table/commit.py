@@ -1,7 +1,6 @@
 """The commit protocol: compare-and-swap, and the requirements of each kind of commit.
 
-The order of the steps in `commit` is the protocol; each was found necessary by racing and killing writers
-(design: the commit of a batch).
+The order of the steps in `commit` is the protocol; each was found necessary by racing and killing writers.
 """
 
 from __future__ import annotations
@@ -137,8 +136,8 @@ class OutputLog:
         """
         self._tail.refresh()
         version, entry = self._tail.version, self._tail.entry
-        for foreign in range(self._tail.find_number(delta_log.VERSION) + 1, version + 1):
-            raise find_foreign_commit(self.folder, foreign)
+        if (ours := self._tail.find_number(delta_log.VERSION)) < version:
+            raise find_foreign_commit(self.folder, ours + 1)
         if entry is None or entry.head is None:
             raise _unreadable(self.folder, version)
         return Base(version=version, head=entry.head)

@@ -1,4 +1,4 @@
-"""Reads their live files with Arrow's own file system.
+"""Reads the live files of Delta tables with Arrow's own file system.
 
 By default deltalake passes Arrow a file system that is written in Python. Arrow's threads read ahead through it, even
 after a scan was abandoned, and a process that ends meanwhile hangs or crashes (12 of 12, measured). With Arrow's

@@ -107,7 +107,7 @@ class ClusterMonitor:
             self.follow(lasting)
 
     def follow(self, names: frozenset[str]) -> None:
-        """Add topics to the view; two reads must agree on them."""
+        """Add topics to the view; what one of two reads lacks is taken from the other."""
         self._names, self._retired = self._names | names, self._retired - names
         self.view = merge_views(self._read(), self._read())
 
@@ -167,7 +167,7 @@ class ClusterMonitor:
         return findings
 
     def _view_first(self) -> ClusterView:
-        """The first view: two reads must agree, and a topic is left out only if no read shows it."""
+        """The first view, of two reads or more: a topic is left out only if none of them shows it."""
         self._names |= self._patiently(self._list_names) - self._retired
         view = self._read()
         for _ in range(self._tuning.confirm_looks - 1):
@@ -233,7 +233,7 @@ def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
 
 
 def merge_views(before: ClusterView, view: ClusterView) -> ClusterView:
-    """The newer of two views, restricted to what both show, with the lower log starts."""
+    """What either of two views shows, by the newer one where both do, with the lower log starts."""
     topics = before.topics | view.topics
     ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}
     return msgspec.structs.replace(

@@ -265,14 +265,14 @@ def is_process_alive(process: ProcessIdentity | None) -> bool:
     return process is not None and process.place == _place() and process.started == _started(process.pid)
 
 
-def is_writer_alive(control: Path, epoch: int, *, cancelled: Callable[[], bool] = lambda: False) -> bool:
+def is_writer_alive(control: Path, epoch: int) -> bool:
     """Poll until the counter of an epoch changes or counts as dead."""
     first = read_heartbeat(control, epoch)
     if first is None or first.phase is Phase.ENDED:
         return False
     for _ in range(POLLS):
         time.sleep(_poll_seconds(control))
-        if cancelled() or read_heartbeat(control, epoch) != first:
+        if read_heartbeat(control, epoch) != first:
             break
     last = read_heartbeat(control, epoch)
     return last is not None and last != first and last.phase is not Phase.ENDED

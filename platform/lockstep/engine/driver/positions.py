@@ -359,7 +359,7 @@ class Subscription:
         """Read the new topics, from their first offsets or from where the stream joins their logs."""
         made_anew = {p.topic for key, p in self._others.items() if self._lifecycle.get(key) == RECREATED_TOPIC}
         for topic in self.find_new_topics(view):
-            LOG.info("new topic %s: read from its first offset", topic.name)
+            LOG.info("new topic %s is read", topic.name)
             for key in [(topic.topic_id, partition) for partition in range(topic.partitions)]:
                 self.positions[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
                 self._lifecycle[key] = RECREATED_TOPIC if topic.name in made_anew else ADDED

@@ -151,7 +151,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         rest = [tuple(item for item in group if item.position.key not in self.suspects) for group in plan.bins]
         whole = msgspec.structs.replace(plan, bins=tuple(group for group in rest if group))
         parts = [msgspec.structs.replace(plan, bins=((item,),)) for item in alone]
-        return ((whole, *parts) if whole.bins else tuple(parts)) or (plan,)
+        return (whole, *parts) if whole.bins else tuple(parts)
 
     def is_in(self, plan: BatchPlan) -> bool:
         """Whether a plan reads a suspect; the search in one without a leader goes on when it has a leader again."""

@@ -39,7 +39,6 @@ class CollectorSchedule:
 
     def __init__(
         self,
-        seconds: float = POLL_SECONDS,
         *,
         clock: Callable[[], float] = time.monotonic,
         read_memory: Callable[[], int] = read_memory_bytes,
@@ -47,11 +46,10 @@ class CollectorSchedule:
         """Changes nothing yet.
 
         Args:
-            seconds: Between two looks at the most.
             clock: In seconds.
             read_memory: Bytes of this process; by default those that no file backs.
         """
-        self._seconds, self._clock, self._looked_at = seconds, clock, clock()
+        self._clock, self._looked_at = clock, clock()
         self._read_memory = read_memory
         self._bytes_then: int | None = None
 
@@ -66,7 +64,7 @@ class CollectorSchedule:
         try:
             yield
         finally:
-            is_time = self._clock() - self._looked_at >= self._seconds
+            is_time = self._clock() - self._looked_at >= POLL_SECONDS
             if is_time or bytes_now - self._bytes_then >= GROWTH_BYTES:
                 self._looked_at, self._bytes_then = self._clock(), None
                 gc.unfreeze()

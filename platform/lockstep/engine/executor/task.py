@@ -1,4 +1,4 @@
-"""Runs a task: from planned ranges to a result, in six steps.
+"""Runs a task: from planned ranges to a result.
 
 A halt that names one message at a time would have an operator resume once per message. The finding names the range
 from the first to the last undecodable message seen, and the offset to which it was searched.
@@ -608,7 +608,7 @@ def _write_rows(
 
 
 def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
-    """One file of a side table for the bin; None without rows."""
+    """One file of a side table for the bin; none without rows."""
     identity = {"generation": task.batch.generation, "batch": task.batch.number}
     rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
     return (write_quarantine(folder, rows, label=_label(task)),) if rows else ()

@@ -171,18 +171,15 @@ class StreamLook(msgspec.Struct, frozen=True):
 class HealthCollector(Collector):
     """Reads the health of all streams when it is scraped, at most once in ten seconds."""
 
-    def __init__(
-        self, streams: Iterable[AnyStream], settings: Settings, *, cache_seconds: float = CACHE_SECONDS
-    ) -> None:
+    def __init__(self, streams: Iterable[AnyStream], settings: Settings) -> None:
         """Reads nothing yet.
 
         Args:
             streams: The streams.
             settings: Addresses of Kafka and the tables.
-            cache_seconds: Time for which a look serves.
         """
         self._streams = sorted(streams, key=lambda stream: stream.name)
-        self._settings, self._cache_seconds = settings, cache_seconds
+        self._settings = settings
         self._cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
         self._lock, self._looks, self._looked_at = threading.Lock(), tuple[StreamLook, ...](), float("-inf")
 
@@ -196,7 +193,7 @@ class HealthCollector(Collector):
 
     def _recent_looks(self) -> tuple[StreamLook, ...]:
         with self._lock:
-            if time.monotonic() - self._looked_at >= self._cache_seconds:
+            if time.monotonic() - self._looked_at >= CACHE_SECONDS:
                 self._cluster.ask_again()
                 with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="metrics") as pool:
                     self._looks = tuple(pool.map(self._look, self._streams))
