@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from dagster import AssetKey, DagsterEventType, DagsterRunStatus, EventLogEntry, RunsFilter
+from dagster import AssetKey, DagsterEventType, EventLogEntry, RunsFilter
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqlEventLogStorage
@@ -33,6 +33,7 @@ from dagster._serdes import deserialize_value
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, select
 
 from lockstep.orchestration import names
+from lockstep.orchestration.run_statuses import OVER, UNFINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
 ASSET_JOB = "__ASSET_JOB"
 """Dagster's own job for assets that are materialized without a job."""
-OVER = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
-UNFINISHED = [status for status in DagsterRunStatus if status not in OVER]
 Connect = Callable[[], AbstractContextManager[Connection]]
 Ids = Select[tuple[int]]
 AT_ONCE = 500

@@ -17,7 +17,7 @@ import msgspec
 
 from lockstep.engine.driver.handover import HeartbeatRecord, Phase
 from lockstep.errors import format_some
-from lockstep.orchestration.observed_assets import ObservationCursor
+from lockstep.orchestration.observation_policy import ObservationCursor
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
 

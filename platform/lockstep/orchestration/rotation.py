@@ -10,12 +10,13 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from dagster import DagsterRunStatus, RunRequest, RunsFilter, SkipReason
+from dagster import RunRequest, RunsFilter, SkipReason
 
 from lockstep.engine.driver.handover import Phase, read_heartbeat
 from lockstep.operations.durations import format_duration
 from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration, name_stream_job
+from lockstep.orchestration.run_statuses import NOT_WORKING_YET
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 ROTATION_AGE_MIN = timedelta(hours=12)
 """A younger run was started for another reason, and stays until tomorrow."""
-NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
 
 
 def rotate_stream(

@@ -46,6 +46,7 @@ from lockstep.engine.driver.metrics import BatchReport, ReportWindow
 from lockstep.errors import Fenced
 from lockstep.operations.lifecycle import read_desired_state, set_by_claim
 from lockstep.orchestration.names import INTERRUPTED_TAG, OUTCOME_TAG, name_stream_job
+from lockstep.orchestration.run_statuses import OVER
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired
@@ -70,7 +71,6 @@ NO_RETRY = {"dagster/max_retries": "0"}
 """The tag by which Dagster's own run retries ignore a run."""
 SKIPPED = "skipped"
 """Metadata of a materialization that needed no run, and the outcome of such a run."""
-OVER = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 REPORT_SECONDS = 60.0
 """Fresh enough for live monitoring; 1,440 events a day."""
 REPORTS_MAX = 10_000

@@ -28,7 +28,8 @@ from lockstep.orchestration.names import (
     make_run_configuration,
     name_stream_job,
 )
-from lockstep.orchestration.run_lifecycle import OVER, stop_if_current, was_terminated_by_user
+from lockstep.orchestration.run_lifecycle import stop_if_current, was_terminated_by_user
+from lockstep.orchestration.run_statuses import OVER
 from lockstep.orchestration.shared_tick import SharedCursor
 from lockstep.orchestration.supervisor_policy import (
     RunStage,

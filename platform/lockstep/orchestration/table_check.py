@@ -30,7 +30,7 @@ from lockstep.errors import LockstepError
 from lockstep.operations.tables import has_table
 from lockstep.orchestration.markdown import escape_markdown
 from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key
-from lockstep.orchestration.observed_assets import SWEEP_SECONDS
+from lockstep.orchestration.observation_policy import SWEEP_SECONDS
 from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.orchestration.table_asset import is_ledger_fresh

@@ -16,7 +16,6 @@ from dagster import (
     AddDynamicPartitionsRequest,
     AssetMaterialization,
     AssetObservation,
-    DagsterRunStatus,
     DeleteDynamicPartitionsRequest,
     RunRequest,
     RunsFilter,
@@ -36,8 +35,10 @@ from lockstep.orchestration.names import (
     make_topics_partitions,
     name_stream_job,
 )
-from lockstep.orchestration.observed_assets import ObservationCursor, find_next_topics, observe_ledger, observe_topics
+from lockstep.orchestration.observation_policy import ObservationCursor, decide_observation
+from lockstep.orchestration.observed_assets import observe_ledger, observe_topics
 from lockstep.orchestration.restart_policy import Cursor, RestartDecision, RestartRequest, SensorObservation
+from lockstep.orchestration.run_statuses import IN_PROGRESS, NOT_WORKING_YET
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -50,9 +51,7 @@ LAUNCH_MINUTES_MAX = 10
 """A run that has not begun by then does not count as one in progress."""
 TAG_TOPICS_MAX = 20
 RUN_KEY_TAG = "dagster/run_key"
-NOT_WORKING_YET = [DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING]
 PartitionsRequest = AddDynamicPartitionsRequest | DeleteDynamicPartitionsRequest
-UNFINISHED = [*NOT_WORKING_YET, DagsterRunStatus.STARTED]
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Curs
     """
     partitions = make_topics_partitions(handle.stream)
     registered = instance.get_dynamic_partitions(partitions)
-    turn = find_next_topics(handle.selected - handle.retired, registered, cursor.sweep, time.time())
+    turn = decide_observation(handle.selected - handle.retired, registered, cursor.sweep, time.time())
     if turn is None:
         return Observed([], [], cursor.sweep)
     seen = observe_topics(handle, instance, shows_all=turn.shows_all)
@@ -148,5 +147,5 @@ def _on_its_way(instance: DagsterInstance, job: str) -> str | None:
 
 
 def _unfinished(instance: DagsterInstance, job: str) -> frozenset[str]:
-    runs = instance.get_runs(RunsFilter(job_name=job, statuses=UNFINISHED))
+    runs = instance.get_runs(RunsFilter(job_name=job, statuses=IN_PROGRESS))
     return frozenset(run.tags[RUN_KEY_TAG] for run in runs if RUN_KEY_TAG in run.tags)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from lockstep.orchestration.observed_assets import (
+from lockstep.orchestration.observation_policy import (
     AGAIN_SECONDS,
     SWEEP_SECONDS,
     ObservationCursor,
     TopicLook,
-    find_next_topics,
+    decide_observation,
 )
 
 NOW = 1_000_000_000.0
 
 
 def looked(wanted: str, registered: str, sweep: ObservationCursor, now: float = NOW) -> TopicLook | None:
-    return find_next_topics(wanted.split(), registered.split(), sweep, now)
+    return decide_observation(wanted.split(), registered.split(), sweep, now)
 
 
 def test_all_topics_are_looked_at_in_turns() -> None:
