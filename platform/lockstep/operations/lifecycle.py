@@ -70,14 +70,14 @@ class StartCheck(msgspec.Struct, frozen=True):
         lives: Whether there is a live writer.
         epoch: The epoch that holds the table.
         never_ending: Whether the live writer goes on until it is stopped.
-        wished_version: `Head.wished_version` at that time.
+        desired_version: `Head.desired_version` at that time.
     """
 
     desired: str | None
     lives: bool
     epoch: int
     never_ending: bool = False
-    wished_version: int = 0
+    desired_version: int = 0
 
 
 def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
@@ -147,7 +147,7 @@ def check_startable(folders: StreamFolders) -> StartCheck:
         lives=lives,
         epoch=head.epoch,
         never_ending=never_ending,
-        wished_version=head.wished_version,
+        desired_version=head.desired_version,
     )
 
 

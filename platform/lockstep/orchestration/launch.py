@@ -120,7 +120,7 @@ def start_stream(
     if found.never_ending:
         return Launched(stream.name, job, "", home, found.epoch)
     cause = f"lockstep start ({who})"
-    tags = {CAUSE_TAG: cause, DESIRED_VERSION_TAG: str(found.wished_version)}
+    tags = {CAUSE_TAG: cause, DESIRED_VERSION_TAG: str(found.desired_version)}
     if found.desired is not None and not found.lives:
         tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, found, cause))  # 2
     with DagsterInstance.get() as instance:

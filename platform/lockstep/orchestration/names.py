@@ -22,7 +22,7 @@ SUPERVISOR, TOPICS_SENSOR, LOCKSTEP_START = "supervisor", "topics sensor", "lock
 """Values of it."""
 EPOCH_TAG = "lockstep/replaces_epoch"
 """The epoch that held the table when an automatic run was requested; the run itself gets the next one."""
-DESIRED_VERSION_TAG = "lockstep/wished_version"
+DESIRED_VERSION_TAG = "lockstep/desired_version"
 """The table version of the last stop, hold or start when a run was requested: a newer stop takes precedence."""
 OUTCOME_TAG = "lockstep/outcome"
 """Outcome of a stream's run: `handed over`, `fenced`, `halted`, `lost`, ..."""

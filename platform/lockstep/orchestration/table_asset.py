@@ -303,20 +303,20 @@ def find_launch(run: DagsterRun) -> Launch:
         cause=run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}{of_parent}"),
         run_id=run.run_id,
         automatic=run.tags.get(AUTOMATIC_TAG, NONE) != NONE or (is_retry and not is_noted),
-        wished_version=int(requested) if is_noted else None,
+        desired_version=int(requested) if is_noted else None,
     )
 
 
 def find_request_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
     """The version at which a person requested the run, as a tag for its retries; empty for all other runs."""
     launch = find_launch(run)
-    if launch.automatic or launch.wished_version is not None:
+    if launch.automatic or launch.desired_version is not None:
         return {}
     try:
         head = try_read_head(folders)
     except TableError:
         return {}  # the run fails with it
-    return {DESIRED_VERSION_TAG: str(0 if head is None else head.wished_version)}
+    return {DESIRED_VERSION_TAG: str(0 if head is None else head.desired_version)}
 
 
 def find_copied_tags(run: DagsterRun) -> dict[str, str]:

@@ -425,7 +425,7 @@ def keep_head(check: Callable[[Head], None]) -> Callable[[Base], Head]:
 
 
 def _with_wanted_state(base: Base, head: Head, desired: Desired, reason: str) -> Head:
-    return msgspec.structs.replace(_with_desired(head, desired, reason), wished_version=base.version + 1)
+    return msgspec.structs.replace(_with_desired(head, desired, reason), desired_version=base.version + 1)
 
 
 def _with_desired(head: Head, desired: Desired, reason: str) -> Head:

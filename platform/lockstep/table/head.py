@@ -284,7 +284,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         closed_hour: Newest hour into which nothing can be committed any more.
         desired: The desired state.
         reason: Why it was set, and by whom, in a few words.
-        wished_version: Version of the output table at which the desired state was last set by an operator; 0 for never.
+        desired_version: Version of the output table at which an operator last set the desired state; 0 for never.
         resumes_as: While halted: the desired state after the resumption.
         findings: The evidence, while halted.
         ledger: The ledger file of the last batch.
@@ -320,7 +320,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     closed_hour: str = ""
     desired: Desired = Desired.STOPPED
     reason: str = "created"
-    wished_version: int = 0
+    desired_version: int = 0
     resumes_as: Desired = Desired.BOUNDED
     findings: tuple[Finding, ...] = ()
     ledger: SideFile | None = None

@@ -120,7 +120,7 @@ def _make_head(base: Base, planned: RewindCommit) -> Head:
         batch=number,
         batch_version=version,
         hour=planned.commit_hour,
-        wished_version=version,
+        desired_version=version,
         findings=(),
         ledger=planned.ledger,
         full_ledger_batch=number,

@@ -385,10 +385,10 @@ def test_a_stop_of_a_stopped_stream_stops_the_run_that_is_on_its_way(
 
 
 def test_a_stop_between_the_command_to_start_and_the_first_look_of_its_run_is_kept(written: Offline) -> None:
-    asked_at = check_startable(written.folders).wished_version
+    asked_at = check_startable(written.folders).desired_version
     stop_stream(written.folders, WHY, patience_seconds=1)
     with pytest.raises(NotWanted, match="is stopped"):
-        on_its_way(written, never_ending=True, launch=Launch(wished_version=asked_at))
+        on_its_way(written, never_ending=True, launch=Launch(desired_version=asked_at))
 
 
 def test_a_start_by_a_person_after_the_stop_wins_over_it_and_over_what_was_on_its_way_before(written: Offline) -> None:

@@ -197,8 +197,8 @@ def test_a_start_whose_run_ended_otherwise_says_how(
 
 
 def test_a_run_that_a_start_launched_knows_as_of_when_it_was_wanted(instance: DagsterInstance) -> None:
-    assert find_launch(made(instance, DagsterRunStatus.STARTED, **{DESIRED_VERSION_TAG: "7"})).wished_version == 7
-    assert find_launch(made(instance, DagsterRunStatus.STARTED)).wished_version is None
+    assert find_launch(made(instance, DagsterRunStatus.STARTED, **{DESIRED_VERSION_TAG: "7"})).desired_version == 7
+    assert find_launch(made(instance, DagsterRunStatus.STARTED)).desired_version is None
 
 
 def reexecuted(instance: DagsterInstance, original: DagsterRun, **tags: str) -> DagsterRun:
@@ -240,7 +240,7 @@ def test_a_retry_of_a_reexecution_by_a_person_is_of_the_request_of_that_person(
     by_a_person = noted(instance, reexecuted(instance, original), folders)
     launch = find_launch(reexecuted(instance, by_a_person, **{RETRY_NUMBER_TAG: "1"}))
     expected = (False, 0, f"re-execution of {original.run_id[:8]}")
-    assert (launch.automatic, launch.wished_version, launch.cause) == expected
+    assert (launch.automatic, launch.desired_version, launch.cause) == expected
 
 
 def test_a_stop_since_a_person_launched_a_run_outlives_the_retry_of_the_run(

@@ -18,13 +18,12 @@ from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.operations.copies.backup import make_backup, restore_backup
 from lockstep.operations.repair import repair_stream
 from lockstep.quality.increment import find_matching_versions
-from lockstep.table import delta_log
-from lockstep.table import shadow as table_shadow
+from lockstep.table import delta_log, promotion
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Lineage, Promotion
 from lockstep.table.parquet import DataFile
-from lockstep.table.shadow import PromotionCommit, commit_promotion, merge_entries
+from lockstep.table.promotion import PromotionCommit, commit_promotion, merge_entries
 from lockstep.table.torn_entry import find_torn_version
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 
@@ -130,7 +129,7 @@ def test_a_full_temporary_folder_is_no_commit_of_which_nobody_knows(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plan, before = planned(run, shadow), run.output.base().version
-    monkeypatch.setattr(table_shadow, "_copy_log", fill_disk)
+    monkeypatch.setattr(promotion, "_copy_log", fill_disk)
     with pytest.raises(NotCommitted, match="No space left on device") as refused:
         run.output.commit(commit_promotion(plan))
     assert "TMPDIR" in refused.value.next_step

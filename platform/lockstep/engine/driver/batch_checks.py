@@ -36,7 +36,7 @@ def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding
     )
 
 
-HOMES_MAX = 1_000_000
+SESSIONS_MAX = 1_000_000
 """Number of sessions remembered, some 150 bytes each; the oldest are forgotten first."""
 
 
@@ -56,14 +56,14 @@ class SessionPartitions:
         ranges = sorted((item for group in bins for item in group.ranges), key=lambda item: item.range.position.key)
         for item in ranges:  # what ended in the batch may have begun elsewhere in it
             self._forget_ended(item)
-        found = [_finding(item, home) for item in ranges if (home := self._home_elsewhere(item)) is not None]
-        while len(self._partition_of) > HOMES_MAX:
+        found = [_finding(item, other) for item in ranges if (other := self._find_other_partition(item)) is not None]
+        while len(self._partition_of) > SESSIONS_MAX:
             del self._partition_of[next(iter(self._partition_of))]
         return tuple(found)
 
     def forget(self, topic_id: str) -> None:
         """Forget a topic's sessions: it has grown, and they may change partitions."""
-        self._partition_of = {key: home for key, home in self._partition_of.items() if key[0] != topic_id}
+        self._partition_of = {key: known for key, known in self._partition_of.items() if key[0] != topic_id}
 
     def _forget_ended(self, item: RangeResult) -> None:
         topic_id, partition = item.range.position.key
@@ -71,19 +71,19 @@ class SessionPartitions:
             if self._partition_of.get((topic_id, session)) == partition:
                 del self._partition_of[topic_id, session]
 
-    def _home_elsewhere(self, item: RangeResult) -> int | None:
+    def _find_other_partition(self, item: RangeResult) -> int | None:
         topic_id, partition = item.range.position.key
-        homes = [self._partition_of.setdefault((topic_id, session), partition) for session in item.opened]
-        return next((home for home in homes if home != partition), None)
+        known = [self._partition_of.setdefault((topic_id, session), partition) for session in item.opened]
+        return next((other for other in known if other != partition), None)
 
 
-def _finding(item: RangeResult, home: int) -> Finding:
+def _finding(item: RangeResult, other: int) -> Finding:
     position = item.range.position
     return Finding.at(
         position,
         Fault.SESSION_SPLIT.value,
         until=item.reached.next_offset,
-        expected=f"each session in one partition; one began in partition {home}",
+        expected=f"each session in one partition; one began in partition {other}",
         found=f"it begins in partition {position.partition} as well",
         detail="fix the producer's partitioner, then read the topic's sessions from their next snapshots",
     )

@@ -112,7 +112,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         automatic: Launched by a sensor, not a person: the run writes only while the desired state allows it, and does
             not change it.
         adopts_topics: A never-ending run adopts new topics whatever the stream declares: no sensor starts another one.
-        wished_version: `Head.wished_version` when the run was requested; a newer stop prevails, and the run ends.
+        desired_version: `Head.desired_version` when the run was requested; a newer stop prevails, and the run ends.
             None takes the version at its first look at the table.
         tuning: Intervals, attempts and sizes.
     """
@@ -121,7 +121,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
     automatic: bool = False
     adopts_topics: bool = False
-    wished_version: int | None = None
+    desired_version: int | None = None
     tuning: Tuning = DEFAULT_TUNING
 
     def desires(self, *, never_ending: bool) -> Desired | None:
@@ -290,9 +290,9 @@ class WriterStartup:
 
     def _stopped_meanwhile(self, head: Head) -> bool:
         """Whether a stop is newer than the request to run, by table versions, not by clocks."""
-        asked = self._launch.wished_version
-        requested = self.head.wished_version if asked is None else asked
-        return head.desired is Desired.STOPPED and head.wished_version > requested
+        asked = self._launch.desired_version
+        requested = self.head.desired_version if asked is None else asked
+        return head.desired is Desired.STOPPED and head.desired_version > requested
 
 
 def _allowed(desired: Desired, *, never_ending: bool) -> bool:

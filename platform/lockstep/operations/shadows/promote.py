@@ -45,8 +45,8 @@ from lockstep.table.head import FIRST_BATCH, Desired, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName, LedgerRow
 from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, list_named_files
+from lockstep.table.promotion import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
-from lockstep.table.shadow import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
 

@@ -117,7 +117,7 @@ def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
         batch=planned.batch,
         batch_version=version,
         hour=planned.commit_hour,
-        wished_version=version,
+        desired_version=version,
         findings=(),
         ledger=planned.ledger,
         quarantine=_add_side(head.quarantine, planned.quarantine, planned.batch),
