@@ -11,7 +11,7 @@ from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -34,6 +34,7 @@ A = TypeVar("A")
 Span = tuple[int, int]
 """[start, end) in microseconds since 1970 (UTC)."""
 
+LAST_US = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 WINDOWS_OF_A_MESSAGE_MAX = 10_000
 
 
@@ -57,8 +58,8 @@ class Window(msgspec.Struct):
 
     @property
     def end(self) -> datetime:
-        """Its end, in UTC."""
-        return EPOCH + self.end_us * MICROSECOND
+        """Its end, in UTC; the last moment of 9999 where it is later, as it is no date in Python."""
+        return EPOCH + min(self.end_us, LAST_US) * MICROSECOND
 
 
 class OpenWindow(msgspec.Struct, Generic[A]):

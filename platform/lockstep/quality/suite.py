@@ -8,7 +8,11 @@ be null); importing it takes seconds and 300 MB (so it is imported on use).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -159,7 +163,7 @@ def _without_verdict(rule: SummaryRule[P], outcome: RuleOutcome, observed: int |
 
 
 def judge_expectations(rules: Sequence[Expectation], rows: DataFrame, count: int) -> dict[str, Judged]:
-    """Judge the user's own expectations on rows, each with Spark jobs of its own.
+    """Judge the user's own expectations on rows, each with Spark jobs of its own; times without a zone are UTC.
 
     Args:
         rules: The rules.
@@ -176,7 +180,31 @@ def judge_expectations(rules: Sequence[Expectation], rows: DataFrame, count: int
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_spark("rows", persist=False).add_dataframe_asset("increment")
     batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": rows})
-    return {rule.name: _judge_expectation(rule, batch, count) for rule in rules}
+    with _count_in_utc():
+        return {rule.name: _judge_expectation(rule, batch, count) for rule in rules}
+
+
+@contextmanager
+def _count_in_utc() -> Iterator[None]:
+    """Let UTC be the local time of this process: Spark gives times to Python, and takes them, in local time."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        yield
+    finally:
+        del os.environ["TZ"]
+        os.environ.update({} if before is None else {"TZ": before})
+        time.tzset()
+
+
+def _to_utc(value: object) -> object:
+    """An argument whose times are UTC, without a zone as those that Spark gives: Python compares no other ones."""
+    if isinstance(value, list | tuple):
+        return [_to_utc(each) for each in value]
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value
 
 
 def _judge_expectation(rule: Expectation, batch: Batch, count: int) -> Judged:
@@ -184,7 +212,8 @@ def _judge_expectation(rule: Expectation, batch: Batch, count: int) -> Judged:
 
     summary = judge_rows(rule)
     try:
-        configuration = ExpectationConfiguration(type=rule.type, kwargs=dict(rule.arguments))
+        arguments = {name: _to_utc(value) for name, value in rule.arguments.items()}
+        configuration = ExpectationConfiguration(type=rule.type, kwargs=arguments)
         found: dict[str, Any] = batch.validate(configuration.to_domain_obj(), result_format="SUMMARY").to_json_dict()
     except Exception as error:  # noqa: BLE001  # the user's own expectation: its errors are those of one rule
         return Judged((_crashed(summary, f"{type(error).__name__}: {error}"),))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +42,7 @@ from lockstep.quality.increment import (
     plan_increment,
 )
 from lockstep.quality.rules import RuleOutcome
+from lockstep.quality.suite import judge_expectations
 from lockstep.storage import find_storage
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog, commit_claim
@@ -62,6 +65,7 @@ from tests.unit.declare.ruled_rows import ALL, Ruled
 from tests.unit.declare.ruled_rows import ROWS as CORPUS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -365,6 +369,39 @@ def test_an_expectation_of_great_expectations_is_the_rule_of_its_name_and_argume
     gxe: Any = expectations  # its names are made at run time
     made = Expectation.from_gx(gxe.ExpectColumnMaxToBeBetween(column="value", max_value=200), id="low")
     assert made == Expectation(EXPECTED.type, EXPECTED.arguments, id="low")
+
+
+@pytest.fixture(params=["Asia/Kolkata", "America/New_York"])
+def zone(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The local time of this process."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TZ", request.param)
+        time.tzset()
+        yield request.param
+    time.tzset()
+
+
+def test_an_expectation_about_times_means_utc_wherever_the_check_runs(spark: SparkSession, zone: str) -> None:
+    """Spark gives times to Python in its local time, and takes those without a zone for such."""
+    first, last = datetime(2026, 3, 8, 4, 30, tzinfo=UTC), datetime(2026, 3, 8, 8, tzinfo=UTC)
+    frame = spark.createDataFrame(pa.table({"at": pa.array([first, last], pa.timestamp("us", tz="UTC"))}))
+    naive = [each.replace(tzinfo=None) for each in (first, last)]
+    written: dict[str, list[Any]] = {
+        "text": [each.isoformat() for each in naive],
+        "naive": naive,
+        "aware": [first, last],
+    }
+    rules: list[Expectation] = []
+    for name, (low, high) in written.items():
+        values, most = ({"column": "at", "min_value": each, "max_value": high} for each in (low, high))
+        rules.append(Expectation("expect_column_values_to_be_between", values, id=f"{name}_values"))
+        rules.append(Expectation("expect_column_max_to_be_between", most, id=f"{name}_max"))
+    results = {name: each.results[0] for name, each in judge_expectations(rules, frame, 2).items()}
+    assert {name: (each.outcome, each.reason) for name, each in results.items()} == {
+        rule.name: (PASSED, "" if rule.name.endswith("values") else "observed 2026-03-08T08:00:00") for rule in rules
+    }
+    assert os.environ["TZ"] == zone
+    assert time.localtime(0)[3:5] == {"Asia/Kolkata": (5, 30), "America/New_York": (19, 0)}[zone]
 
 
 def test_spark_python_and_great_expectations_agree_row_by_row(spark: SparkSession) -> None:

@@ -282,6 +282,27 @@ def test_a_column_that_changes_its_type_under_a_run_is_named(tmp_path: Path) -> 
         pins.pin(2)
 
 
+def test_a_table_that_cannot_be_looked_at_for_a_moment_is_unusable_and_then_read_again(tmp_path: Path) -> None:
+    """As any other outage of the storage of a lookup: the batch is tried again, and the run goes on."""
+    table, pins = tmp_path / "weights", LookupPins([WEIGHTS], tmp_path)
+    write_weights(table, {"a": 1})
+    before = pins.pin(1)
+    log, aside = table / "_delta_log", tmp_path / "log"
+    log.rename(aside)
+    log.symlink_to(log)
+    with pytest.raises(LookupUnusable, match=f"lookup weights .*{log}"):
+        pins.pin(2)
+    log.unlink()
+    aside.rename(log)
+    assert pins.pin(2) == before
+
+
+def test_a_folder_that_cannot_be_looked_at_is_no_other_error(tmp_path: Path) -> None:
+    """A name that is too long stands for a folder without rights, an object store that refuses, a share that hangs."""
+    with pytest.raises(LookupUnusable, match="lookup weights"):
+        open_lookup(WEIGHTS, tmp_path / ("n" * 300), 0)
+
+
 def test_the_error_arrives_whole_from_a_worker(tmp_path: Path) -> None:
     error = LookupUnusable("weights", tmp_path, 3, "is gone")
     back = pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just made

@@ -34,6 +34,7 @@ from lockstep.errors import DeclarationError
 from lockstep.testing import Judgement, SentMessage, run
 from tests.support.window_folds import (
     FUZZY,
+    LATENESS,
     SECOND,
     Counting,
     ListFold,
@@ -146,6 +147,26 @@ def test_a_time_that_is_no_date_is_refused(second: int) -> None:
     ran = run(a_stream(Counting(), ANY), *messages([("a", second, 1)]))
     assert "an event time from 1970 to 9998" in str(ran.verdicts)
     assert [each.cause for each in ran.quarantine] == ["absurd event time"]
+
+
+class Years(ListFold):
+    """Windows that are longer than what is left of the calendar after the latest time of a message."""
+
+    windows = TumblingWindows(timedelta(days=700), lateness=LATENESS)
+
+
+class YearsOfSilence(ListFold):
+    windows = SessionWindows(timedelta(days=700), lateness=LATENESS)
+
+
+@pytest.mark.parametrize("fold", [Years(), YearsOfSilence()])
+def test_a_window_that_ends_after_the_calendar_closes_with_its_session(fold: ListFold) -> None:
+    """The end of a session by silence is a timer, whose error would stop the stream under every class."""
+    idle = EventTime(session_idle=60 * SECOND)
+    ran = run(
+        a_stream(fold, ANY, idle), *messages([("b", 0, 2), ("a", 253_370_764_799, 1), ("b", 50, 3), ("b", 100, 4)])
+    )
+    assert [(row.end, row.values) for row in ran.rows] == [(datetime.max.replace(tzinfo=UTC), [1])]
 
 
 class NoWindows(ListFold):

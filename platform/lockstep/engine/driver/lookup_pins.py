@@ -94,7 +94,11 @@ class LookupPins:
         self._number = -1
 
     def _find_newest(self, lookup: Lookup[Any]) -> LookupVersion:
-        opened = self._refresh(lookup, lookup.find_table(self._root))
+        path = lookup.find_table(self._root)
+        try:
+            opened = self._refresh(lookup, path)
+        except OSError as error:  # of a look at an entry: what opens the table has names for its own
+            raise LookupUnusable(lookup.name, path, None, str(error)) from error
         return LookupVersion(name=lookup.name, version=opened.version(), table_id=str(opened.metadata().id))
 
     def _refresh(self, lookup: Lookup[Any], path: Path) -> DeltaTable:

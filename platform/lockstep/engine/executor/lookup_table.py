@@ -14,15 +14,16 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.table import SUPPORTED_READER_FEATURES
 from msgspec.structs import fields
 
+from lockstep.addresses import to_uri
 from lockstep.declare.lookup import Lookup, LookupRows, make_row_index
 from lockstep.errors import EnvironmentProblem
 from lockstep.model.columns import Column, ColumnKind, make_columns
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.storage import FileStatus, find_storage
+from lockstep.storage import FileStatus
 from lockstep.table.delta_log import open_delta_table
 
 VERSIONS_KEPT = 2
@@ -47,7 +48,7 @@ class LookupUnusable(EnvironmentProblem):
     def __init__(self, lookup: str, table: Path, version: int | None, problem: str, next_step: str = "") -> None:
         at = "" if version is None else f", version {version}"
         super().__init__(
-            f"lookup {lookup} ({table}{at}): {problem}",
+            f"lookup {lookup} ({to_uri(table)}{at}): {problem}",
             next_step=next_step or "correct the table, or the declaration of the lookup; the batch is tried again",
         )
         self.lookup = lookup
@@ -69,7 +70,7 @@ def open_lookup(lookup: Lookup[Any], table: Path, version: int | None = None) ->
     try:
         opened = open_delta_table(table, version=version)
     except _UNREADABLE as error:
-        step = "create the table, or correct Lookup.path" if not find_storage(table).exists(table) else ""
+        step = "create the table, or correct Lookup.path" if isinstance(error, TableNotFoundError) else ""
         raise LookupUnusable(lookup.name, table, version, _first_line(error), step) from error
     check_lookup_columns(lookup, table, opened)
     return opened
