@@ -180,12 +180,12 @@ def judge_expectations(rules: Sequence[Expectation], rows: DataFrame, count: int
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_spark("rows", persist=False).add_dataframe_asset("increment")
     batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": rows})
-    with _count_in_utc():
+    with _in_utc():
         return {rule.name: _judge_expectation(rule, batch, count) for rule in rules}
 
 
 @contextmanager
-def _count_in_utc() -> Iterator[None]:
+def _in_utc() -> Iterator[None]:
     """Let UTC be the local time of this process: Spark gives times to Python, and takes them, in local time."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
