@@ -190,6 +190,15 @@ def test_state_of_a_changed_type_is_refused(home: Home, warm: bool) -> None:  # 
     assert home.values(address, ["a"]) == {"a": 1}
 
 
+@pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
+def test_state_of_a_later_offset_than_the_position_is_refused(home: Home, warm: bool) -> None:  # noqa: FBT001
+    address = home.batch(home.start(), put({"a": 1}))
+    if not warm:
+        home.copies()[0].unlink()
+    with pytest.raises(StateDamaged, match="expected state before offset 0 or earlier, found 1"):
+        home.values(msgspec.structs.replace(address, next_offset=0), ["a"])
+
+
 def test_after_an_error_a_state_is_not_taken_for_the_one_asked_for(home: Home) -> None:
     first = home.batch(home.start(), put({"a": 1}))
     second = home.batch(first, put({"a": 2}))
