@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+from deltalake import DeltaTable
+
+from lockstep import EventTime, Ordered
 from lockstep.testing import Judgement, SentMessage, run
 from tests.support.meter_stream import Close, Message, Meter, Read, Start, Total, meters, reordered
+from tests.support.minute_stream import FIRST, Value, totals
+from tests.support.offline_stream import Offline
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def of(key: str, message: Message) -> SentMessage[Message]:
@@ -108,3 +120,17 @@ def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
     ran = run(reordered, *sent).or_raise()
     assert ran.rows == []
     assert {"a", "b"} == set(ran.states)
+
+
+def test_a_clock_stands_still_in_no_release_that_declares_none(tmp_path: Path) -> None:
+    """With the next one that does, a session that had sent all the while would end at once, or never again."""
+    timed = totals("minutes", Ordered(session_start=FIRST))
+    runs = Offline(timed, tmp_path)
+
+    def send(key: str, *seconds: int) -> dict[str, list[tuple[str, bytes]]]:
+        return {"minutes": [(key, msgspec.json.encode(Value(second, 1))) for second in seconds]}
+
+    runs.run(send("a", 0))
+    runs.of(replace(timed, event_time=EventTime())).run(send("a", 1_800, 5_400))
+    runs.run(send("b", 5_500), send("a", 5_600), send("c", 9_300), send("a", 9_310))
+    assert sorted(DeltaTable(runs.folders.table).to_pyarrow_table()["total"].to_pylist()) == [2, 3, 4]
