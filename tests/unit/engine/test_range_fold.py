@@ -22,6 +22,7 @@ from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.testing.script import InLog
 from tests.support.adding_stream import POISON, Adding, Snapshot, Update, adding
+from tests.support.meter_stream import Close, Start, meters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +104,22 @@ def test_behind_a_refused_message_of_an_unknown_session_each_one_waits_for_its_n
     assert isinstance(failed, MessageFailed)
     folded = fold(tmp_path / "again", sent, 6, without=Exclusions().with_failed(failed), stream=UNNAMED)
     assert (rejected(folded), folded.counts.with_rows) == ([2, 3], 2)
+
+
+@pytest.mark.parametrize(
+    ("sent", "opened", "closed"),
+    [
+        ([Start(1, 0)], {"s"}, set()),
+        ([Start(1, 0), Close(2, 1)], set(), {"s"}),  # in another partition it may begin now
+        ([Start(1, 0), Close(2, 1), Start(1, 2)], {"s"}, set()),
+    ],
+)
+def test_a_session_is_open_or_closed_as_its_range_ends(
+    tmp_path: Path, sent: list[Start | Close], opened: set[str], closed: set[str]
+) -> None:
+    messages: Sent = {at: msgspec.json.encode(message) for at, message in enumerate(sent)}
+    sessions = fold(tmp_path, messages, len(sent), stream=cast("AnyStream", meters)).sessions
+    assert (sessions.opened, sessions.closed) == (opened, closed)
 
 
 @pytest.mark.parametrize("value", [1, 2**63])  # the second one does not fit its column
