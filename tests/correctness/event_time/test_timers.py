@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from typing_extensions import override
 
-from lockstep import EventTime, NoIntegrity, Ordered, Record
+from lockstep import EventTime, NoIntegrity, Ordered, Record, Stream
 from lockstep.testing import Judgement, SentMessage, run
 from tests.support.meter_stream import Close, Message, Meter, Meters, Read, Start, Total, meters, reordered
 from tests.support.minute_stream import FIRST, Minute, Value, minutes, totals
@@ -84,7 +84,7 @@ def test_a_message_of_an_absurd_time_does_not_keep_its_session_open() -> None:
 
 
 def test_a_session_that_a_message_held_back_begins_again_has_nothing_of_its_state_before() -> None:
-    sent = [Value(0, 5), Value(30, 1), b"{", Value(40, 2), Value(51, 3)]
+    sent: list[Value | bytes] = [Value(0, 5), Value(30, 1), b"{", Value(40, 2), Value(51, 3)]
     ran = run(minutes(reorder=True), *sent, key="a").or_raise()
     assert [each.offset for each in ran.quarantine] == [2, 1]
     assert {"a": Minute(60, 2)} == ran.states
@@ -114,7 +114,8 @@ class Refusing(Meters):
 def test_a_snapshot_whose_last_message_is_refused_is_given_up_as_a_whole(integrity: IntegrityClass) -> None:
     """Its parts would become part of the next one."""
     sent: list[Message] = [Start(1, 11, more=True), Start(2, 12, more=True), Start(3, 13), Start(4, 14)]
-    ran = run(replace(meters, transform=Refusing(), integrity=integrity), *sent, key="a").or_raise()
+    stream: Stream[Message, Meter, Total] = replace(meters, transform=Refusing(), integrity=integrity)
+    ran = run(stream, *sent, key="a").or_raise()
     assert sorted(each.offset for each in ran.quarantine) == [0, 1, 2]
     assert {"a": Meter(started=1)} == ran.states
 

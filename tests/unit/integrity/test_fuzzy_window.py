@@ -29,6 +29,10 @@ ANY_ORDER: dict[str, tuple[list[Sent], list[Told]]] = {
         [snapshot(1, 0), update(2, 1, b"x"), update(2, 1, b"x")],
         [ACCEPTED, ACCEPTED, ("duplicate", "repeat", ())],
     ),
+    "a repeat of what is as old as the bound": (
+        [snapshot(1, 0), update(2, 0, b"x"), update(3, 10), update(2, 0, b"x")],
+        [ACCEPTED, ACCEPTED, ACCEPTED, ("duplicate", "repeat", ())],
+    ),
     "the same number with other content": (
         [snapshot(1, 0), update(2, 1, b"x"), update(2, 1, b"y")],
         [ACCEPTED, ACCEPTED, ("violation", "same number, other content", ())],

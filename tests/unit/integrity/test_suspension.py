@@ -49,6 +49,12 @@ def test_a_snapshot_begins_a_session_from_the_offset_on_and_not_before_it(offset
     assert [told(gate_of(FROM), each, snapshot(1, 0), offset) for each in (None, suspended)] == [judgement] * 2
 
 
+@pytest.mark.parametrize(("skipped", "judgement"), [("s", "quarantine"), ("other", "violation")])
+def test_an_update_of_an_unknown_session_halts_no_stream_that_skips_the_session(skipped: str, judgement: str) -> None:
+    gate = SuspensionGate(Sequence(), 0, [SuspendedSession(skipped, FROM)], tolerates_violations=False)
+    assert told(gate, None, update(2, 0), FROM) == judgement
+
+
 @pytest.mark.parametrize(("offset", "kept"), [(FROM - 1, None), (FROM, 1)])
 def test_where_the_policy_becomes_to_halt_the_same_sessions_are_unknown(offset: int, kept: GateState) -> None:
     assert migrate_gate_state(began(offset), FROM, suspends=False, inner=Sequence()) == kept
