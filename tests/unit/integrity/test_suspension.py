@@ -8,9 +8,11 @@ import pytest
 
 from lockstep import Sequence
 from lockstep.integrity.suspension import (
+    LOSS_ACCEPTED,
     SuspensionGate,
     list_skips_without_snapshot,
     list_unread_skips,
+    mark_suspended,
     migrate_gate_state,
 )
 from lockstep.model.position import SuspendedSession
@@ -58,6 +60,39 @@ def test_an_update_of_an_unknown_session_halts_no_stream_that_skips_the_session(
 @pytest.mark.parametrize(("offset", "kept"), [(FROM - 1, None), (FROM, 1)])
 def test_where_the_policy_becomes_to_halt_the_same_sessions_are_unknown(offset: int, kept: GateState) -> None:
     assert migrate_gate_state(began(offset), FROM, suspends=False, inner=Sequence()) == kept
+
+
+@pytest.mark.parametrize(("state", "before", "kept"), [(1, FROM, None), (1, 0, 1), ({"o": FROM, "g": False}, 0, None)])
+def test_a_stream_that_halts_knows_no_session_that_was_given_up_or_suspended(
+    state: GateState, before: int, kept: GateState
+) -> None:
+    assert migrate_gate_state(state, before, suspends=False, inner=Sequence()) == kept
+
+
+@pytest.mark.parametrize(("before", "judgement"), [(FROM, "quarantine"), (0, "violation")])
+def test_a_session_that_may_have_begun_in_what_was_given_up_halts_no_stream(before: int, judgement: str) -> None:
+    gate = SuspensionGate(Sequence(), before, tolerates_violations=False)
+    assert told(gate, None, update(2, 0), FROM) == judgement
+
+
+SUSPENDED: GateState = {"o": 3, "g": False, "s": 5}
+
+
+@pytest.mark.parametrize(("state", "since"), [(began(3), "10"), (SUSPENDED, "5")])
+def test_the_loss_that_a_snapshot_ends_began_at_the_first_offset_that_was_not_applied(
+    state: GateState, since: str
+) -> None:
+    gate = SuspensionGate(Sequence(), FROM, tolerates_violations=True, accepts_loss=True)
+    verdict = gate.check(state, *snapshot(9, 0).at(20))[1]
+    assert (verdict.cause, verdict.expected, verdict.found) == (LOSS_ACCEPTED, since, "20")
+
+
+def test_a_session_that_is_suspended_again_keeps_its_first_lost_offset() -> None:
+    assert mark_suspended(SUSPENDED, 9) == SUSPENDED
+
+
+def test_a_session_that_ended_after_it_was_skipped_waits_for_nothing() -> None:
+    assert list_skips_without_snapshot([SuspendedSession("s", 0)], lambda _: None) == ()
 
 
 @pytest.mark.parametrize(("offset", "skipped"), [(FROM - 1, True), (FROM, False)])
