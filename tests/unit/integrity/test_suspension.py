@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lockstep import Sequence
+from lockstep import FuzzyWindow, Sequence
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.suspension import (
     LOSS_ACCEPTED,
     SuspensionGate,
@@ -15,10 +17,12 @@ from lockstep.integrity.suspension import (
     mark_suspended,
     migrate_gate_state,
 )
+from lockstep.integrity.verdict import Judgement
 from lockstep.model.position import SuspendedSession
-from tests.support.gate_feed import Sent, snapshot, update
+from tests.support.gate_feed import Sent, anew, snapshot, update
 
 if TYPE_CHECKING:
+    from lockstep.integrity.suspension import Opened
     from lockstep.integrity.verdict import GateState
 
 FROM = 10
@@ -85,6 +89,26 @@ def test_the_loss_that_a_snapshot_ends_began_at_the_first_offset_that_was_not_ap
     gate = SuspensionGate(Sequence(), FROM, tolerates_violations=True, accepts_loss=True)
     verdict = gate.check(state, *snapshot(9, 0).at(20))[1]
     assert (verdict.cause, verdict.expected, verdict.found) == (LOSS_ACCEPTED, since, "20")
+
+
+@pytest.mark.parametrize(("sent", "judgement"), [(snapshot(1, 0), "suspend"), (anew(1, 0), "accept")])
+def test_behind_a_broken_snapshot_only_one_that_begins_anew_ends_the_suspension(sent: Sent, judgement: str) -> None:
+    broken: GateState = {"o": 3, "g": False, "s": 5, "b": True}
+    assert told(gate_of(0), broken, sent, 20) == judgement
+
+
+@pytest.mark.parametrize(("sent", "judgement"), [(snapshot(1, 0), "accept"), (snapshot(2**63, 0), "suspend")])
+def test_a_snapshot_that_no_session_could_begin_with_suspends_its_session(sent: Sent, judgement: str) -> None:
+    assert told(gate_of(0), began(3, 7), sent, 20) == judgement
+
+
+def test_the_repeat_of_a_snapshot_is_dropped_and_does_not_begin_its_session_again() -> None:
+    time = PartitionTime()
+    gate = SuspensionGate(FuzzyWindow(lateness=timedelta(seconds=10)).gate(time), 0, tolerates_violations=True)
+    state, first = gate.check(None, *snapshot(1, 0).at(3))
+    after, repeat = gate.check(state, *snapshot(1, 0).at(4))
+    assert (first.judgement, repeat.judgement) == (Judgement.ACCEPT, Judgement.DUPLICATE)
+    assert cast("Opened", after)["o"] == 3
 
 
 def test_a_session_that_is_suspended_again_keeps_its_first_lost_offset() -> None:
