@@ -97,6 +97,10 @@ REORDERED: dict[str, tuple[list[Sent], list[Told]]] = {
         [snapshot(None, 5), update(None, 3)],
         [ACCEPTED, LATE],
     ),
+    "times that no clock shows": (
+        [snapshot(1, 0), update(2, 10**9), update(3, -1), update(2, 5)],
+        [ACCEPTED, ("quarantine", "absurd event time", ()), ("quarantine", "absurd event time", ()), ACCEPTED],
+    ),
     "numbers come and go": (
         [snapshot(1, 0), update(None, 1)],
         [ACCEPTED, ("violation", "no evidence", ())],
