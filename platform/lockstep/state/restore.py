@@ -16,7 +16,6 @@ from lockstep.state.changelog import (
     RestorePlan,
     Segment,
     SegmentHeader,
-    StateDamaged,
     StateVersion,
     check_header,
     iterate_blocks,
@@ -90,7 +89,6 @@ def restore_store(store: LocalStore, address: StateVersion, folder: Path, schema
     if plan.recovery is RestoreKind.REBUILT:
         store.reset()
     for ref, segment in _read_segments(folder, plan, head, address):
-        _check_place_in_chain(segment, ref, (*head.header.chain, address.segment))
         apply_stamped(store, segment.blocks(), encode_stamp(StoreVersion(ref, segment.header)))
     return Restored(head.header, plan.recovery, _sections_read(plan))
 
@@ -126,12 +124,6 @@ def _emptied(store: LocalStore) -> Restored:
         return Restored(None, RestoreKind.CURRENT)
     store.reset()
     return Restored(None, RestoreKind.REBUILT)
-
-
-def _check_place_in_chain(segment: Segment, ref: SegmentRef, whole: tuple[SegmentRef, ...]) -> None:
-    expected = whole[: whole.index(ref)]
-    if segment.header.chain != expected:
-        raise StateDamaged(segment.place, f"the chain {expected} before it", segment.header.chain)
 
 
 def apply_stamped(store: LocalStore, blocks: Iterable[list[Change]], stamp: bytes) -> None:

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+from typing_extensions import override
+
+from lockstep import EventTime, NoIntegrity, Ordered, Record, Stream
 from lockstep.testing import Judgement, SentMessage, run
-from tests.support.meter_stream import Close, Message, Meter, Read, Start, Total, meters, reordered
+from tests.support.meter_stream import Close, Message, Meter, Meters, Read, Start, Total, meters, reordered
+from tests.support.minute_stream import FIRST, Minute, Value, minutes, totals
+from tests.support.offline_stream import Offline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from lockstep.integrity.base import IntegrityClass
 
 
 def of(key: str, message: Message) -> SentMessage[Message]:
@@ -53,6 +70,26 @@ def test_a_session_that_goes_on_does_not_fall_silent() -> None:
     assert {"a": Meter()} == ran.states
 
 
+def test_a_message_of_an_earlier_time_does_not_make_its_session_silent() -> None:
+    sent = [Value(5_000, 1), Value(0, 1), Value(5_001, 1)]
+    ran = run(totals("minutes", Ordered(session_start=FIRST)), *sent, key="a").or_raise()
+    assert [row.total for row in ran.rows] == [2, 3]
+
+
+def test_a_message_of_an_absurd_time_does_not_keep_its_session_open() -> None:
+    sent = [Value(0, 1), Value(10**10, 1), Value(4_000, 1), Value(4_001, 1)]
+    messages = [SentMessage(value=value, key=key) for key, value in zip("aaba", sent, strict=True)]
+    ran = run(totals("minutes", Ordered(session_start=FIRST)), *messages).or_raise()
+    assert [row.total for row in ran.rows] == [2]
+
+
+def test_a_session_that_a_message_held_back_begins_again_has_nothing_of_its_state_before() -> None:
+    sent: list[Value | bytes] = [Value(0, 5), Value(30, 1), b"{", Value(40, 2), Value(51, 3)]
+    ran = run(minutes(reorder=True), *sent, key="a").or_raise()
+    assert [each.offset for each in ran.quarantine] == [2, 1]
+    assert {"a": Minute(60, 2)} == ran.states
+
+
 def test_a_snapshot_over_several_messages_is_seen_when_it_is_complete() -> None:
     parts: list[Message] = [Start(1, 0, more=True), Start(2, 0, more=True)]
     before = run(meters, *parts, key="a").or_raise()
@@ -61,6 +98,26 @@ def test_a_snapshot_over_several_messages_is_seen_when_it_is_complete() -> None:
     whole = run(meters, *parts, Start(3, 0), Read(4, 1, 0), key="a").or_raise()
     assert {"a": Meter(0, [0], started=3)} == whole.states
     assert [Total("zero", 0, "")] == whole.rows
+
+
+class Refusing(Meters):
+    """Raises on the message that completes a snapshot at 13 s."""
+
+    @override
+    def on_update(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
+        if message.second == 13:
+            raise ValueError("unlucky")
+        return super().on_update(state, message, record)
+
+
+@pytest.mark.parametrize("integrity", [NoIntegrity(), Ordered()])
+def test_a_snapshot_whose_last_message_is_refused_is_given_up_as_a_whole(integrity: IntegrityClass) -> None:
+    """Its parts would become part of the next one."""
+    sent: list[Message] = [Start(1, 11, more=True), Start(2, 12, more=True), Start(3, 13), Start(4, 14)]
+    stream: Stream[Message, Meter, Total] = replace(meters, transform=Refusing(), integrity=integrity)
+    ran = run(stream, *sent, key="a").or_raise()
+    assert sorted(each.offset for each in ran.quarantine) == [0, 1, 2]
+    assert {"a": Meter(started=1)} == ran.states
 
 
 def test_a_gap_inside_a_snapshot_is_a_gap() -> None:
@@ -108,3 +165,18 @@ def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
     ran = run(reordered, *sent).or_raise()
     assert ran.rows == []
     assert {"a", "b"} == set(ran.states)
+
+
+def test_a_clock_stands_still_in_no_release_that_declares_none(tmp_path: Path) -> None:
+    """With the next one that does, a session that had sent all the while would end at once, or never again."""
+    timed = totals("minutes", Ordered(session_start=FIRST))
+    runs = Offline(timed, tmp_path)
+
+    def send(key: str, *seconds: int) -> dict[str, list[tuple[str, bytes]]]:
+        return {"minutes": [(key, msgspec.json.encode(Value(second, 1))) for second in seconds]}
+
+    runs.run(send("a", 0))
+    runs.of(replace(timed, event_time=EventTime())).run(send("a", 1_800, 5_400))
+    runs.run(send("b", 5_500), send("a", 5_600), send("c", 9_300), send("a", 9_310))
+    rows = DeltaTable(runs.folders.table).to_pyarrow_table().sort_by("_offset")
+    assert rows["total"].to_pylist() == [2, 3, 4]

@@ -1,12 +1,13 @@
-"""A session in two partitions of its topic has no order: the driver sees it, and what is no such thing."""
+"""What the driver sees in a whole batch: a session in two partitions of its topic, a burst of refused messages."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from lockstep import NoIntegrity, Ordered, Sequence, Strict
-from lockstep.engine.driver.batch_checks import SessionPartitions
+from lockstep import Limits, NoIntegrity, Ordered, Sequence, Strict
+from lockstep.engine.driver import batch_checks
+from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst
 from lockstep.engine.protocol import Counts, PlannedRange, RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
 from lockstep.model.finding import Finding
@@ -16,13 +17,15 @@ STRICT = Strict(evidence=Sequence())
 A, B = b"a" * 8, b"b" * 8
 
 
-def worked(partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic: str = "t") -> TaskResult:
+def worked(
+    partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic: str = "t", counts: Counts | None = None
+) -> TaskResult:
     """The result of one range in which these sessions began, and these ended."""
     position = Position(topic=topic, topic_id=topic, partition=partition, next_offset=5, is_only=False)
     result = RangeResult(
         range=PlannedRange(position, 9),
         reached=msgspec.structs.replace(position, next_offset=9),
-        counts=Counts(),
+        counts=counts or Counts(),
         rows=0,
         holes=(),
         first_event_time_us=None,
@@ -99,3 +102,32 @@ def test_the_finding_says_where_the_session_is_at_home() -> None:
     assert found.cause == "session in two partitions"
     assert found.expected == "each session in one partition; one began in partition 0"
     assert msgspec.structs.asdict(found)["until"] == 9
+
+
+def test_of_more_sessions_than_are_remembered_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_checks, "HOMES_MAX", 2)
+    homes = SessionPartitions()
+    moved(homes, worked(0, b"1", b"2", b"3"))
+    assert moved(homes, worked(1, b"1")) == []
+    assert moved(homes, worked(1, b"3")) == [(1, 5)]
+
+
+BURST = Limits(quarantine_burst=10, quarantine_share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [
+        ([(9, 9)], None),  # fewer than the limit
+        ([(20, 10)], None),  # not more than the share
+        ([(19, 10)], (0, "10 of 19 messages")),
+        ([(15, 4), (4, 6), (0, 0)], (1, "10 of 19 messages")),
+    ],
+)
+def test_a_burst_is_more_than_a_number_and_a_share_of_a_batch_and_is_named_where_most_were_refused(
+    counts: list[tuple[int, int]], found: tuple[int, str] | None
+) -> None:
+    each = enumerate(counts)
+    batch = [worked(at, counts=Counts(messages=messages, refused=refused)) for at, (messages, refused) in each]
+    burst = find_quarantine_burst(batch, BURST)
+    assert (None if burst is None else (burst.partition, burst.found)) == found

@@ -6,19 +6,24 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lockstep import Kind
 from lockstep.engine.driver import committer
+from lockstep.errors import TableError
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
 from lockstep.model.position import Position
 from lockstep.settings import KafkaSettings
-from tests.support.kept_stream import keeping, message
+from tests.support import offline_stream
+from tests.support.kept_stream import POISON, keeping, message
 from tests.support.offline_stream import Offline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import pytest
+    from lockstep.engine.protocol import BatchIdentity, TaskResult
+    from lockstep.table.commit import BatchCommit
 
 
 def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +43,23 @@ def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeyp
         assert not checked
         may_end.set()
     assert len(checked) == 8  # of the table and of the ledger, for each batch
+
+
+@pytest.mark.parametrize("files", ["state/*.state", "quarantine/*.parquet"])
+def test_a_batch_of_which_a_file_is_cut_before_its_commit_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str
+) -> None:
+    stream = Offline(keeping(), tmp_path)
+
+    def cut_and_make(batch: BatchIdentity, results: list[TaskResult]) -> BatchCommit:
+        (path,) = stream.folders.table.parent.rglob(files)
+        path.write_bytes(path.read_bytes()[:-1])
+        return committer.make_batch_commit(batch, results)
+
+    monkeypatch.setattr(offline_stream, "make_batch_commit", cut_and_make)
+    sent = [("a", message(Kind.SNAPSHOT, 1, x=1)), ("a", message(Kind.UPDATE, 2, x=POISON))]
+    with pytest.raises(TableError, match=r"fewer than .*; nothing was committed"):
+        stream.run({"kept.a": sent})
 
 
 def test_positions_that_wait_for_an_absent_coordinator_are_published_once_and_the_newest_of_them() -> None:

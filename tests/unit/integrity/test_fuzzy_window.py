@@ -29,6 +29,10 @@ ANY_ORDER: dict[str, tuple[list[Sent], list[Told]]] = {
         [snapshot(1, 0), update(2, 1, b"x"), update(2, 1, b"x")],
         [ACCEPTED, ACCEPTED, ("duplicate", "repeat", ())],
     ),
+    "a repeat of what is as old as the bound": (
+        [snapshot(1, 0), update(2, 0, b"x"), update(3, 10), update(2, 0, b"x")],
+        [ACCEPTED, ACCEPTED, ACCEPTED, ("duplicate", "repeat", ())],
+    ),
     "the same number with other content": (
         [snapshot(1, 0), update(2, 1, b"x"), update(2, 1, b"y")],
         [ACCEPTED, ACCEPTED, ("violation", "same number, other content", ())],
@@ -92,6 +96,10 @@ REORDERED: dict[str, tuple[list[Sent], list[Told]]] = {
     "before the snapshot that opened the session": (
         [snapshot(None, 5), update(None, 3)],
         [ACCEPTED, LATE],
+    ),
+    "times that no clock shows": (
+        [snapshot(1, 0), update(2, 10**9), update(3, -1), update(2, 5)],
+        [ACCEPTED, ("quarantine", "absurd event time", ()), ("quarantine", "absurd event time", ()), ACCEPTED],
     ),
     "numbers come and go": (
         [snapshot(1, 0), update(None, 1)],

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lockstep import Sequence
+from lockstep import FuzzyWindow, Sequence
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.suspension import (
+    LOSS_ACCEPTED,
     SuspensionGate,
     list_skips_without_snapshot,
     list_unread_skips,
+    mark_suspended,
     migrate_gate_state,
 )
+from lockstep.integrity.verdict import Judgement
 from lockstep.model.position import SuspendedSession
-from tests.support.gate_feed import Sent, snapshot, update
+from tests.support.gate_feed import Sent, anew, snapshot, update
 
 if TYPE_CHECKING:
+    from lockstep.integrity.suspension import Opened
     from lockstep.integrity.verdict import GateState
 
 FROM = 10
@@ -49,9 +55,68 @@ def test_a_snapshot_begins_a_session_from_the_offset_on_and_not_before_it(offset
     assert [told(gate_of(FROM), each, snapshot(1, 0), offset) for each in (None, suspended)] == [judgement] * 2
 
 
+@pytest.mark.parametrize(("skipped", "judgement"), [("s", "quarantine"), ("other", "violation")])
+def test_an_update_of_an_unknown_session_halts_no_stream_that_skips_the_session(skipped: str, judgement: str) -> None:
+    gate = SuspensionGate(Sequence(), 0, [SuspendedSession(skipped, FROM)], tolerates_violations=False)
+    assert told(gate, None, update(2, 0), FROM) == judgement
+
+
 @pytest.mark.parametrize(("offset", "kept"), [(FROM - 1, None), (FROM, 1)])
 def test_where_the_policy_becomes_to_halt_the_same_sessions_are_unknown(offset: int, kept: GateState) -> None:
     assert migrate_gate_state(began(offset), FROM, suspends=False, inner=Sequence()) == kept
+
+
+@pytest.mark.parametrize(("state", "before", "kept"), [(1, FROM, None), (1, 0, 1), ({"o": FROM, "g": False}, 0, None)])
+def test_a_stream_that_halts_knows_no_session_that_was_given_up_or_suspended(
+    state: GateState, before: int, kept: GateState
+) -> None:
+    assert migrate_gate_state(state, before, suspends=False, inner=Sequence()) == kept
+
+
+@pytest.mark.parametrize(("before", "judgement"), [(FROM, "quarantine"), (0, "violation")])
+def test_a_session_that_may_have_begun_in_what_was_given_up_halts_no_stream(before: int, judgement: str) -> None:
+    gate = SuspensionGate(Sequence(), before, tolerates_violations=False)
+    assert told(gate, None, update(2, 0), FROM) == judgement
+
+
+SUSPENDED: GateState = {"o": 3, "g": False, "s": 5}
+
+
+@pytest.mark.parametrize(("state", "since"), [(began(3), "10"), (SUSPENDED, "5")])
+def test_the_loss_that_a_snapshot_ends_began_at_the_first_offset_that_was_not_applied(
+    state: GateState, since: str
+) -> None:
+    gate = SuspensionGate(Sequence(), FROM, tolerates_violations=True, accepts_loss=True)
+    verdict = gate.check(state, *snapshot(9, 0).at(20))[1]
+    assert (verdict.cause, verdict.expected, verdict.found) == (LOSS_ACCEPTED, since, "20")
+
+
+@pytest.mark.parametrize(("sent", "judgement"), [(snapshot(1, 0), "suspend"), (anew(1, 0), "accept")])
+def test_behind_a_broken_snapshot_only_one_that_begins_anew_ends_the_suspension(sent: Sent, judgement: str) -> None:
+    broken: GateState = {"o": 3, "g": False, "s": 5, "b": True}
+    assert told(gate_of(0), broken, sent, 20) == judgement
+
+
+@pytest.mark.parametrize(("sent", "judgement"), [(snapshot(1, 0), "accept"), (snapshot(2**63, 0), "suspend")])
+def test_a_snapshot_that_no_session_could_begin_with_suspends_its_session(sent: Sent, judgement: str) -> None:
+    assert told(gate_of(0), began(3, 7), sent, 20) == judgement
+
+
+def test_the_repeat_of_a_snapshot_is_dropped_and_does_not_begin_its_session_again() -> None:
+    time = PartitionTime()
+    gate = SuspensionGate(FuzzyWindow(lateness=timedelta(seconds=10)).gate(time), 0, tolerates_violations=True)
+    state, first = gate.check(None, *snapshot(1, 0).at(3))
+    after, repeat = gate.check(state, *snapshot(1, 0).at(4))
+    assert (first.judgement, repeat.judgement) == (Judgement.ACCEPT, Judgement.DUPLICATE)
+    assert cast("Opened", after)["o"] == 3
+
+
+def test_a_session_that_is_suspended_again_keeps_its_first_lost_offset() -> None:
+    assert mark_suspended(SUSPENDED, 9) == SUSPENDED
+
+
+def test_a_session_that_ended_after_it_was_skipped_waits_for_nothing() -> None:
+    assert list_skips_without_snapshot([SuspendedSession("s", 0)], lambda _: None) == ()
 
 
 @pytest.mark.parametrize(("offset", "skipped"), [(FROM - 1, True), (FROM, False)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.state import changelog
-from lockstep.state.changelog import StateFileWriter, StateVersion
+from lockstep.state.changelog import Change, RestoreKind, StateFileWriter, StateVersion, read_segment
+from lockstep.state.restore import apply_stamped
 from tests.unit.state.home import OTHER_BOOT, Home, drop, put
 
 SESSIONS = ["a", "b", "c", "d", "x" * 600, "x" * 601]
@@ -102,3 +105,31 @@ def test_state_is_what_was_committed(batches: list[Batch]) -> None:
             run.step(batch)
         shutil.rmtree(home.local_root, ignore_errors=True)
         run.check()
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def killed_after_two(blocks: Iterator[list[Change]]) -> Iterator[list[Change]]:
+    yield from islice(blocks, 2)
+    raise Killed
+
+
+def test_a_local_store_left_between_two_blocks_of_its_rebuild_is_rebuilt(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block is a transaction of its own: under the stamp of the last one it would count as the whole state."""
+    monkeypatch.setattr(changelog, "BLOCK_BYTES", 1)
+    address = home.batch(home.start(), put({"a": 1, "b": 2, "c": 3}))
+    assert address.segment is not None
+    blocks = read_segment(home.durable, address.segment, address).blocks()
+    store = home.local_stores().open("topic-id", 0)
+    stamp = store.stamp()
+    assert stamp is not None
+    store.reset()
+    with pytest.raises(Killed):
+        apply_stamped(store, killed_after_two(blocks), stamp)
+    store.close()
+    assert home.recovered(address).recovery is RestoreKind.REBUILT
+    assert home.values(address, ["a", "b", "c"]) == {"a": 1, "b": 2, "c": 3}

@@ -89,6 +89,16 @@ def test_a_removed_session_stays_removed(keeping: Home) -> None:
     assert keeping.values(address, [A, B]) == {A: 7, B: 2}
 
 
+def test_a_session_removed_before_its_batch_has_loaded_it_stays_removed(keeping: Home) -> None:
+    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+
+    def fold(state: PartitionState[Panel]) -> None:
+        put({B: 3})(state)
+        drop(A)(state)
+
+    assert keeping.values(keeping.batch(address, fold), [A, B]) == {B: 3}
+
+
 def test_a_value_that_its_type_cannot_hold_is_found_some_batches_later(keeping: Home) -> None:
     address = keeping.batch(keeping.start(), put({A: 1}))
     address = keeping.batch(address, put({A: cast("int", "no number")}))

@@ -76,6 +76,30 @@ def test_a_session_removed_and_opened_again_in_one_range_is_saved_as_it_is_now(h
     assert home.values(home.batch(address, replaced), ["a"]) == {"a": 9}
 
 
+def test_a_session_removed_and_opened_again_between_two_spills_is_saved_as_it_is_now(home: Home) -> None:
+    address = home.batch(home.start(), put({"a": 1, "b": 2}))
+
+    def spilled(state: PartitionState[Panel]) -> None:
+        drop("a", "b")(state)
+        state.spill()
+        put({"a": 9})(state)
+        state.spill()
+        put({"c": 3})(state)
+
+    assert home.values(home.batch(address, spilled), ["a", "b", "c"]) == {"a": 9, "c": 3}
+
+
+def test_a_first_base_leaves_out_what_was_spilled_and_then_removed(home: Home) -> None:
+    def spilled(state: PartitionState[Panel]) -> None:
+        put({"a": 1, "b": 2})(state)
+        state.spill()
+        drop("a")(state)
+
+    header = home.recovered(home.batch(home.start(), spilled)).header
+    assert header is not None
+    assert header.entries == 1
+
+
 def test_a_session_opened_without_a_look_can_be_removed(home: Home) -> None:
     address = home.batch(home.start(), put({"a": 1}))
 
@@ -188,6 +212,15 @@ def test_state_of_a_changed_type_is_refused(home: Home, warm: bool) -> None:  # 
     with pytest.raises(StateTypeChanged, match="text: stored str, declared no such field"):
         later.values(address, ["a"])
     assert home.values(address, ["a"]) == {"a": 1}
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
+def test_state_of_a_later_offset_than_the_position_is_refused(home: Home, warm: bool) -> None:  # noqa: FBT001
+    address = home.batch(home.start(), put({"a": 1}))
+    if not warm:
+        home.copies()[0].unlink()
+    with pytest.raises(StateDamaged, match="expected state before offset 0 or earlier, found 1"):
+        home.values(msgspec.structs.replace(address, next_offset=0), ["a"])
 
 
 def test_after_an_error_a_state_is_not_taken_for_the_one_asked_for(home: Home) -> None:

@@ -104,6 +104,17 @@ def test_positions_as_of_a_batch_leave_out_what_a_rewind_before_it_undid(run: Pr
     assert [row.until for row in ledger.read_positions_at(run.folders, 4).values()] == [8]
 
 
+def test_positions_as_of_a_batch_leave_out_a_partition_that_a_rewind_before_it_undid(run: ProtocolRun) -> None:
+    """Read on from there, it would have no rows of the messages before."""
+    row = msgspec.structs.replace(next(iter(ledger.read_positions(run.folders, run.head).values())), batch=5)
+    appeared = [row, msgspec.structs.replace(row, partition=1)]
+    batch = msgspec.structs.replace(run.prepared(rows=0), ledger=ledger.write_ledger(run.folders.ledger, appeared))
+    run.forward(run.commit(batch).head)
+    assert [partition for _, partition in ledger.read_positions_at(run.folders, 5)] == [0, 1]
+    run.rewind(2)
+    assert [partition for _, partition in ledger.read_positions_at(run.folders, 6)] == [0]
+
+
 def test_what_was_written_for_an_earlier_generation_cannot_be_committed(run: ProtocolRun) -> None:
     prepared = run.prepared()
     ProtocolRun(run.folders).rewind(2)

@@ -176,7 +176,7 @@ class RangeFold:
     def finish(self, reached: int) -> None:
         """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
         self._suspend_up_to(reached)
-        self._guarded(self.emission.flush)
+        self._guarded(self.emission.flush)  # of messages up to where the fold stopped: what is refused was first
         if self.chunks is not None:
             self.chunks.write_back()
         if self._timing is not None:
@@ -219,17 +219,12 @@ class RangeFold:
         try:
             work()
         except StopFold as stop:
-            self._end(stop.outcome)
+            self.outcome = stop.outcome
         except (EnvironmentProblem, StateError, MemoryError):
             raise  # an error of this machine, the registry or the state: no evidence about the message
         except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
             self.emission.rollback_message()  # rows that the message had emitted before it raised
-            self._end(attribute_error(error, self._record, self._applying, self.emission, self.judge))
-
-    def _end(self, outcome: FoldOutcome) -> None:
-        """Keep the outcome at the earliest offset: rows that are encoded last may be of an earlier message."""
-        if outcome.offset <= self.outcome.offset:
-            self.outcome = outcome
+            self.outcome = attribute_error(error, self._record, self._applying, self.emission, self.judge)
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
