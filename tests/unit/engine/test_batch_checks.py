@@ -105,7 +105,7 @@ def test_the_finding_says_where_the_session_is_at_home() -> None:
 
 
 def test_of_more_sessions_than_are_remembered_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_checks, "HOMES_MAX", 2)
+    monkeypatch.setattr(batch_checks, "SESSIONS_MAX", 2)
     homes = SessionPartitions()
     moved(homes, worked(0, b"1", b"2", b"3"))
     assert moved(homes, worked(1, b"1")) == []
