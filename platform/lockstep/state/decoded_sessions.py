@@ -98,23 +98,23 @@ class SessionCache:
         self._bytes_max, self._held = bytes_max, 0
         self._kept: dict[Place, _Kept] = {}
 
-    def take(self, durable: Path, address: StateVersion, schema: StateSchema[S]) -> DecodedSessions[S]:
+    def take(self, durable: Path, version: StateVersion, schema: StateSchema[S]) -> DecodedSessions[S]:
         """Take the sessions of a state out; empty unless they were kept under its segment and in this type."""
-        kept = self._drop((durable, address.topic_id, address.partition))
-        if kept is None or kept.segment != address.segment or kept.schema is not schema:
+        kept = self._drop((durable, version.topic_id, version.partition))
+        if kept is None or kept.segment != version.segment or kept.schema is not schema:
             return DecodedSessions()
         return cast("DecodedSessions[S]", kept.sessions)
 
     def put(
         self,
         durable: Path,
-        address: StateVersion,
+        version: StateVersion,
         segment: SegmentRef,
         sessions: DecodedSessions[S],
         schema: StateSchema[S],
     ) -> None:
         """Keep the sessions of a partition, under the segment of the state that they are; others give way."""
-        place = (durable, address.topic_id, address.partition)
+        place = (durable, version.topic_id, version.partition)
         self._drop(place)
         if len(sessions):
             self._kept[place] = _Kept(segment, schema, cast("DecodedSessions[object]", sessions))
