@@ -17,7 +17,8 @@ import msgspec
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import AnyStream, format_integrity
 from lockstep.declare.transform import find_migration
-from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
+from lockstep.engine.driver.handover import Takeover, request_handover
+from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.positions import find_retired_topics, read_position
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
