@@ -30,6 +30,28 @@ from lockstep.model.position import Position, SegmentRef
 from lockstep.model.state_types import StateTypeSchema
 from lockstep.storage import PendingFile, find_storage
 
+MAGIC = b"lockstep"
+VERSION = 1
+BLOCK_BYTES = 4 << 20
+"""Entries packed at a time: bounds memory on both sides to one block, besides the compressed segment.
+Much smaller blocks compress worse; much larger ones only cost memory."""
+ZSTD_LEVEL = 1
+"""Higher levels cost several times the CPU for a few percent, on data that lives for minutes."""
+BEGIN_BYTES = 4096
+"""Of a segment: a header of a usual chain is in them, and is read by one request."""
+CHAIN_MAX = 64
+"""Segments in a chain at most. A rebuild opens one file per segment (some 50 us each) and a header
+contains the whole chain (some 30 bytes each, compressed), so longer chains cost every batch; shorter
+ones copy a large, slowly changing state too often."""
+
+_PREAMBLE = struct.Struct("<8sHII")
+PREAMBLE_BYTES = _PREAMBLE.size
+_LENGTH = struct.Struct("<I")
+_ENCODER = msgspec.msgpack.Encoder()
+
+Change = tuple[bytes, bytes | None]
+"""A session and its new value; None when it was removed."""
+
 
 class StateVersion(msgspec.Struct, frozen=True, gc=False):
     """Exactly one state of one partition: sent from the plan to a task.
@@ -53,37 +75,6 @@ class StateVersion(msgspec.Struct, frozen=True, gc=False):
     def __str__(self) -> str:
         partition = f"{self.topic_id}/{self.partition}"
         return f"state of {partition} before offset {self.next_offset} (generation {self.generation})"
-
-
-def make_empty_state(generation: int, topic_id: str, partition: int, next_offset: int) -> StateVersion:
-    """The version of a partition without state."""
-    return StateVersion(generation, topic_id, partition, next_offset, None)
-
-
-def make_state_version(generation: int, position: Position) -> StateVersion:
-    """The state at a position, for a reader of a generation."""
-    return StateVersion(generation, position.topic_id, position.partition, position.next_offset, position.state)
-
-
-def advance(version: StateVersion, next_offset: int, segment: SegmentRef | None) -> StateVersion:
-    """The version after a range: a later offset, and the segment that the range wrote or kept."""
-    return msgspec.structs.replace(version, next_offset=next_offset, segment=segment)
-
-
-MAGIC = b"lockstep"
-VERSION = 1
-BLOCK_BYTES = 4 << 20
-"""Entries packed at a time: bounds memory on both sides to one block, besides the compressed segment.
-Much smaller blocks compress worse; much larger ones only cost memory."""
-
-Change = tuple[bytes, bytes | None]
-"""A session and its new value; None when it was removed."""
-
-_PREAMBLE = struct.Struct("<8sHII")
-PREAMBLE_BYTES = _PREAMBLE.size
-_LENGTH = struct.Struct("<I")
-_ENCODER = msgspec.msgpack.Encoder()
-_CHANGES = msgspec.msgpack.Decoder(list[Change])
 
 
 class StateDamaged(StateError):
@@ -145,9 +136,6 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return not self.chain
 
 
-_HEADERS = msgspec.msgpack.Decoder(SegmentHeader)
-
-
 class CompressedBlocks(msgspec.Struct, frozen=True):
     """Entries ready to be written.
 
@@ -183,6 +171,48 @@ class Segment(msgspec.Struct, frozen=True):
             frame = self.body[at + _LENGTH.size : at + _LENGTH.size + length]
             at += _LENGTH.size + length
             yield _unpacked(decompressor, frame, self.place)
+
+
+class RestoreKind(Enum):
+    """How a local store reached the requested state."""
+
+    CURRENT = "current"
+    """It had exactly this state."""
+    ROLLED_FORWARD = "rolled forward"
+    """It had an earlier state of the same chain."""
+    REBUILT = "rebuilt"
+    """It was rebuilt from the base and its deltas, or emptied for an empty state."""
+
+
+class RestorePlan(msgspec.Struct, frozen=True):
+    """The segments to read to bring a local store to a state.
+
+    Attributes:
+        kind: How the local store reaches the state.
+        segments: The segments to apply, in order.
+    """
+
+    kind: RestoreKind
+    segments: tuple[SegmentRef, ...]
+
+
+_CHANGES = msgspec.msgpack.Decoder(list[Change])
+_HEADERS = msgspec.msgpack.Decoder(SegmentHeader)
+
+
+def make_empty_state(generation: int, topic_id: str, partition: int, next_offset: int) -> StateVersion:
+    """The version of a partition without state."""
+    return StateVersion(generation, topic_id, partition, next_offset, None)
+
+
+def make_state_version(generation: int, position: Position) -> StateVersion:
+    """The state at a position, for a reader of a generation."""
+    return StateVersion(generation, position.topic_id, position.partition, position.next_offset, position.state)
+
+
+def advance(version: StateVersion, next_offset: int, segment: SegmentRef | None) -> StateVersion:
+    """The version after a range: a later offset, and the segment that the range wrote or kept."""
+    return msgspec.structs.replace(version, next_offset=next_offset, segment=segment)
 
 
 def count_change_bytes(change: Change) -> int:
@@ -312,10 +342,6 @@ def _unpacked(decompressor: zstandard.ZstdDecompressor, frame: memoryview, place
         raise StateDamaged(place, "entries as packed", str(error)) from error
 
 
-ZSTD_LEVEL = 1
-"""Higher levels cost several times the CPU for a few percent, on data that lives for minutes."""
-
-
 class StateFileWriter:
     """Writes the state file of one task and batch; no file at all when no partition changed.
 
@@ -404,10 +430,6 @@ def read_segment(folder: Path, ref: SegmentRef, version: StateVersion) -> Segmen
     return segment
 
 
-BEGIN_BYTES = 4096
-"""Of a segment: a header of a usual chain is in them, and is read by one request."""
-
-
 def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     """The header of one segment; its entries are not read.
 
@@ -425,35 +447,6 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
 
 def _place(folder: Path, ref: SegmentRef) -> str:
     return f"{folder / ref.file} (bytes {ref.start} to {ref.start + ref.length})"
-
-
-CHAIN_MAX = 64
-"""Segments in a chain at most. A rebuild opens one file per segment (some 50 us each) and a header
-contains the whole chain (some 30 bytes each, compressed), so longer chains cost every batch; shorter
-ones copy a large, slowly changing state too often."""
-
-
-class RestoreKind(Enum):
-    """How a local store reached the requested state."""
-
-    CURRENT = "current"
-    """It had exactly this state."""
-    ROLLED_FORWARD = "rolled forward"
-    """It had an earlier state of the same chain."""
-    REBUILT = "rebuilt"
-    """It was rebuilt from the base and its deltas, or emptied for an empty state."""
-
-
-class RestorePlan(msgspec.Struct, frozen=True):
-    """The segments to read to bring a local store to a state.
-
-    Attributes:
-        kind: How the local store reaches the state.
-        segments: The segments to apply, in order.
-    """
-
-    kind: RestoreKind
-    segments: tuple[SegmentRef, ...]
 
 
 def restore_plan(held: SegmentRef | None, head: SegmentRef, chain: tuple[SegmentRef, ...]) -> RestorePlan:

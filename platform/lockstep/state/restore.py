@@ -28,6 +28,11 @@ from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.values import read_versions
 from lockstep.storage import find_storage
 
+AHEAD_BYTES_MAX = 1024 * 1024
+"""In an object store smaller segments are read before their turn, several at the same time: they are in memory."""
+
+T = TypeVar("T")
+
 
 class StoreVersion(msgspec.Struct, frozen=True, array_like=True):
     """Stamp of a local store: the segment of its state, with its header.
@@ -93,10 +98,6 @@ def restore_store(store: LocalStore, version: StateVersion, folder: Path, schema
     return Restored(head.header, plan.kind, _count_segments_read(plan))
 
 
-AHEAD_BYTES_MAX = 1024 * 1024
-"""In an object store smaller segments are read before their turn, several at the same time: they are in memory."""
-
-
 def _read_segments(
     folder: Path, plan: RestorePlan, head: Segment, version: StateVersion
 ) -> Iterator[tuple[SegmentRef, Segment]]:
@@ -138,9 +139,6 @@ def apply_stamped(store: LocalStore, blocks: Iterable[list[Change]], stamp: byte
 
 def _count_segments_read(plan: RestorePlan) -> int:
     return max(1, len(plan.segments))
-
-
-T = TypeVar("T")
 
 
 class LocalStateUnusable(EnvironmentProblem):

@@ -32,6 +32,8 @@ from lockstep.table.layout import StreamFolders
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+LOG = logging.getLogger("lockstep")
+
 
 def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegistry | None:
     """The registry of the installation; None where it has none.
@@ -55,9 +57,6 @@ def make_registry(settings: RegistrySettings) -> HttpRegistry | None:
         ca_file=settings.ca_file,
         timeout_seconds=settings.timeout_seconds,
     )
-
-
-LOG = logging.getLogger("lockstep")
 
 
 def run_stream(
