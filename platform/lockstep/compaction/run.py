@@ -13,6 +13,7 @@ import msgspec
 from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import OPEN_FILES_MAX, TARGET_BYTES, Bin, CompactionPlan, LiveFile, LiveFiles, plan_table
+from lockstep.compaction.proof import PROOF
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 LOG = logging.getLogger("lockstep")
-
-PROOF = "lockstep.proof"
-"""Metadata of a compaction's commit: its proof as JSON."""
 
 Outcome = Rewritten | BinRefused
 

@@ -246,7 +246,7 @@ class PartitionState(Generic[S]):
         self._rows = MapStateStore(schema.tables, self._entries)
         self.reserved = SystemEntries(self._entries.get, self._entries.reserved)
         self._durable, self._local_stores = durable, local_stores
-        self._kept: DecodedSessions[S] | None = None
+        self._decoded: DecodedSessions[S] | None = None
         self._written: PendingSegment | None = None
         self._encoded: list[tuple[SessionEntry[S], bytes]] = []
         self._migrator: StateMigrator[S] | None = None
@@ -279,8 +279,8 @@ class PartitionState(Generic[S]):
             EnvironmentProblem: The local disk cannot store the local store.
         """
         self._budget.enforce()
-        kept = self.find_decoded() if self._kept is None else self._kept
-        if (found := kept.take(session)) is not None:
+        decoded = self.find_decoded() if self._decoded is None else self._decoded
+        if (found := decoded.take(session)) is not None:
             self.entries[session] = found
             return found
         key = _key(session)
@@ -310,12 +310,12 @@ class PartitionState(Generic[S]):
 
     def find_decoded(self) -> DecodedSessions[S]:
         """The sessions that are decoded since an earlier batch, as far as the local store still has their state."""
-        if self._kept is None:
+        if self._decoded is None:
             found = self._local_stores.decoded.take(self._durable, self.version, self._schema)
             is_current = len(found) > 0 and self._head() is not None and self._store.is_current
-            self._kept = found if is_current else DecodedSessions()
-            self._budget.note_memory(self, self._kept.memory_bytes)
-        return self._kept
+            self._decoded = found if is_current else DecodedSessions()
+            self._budget.note_memory(self, self._decoded.memory_bytes)
+        return self._decoded
 
     def remove(self, session: str) -> None:
         """Remove a session: it is unknown afterwards."""
@@ -431,12 +431,12 @@ class PartitionState(Generic[S]):
 
     def _keep_decoded(self, segment: SegmentRef | None) -> None:
         """Keep the sessions in memory for the next batch, as they are stored now. Tables stay bound to this range."""
-        if self._kept is None or segment is None or self._schema.tables or self._migrated:
+        if self._decoded is None or segment is None or self._schema.tables or self._migrated:
             return
         for entry, value in self._encoded:
             entry.stored = value
-        self._kept.put_all(self.entries)
-        self._local_stores.decoded.put(self._durable, self.version, segment, self._kept, self._schema)
+        self._decoded.put_all(self.entries)
+        self._local_stores.decoded.put(self._durable, self.version, segment, self._decoded, self._schema)
 
     def close(self) -> None:
         """Release the local store and the spilled changes. May be called again."""
@@ -457,7 +457,7 @@ class PartitionState(Generic[S]):
 
     def _forget(self) -> None:
         self.entries.clear()
-        self._kept = DecodedSessions()
+        self._decoded = DecodedSessions()
         self._removed.clear()
         self._encoded.clear()
         self._migrated.clear()

@@ -52,7 +52,7 @@ REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the
     (errno.EROFS, errno.EACCES, errno.EPERM), "make the table root writable"
 )
 """The remedy that lets the next attempt succeed, by errno."""
-ENTRIES_MAX = 20_000
+LOG_ENTRIES_MAX = 20_000
 """Maximum of entries kept in the log of an output table, whatever the retention is. Each opening of the table lists the
 log's folder, 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at
 1 s five."""
@@ -402,7 +402,7 @@ def _time(value: object) -> datetime | None:
     return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, int) else None
 
 
-def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> Head | None:
+def find_head_since(table: Path, since: float, *, entries_max: int = LOG_ENTRIES_MAX) -> Head | None:
     """The head at the first entry that is not older than a time, and is one of the newest `entries_max`.
 
     Args:
