@@ -19,7 +19,7 @@ import psutil
 from dagster import DagsterInstance
 
 from lockstep.addresses import to_uri
-from lockstep.engine.driver.handover import Phase, read_heartbeat
+from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
 from lockstep.localdev.processes import NO_CHANGE, find_free_ports
 from lockstep.localdev.producer import produce
 from lockstep.localdev.recordings import Recorded, read_recorded_days, to_sent

@@ -264,7 +264,7 @@ def _status(found: Status) -> RenderableType:
             ("stream", found.stream),
             ("desired", found.desired),
             *((("because", found.reason),) if not found.next_step else ()),
-            ("writer", found.writer),
+            ("writer", found.writer.value),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
             ("freshness", _format_freshness(found)),
@@ -382,7 +382,7 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
         (
             each.stream,
             each.desired,
-            each.writer,
+            each.writer.value,
             each.lag_messages,
             format_duration(each.freshness_seconds),
             format_duration(each.headroom_seconds),

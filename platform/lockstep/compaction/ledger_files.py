@@ -24,7 +24,7 @@ from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.live_names import LiveNames
 from lockstep.compaction.plan import COMPACTED_PREFIX
-from lockstep.compaction.proof import U64, hash_rows
+from lockstep.compaction.proof import PROOF, U64, hash_rows
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
@@ -40,7 +40,6 @@ from lockstep.table.parquet import Compression, DataFile, DataFileWriter
 
 LOG = logging.getLogger("lockstep")
 
-PROOF = "lockstep.proof"
 REPLACED_SECONDS = 2 * 3600.0
 """Readers list the files of a ledger and then read them, which takes seconds to minutes."""
 GROUP_ROWS = 100_000

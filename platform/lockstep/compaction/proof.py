@@ -26,6 +26,9 @@ import pyarrow as pa
 from lockstep.compaction.row_order import PartitionKey, RowPlace, Segments
 from lockstep.errors import TableError
 
+PROOF = "lockstep.proof"
+"""Metadata of the commit of a compaction: its proof as JSON."""
+
 U64 = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -13,6 +13,7 @@ import msgspec
 from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import OPEN_FILES_MAX, TARGET_BYTES, Bin, CompactionPlan, LiveFile, LiveFiles, plan_table
+from lockstep.compaction.proof import PROOF
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
 from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
@@ -23,6 +24,7 @@ from lockstep.table.written_files import delete_on_error, delete_unless_committe
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+LOG = logging.getLogger("lockstep")
 
 Outcome = Rewritten | BinRefused
 
@@ -37,26 +39,6 @@ class Rewriter(msgspec.Struct, frozen=True):
 
     rewrite: Callable[[Sequence[RewriteTask]], Sequence[Outcome]]
     at_once: int = 1
-
-
-def compact_in_process() -> Rewriter:
-    """Bins one after another in this process, without Spark."""
-    return Rewriter(lambda tasks: [rewrite_or_refuse(task) for task in tasks])
-
-
-def compact_on_spark(context: SparkContext) -> Rewriter:
-    """Bins as tasks of Spark jobs, one core each."""
-
-    def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
-        return context.parallelize(tasks, len(tasks)).map(rewrite_or_refuse).collect()
-
-    return Rewriter(rewrite, at_once=context.defaultParallelism)
-
-
-LOG = logging.getLogger("lockstep")
-
-PROOF = "lockstep.proof"
-"""Metadata of a compaction's commit: its proof as JSON."""
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +127,20 @@ class InputsGone(TableError):
     def __init__(self, hour: str, gone: str) -> None:
         super().__init__(f"hour {hour}: {gone}", next_step="nothing: another was faster")
         self.hour = hour
+
+
+def compact_in_process() -> Rewriter:
+    """Bins one after another in this process, without Spark."""
+    return Rewriter(lambda tasks: [rewrite_or_refuse(task) for task in tasks])
+
+
+def compact_on_spark(context: SparkContext) -> Rewriter:
+    """Bins as tasks of Spark jobs, one core each."""
+
+    def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
+        return context.parallelize(tasks, len(tasks)).map(rewrite_or_refuse).collect()
+
+    return Rewriter(rewrite, at_once=context.defaultParallelism)
 
 
 def compact_stream(

@@ -36,7 +36,7 @@ from rich.console import Console as Screen
 
 from lockstep.declare.discovery import find_streams
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import Phase, read_heartbeat
+from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.localdev import log_rotation
 from lockstep.localdev.broker import Broker

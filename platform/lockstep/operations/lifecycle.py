@@ -15,15 +15,8 @@ from typing import Final
 
 import msgspec
 
-from lockstep.engine.driver.handover import (
-    Phase,
-    StopRequest,
-    forget_stop_request,
-    is_writer_alive,
-    read_heartbeat,
-    read_run_heartbeats,
-    request_stop,
-)
+from lockstep.engine.driver.handover import StopRequest, forget_stop_request, request_stop
+from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartbeat, read_run_heartbeats
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, TableError
 from lockstep.integrity.resume_options import StreamHalted

@@ -336,8 +336,8 @@ class _BatchReplay:
         if ref is None or made is None:
             self._refuse(row, "folded again it has another state")
             return
-        address = find_state_version(row)
-        segment = read_segment(self._folders.state, made, address)
+        version = find_state_version(row)
+        segment = read_segment(self._folders.state, made, version)
         header = msgspec.structs.replace(segment.header, file=ref.file)
         packed = CompressedBlocks((bytes(segment.body),), header.entries, 0)
         data = encode_segment(header, packed, zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True))

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pyarrow.compute as pc
 
-from lockstep.engine.driver.handover import is_writer_alive
+from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.errors import KafkaError, LockstepError, format_some

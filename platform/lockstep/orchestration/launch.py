@@ -14,7 +14,7 @@ import msgspec
 from dagster import AssetCheckKey, AssetKey, DagsterEventType, DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
 
-from lockstep.engine.driver.handover import find_epoch_written_by, is_run_counting, run_heartbeat
+from lockstep.engine.driver.heartbeat import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.operations.lifecycle import check_startable, set_running
 from lockstep.orchestration.names import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dagster import RunRequest, RunsFilter, SkipReason
 
-from lockstep.engine.driver.handover import Phase, read_heartbeat
+from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
 from lockstep.operations.durations import format_duration
 from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration, name_stream_job

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.engine.driver.handover import POLLS, HeartbeatRecord, Phase
+from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from dagster import DagsterRunStatus, RunRequest, RunsFilter, SensorResult, SkipReason
 
-from lockstep.engine.driver.handover import (
+from lockstep.engine.driver.handover import reserve_start
+from lockstep.engine.driver.heartbeat import (
     Phase,
     RunHeartbeat,
     forget_run,
     is_process_alive,
     read_heartbeat,
     read_run_heartbeats,
-    reserve_start,
 )
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.engine.driver.handover import HeartbeatRecord
+    from lockstep.engine.driver.heartbeat import HeartbeatRecord
     from lockstep.operations.tables import StreamHandle
     from lockstep.orchestration.supervisor_policy import SupervisorDecision
     from lockstep.table.layout import StreamFolders

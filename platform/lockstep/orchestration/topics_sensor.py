@@ -24,7 +24,7 @@ from dagster import (
 )
 
 from lockstep.declare.options import NewTopics
-from lockstep.engine.driver.handover import read_heartbeat
+from lockstep.engine.driver.heartbeat import read_heartbeat
 from lockstep.errors import format_some
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.orchestration.names import (

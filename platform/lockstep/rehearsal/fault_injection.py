@@ -18,7 +18,7 @@ from itertools import islice
 import psutil
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import is_process_alive, read_heartbeat, read_run_heartbeats
+from lockstep.engine.driver.heartbeat import is_process_alive, read_heartbeat, read_run_heartbeats
 from lockstep.errors import LockstepError
 from lockstep.localdev.platform import LocalPlatform, find_tool
 from lockstep.localdev.producer import produce

@@ -390,7 +390,7 @@ class StateMigrator(Generic[S]):
         self.mark = b"" if self._plain == schema.hash else make_type_tag(schema.hash)
         self.is_plain = not self._foreign and not self._stored.tagged
 
-    def today(self, session: str, stored: bytes, rows: OldRows) -> CurrentValue:
+    def migrate(self, session: str, stored: bytes, rows: OldRows) -> CurrentValue:
         """A stored value for the current type: without a tag, migrated if necessary.
 
         Args:
@@ -411,7 +411,7 @@ class StateMigrator(Generic[S]):
             else CurrentValue(value)
         )
 
-    def rebased(self) -> BaseRewriter:
+    def make_rewriter(self) -> BaseRewriter:
         """The rewriter of stored values for a base."""
         return BaseRewriter(self._stored, self._plain, self._schema.hash, is_plain=self.is_plain)
 

@@ -80,7 +80,7 @@ class DecodedSessions(Generic[S]):
         return len(self._entries)
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _CachedSessions(msgspec.Struct, frozen=True):
     segment: SegmentRef
     schema: object
     sessions: DecodedSessions[object]
@@ -96,34 +96,34 @@ class SessionCache:
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """An empty cache; with `bytes_max` 0 it stays so."""
         self._bytes_max, self._held = bytes_max, 0
-        self._kept: dict[Place, _Kept] = {}
+        self._cached: dict[Place, _CachedSessions] = {}
 
-    def take(self, durable: Path, address: StateVersion, schema: StateSchema[S]) -> DecodedSessions[S]:
+    def take(self, durable: Path, version: StateVersion, schema: StateSchema[S]) -> DecodedSessions[S]:
         """Take the sessions of a state out; empty unless they were kept under its segment and in this type."""
-        kept = self._drop((durable, address.topic_id, address.partition))
-        if kept is None or kept.segment != address.segment or kept.schema is not schema:
+        cached = self._drop((durable, version.topic_id, version.partition))
+        if cached is None or cached.segment != version.segment or cached.schema is not schema:
             return DecodedSessions()
-        return cast("DecodedSessions[S]", kept.sessions)
+        return cast("DecodedSessions[S]", cached.sessions)
 
     def put(
         self,
         durable: Path,
-        address: StateVersion,
+        version: StateVersion,
         segment: SegmentRef,
         sessions: DecodedSessions[S],
         schema: StateSchema[S],
     ) -> None:
         """Keep the sessions of a partition, under the segment of the state that they are; others give way."""
-        place = (durable, address.topic_id, address.partition)
+        place = (durable, version.topic_id, version.partition)
         self._drop(place)
         if len(sessions):
-            self._kept[place] = _Kept(segment, schema, cast("DecodedSessions[object]", sessions))
+            self._cached[place] = _CachedSessions(segment, schema, cast("DecodedSessions[object]", sessions))
             self._held += sessions.memory_bytes
         while self._held > self._bytes_max:
-            self._drop(next(iter(self._kept)))
+            self._drop(next(iter(self._cached)))
 
-    def _drop(self, place: Place) -> _Kept | None:
-        kept = self._kept.pop(place, None)
-        if kept is not None:
-            self._held -= kept.sessions.memory_bytes
-        return kept
+    def _drop(self, place: Place) -> _CachedSessions | None:
+        cached = self._cached.pop(place, None)
+        if cached is not None:
+            self._held -= cached.sessions.memory_bytes
+        return cached

@@ -161,7 +161,7 @@ class StoreLock:
         return True
 
     @property
-    def copy_is_suspect(self) -> bool:
+    def store_is_suspect(self) -> bool:
         """Whether so many uses in a row died that the store itself may be the reason."""
         return self.deaths > DEATHS_MAX
 
@@ -208,7 +208,7 @@ class StoreFile:
         if self._lock is None or not self._lock.take():
             return False
         found = None if self._path is None else find_whole_file(self._path)
-        if self._lock.copy_is_suspect or found is None:
+        if self._lock.store_is_suspect or found is None:
             self.reset()
         elif found.st_ino != self._inode:
             self.environment.close()

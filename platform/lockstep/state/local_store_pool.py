@@ -72,7 +72,7 @@ class MemoryBudget:
 
 STORE_VERSION = 1
 """Incremented with every change of a local store's format: older stores are then ignored."""
-COPIES_MAX = 1_000
+STORES_MAX = 1_000
 """Stores open at once at most: 1,000 maps of 64 GiB are half of a process's address space."""
 HANDLES_EACH = 3
 """File handles of an open store: lock, data, and lmdb's second handle for its meta pages."""
@@ -165,7 +165,7 @@ class LocalStorePool:
         durable: Path,
         *,
         boot: str | None = None,
-        copies_max: int | None = None,
+        stores_max: int | None = None,
         decoded: SessionCache | None = None,
         idle: IdleFiles = OF_THIS_PROCESS,
     ) -> None:
@@ -175,7 +175,7 @@ class LocalStorePool:
             root: Folder on a local disk, for local stores only.
             durable: The stream's state folder; distinguishes streams and tables.
             boot: Id of this boot; by default the kernel's. Without one every store is private.
-            copies_max: Stores open at once; by default limited by file handles and address space.
+            stores_max: Stores open at once; by default limited by file handles and address space.
             decoded: Sessions that the process keeps decoded; by default none.
             idle: Files that the process leaves open.
 
@@ -190,7 +190,7 @@ class LocalStorePool:
         self._root = root
         self._boot = root / f"boot-{boot}" if boot else None
         self._folder = self._boot / f"v{STORE_VERSION}" / stream if self._boot else None
-        self._copies_max = copies_max or compute_copies_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._stores_max = stores_max or compute_stores_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._open: dict[LocalStore, None] = {}
         self._idle = idle
         while idle.close_first(unused_seconds=IDLE_SECONDS):
@@ -243,7 +243,7 @@ class LocalStorePool:
         return LocalStore(file, partial(self._closed, path=path))
 
     def _make_room(self) -> None:
-        while len(self._open) + len(self._idle) >= self._copies_max:
+        while len(self._open) + len(self._idle) >= self._stores_max:
             if not self._idle.close_first():
                 next(iter(self._open)).close()
 
@@ -253,7 +253,7 @@ class LocalStorePool:
         if lock is None:
             return StoreFile(None, None)
         try:
-            if lock.copy_is_suspect or find_whole_file(path) is None:
+            if lock.store_is_suspect or find_whole_file(path) is None:
                 path.unlink(missing_ok=True)
             return StoreFile(path, lock)
         except (LocalStoreCorrupt, OSError):
@@ -323,8 +323,8 @@ def read_boot_id() -> str | None:
         return None
 
 
-def compute_copies_max(handles: int) -> int:
+def compute_stores_max(handles: int) -> int:
     """Number of stores that a process may have open, given its limit of file handles."""
     if handles == resource.RLIM_INFINITY:
-        return COPIES_MAX
-    return max(1, min(COPIES_MAX, (handles - HANDLES_SPARE) // HANDLES_EACH))
+        return STORES_MAX
+    return max(1, min(STORES_MAX, (handles - HANDLES_SPARE) // HANDLES_EACH))

@@ -65,11 +65,11 @@ def digest_position(position: Position) -> bytes:
 def _copy(
     source: Path, held: int, position: Position, writer: StateFileWriter, generation: int, digest: hashlib._Hash
 ) -> SegmentRef | None:
-    address, last = make_state_version(held, position), position.state
+    version, last = make_state_version(held, position), position.state
     chain = () if last is None else (*read_header(source, last).chain, last)
     refs = list[SegmentRef]()
     for ref in chain:
-        segment = read_segment(source, ref, address)
+        segment = read_segment(source, ref, version)
         digest.update(segment.body)
         until = position.next_offset if ref == last else segment.header.next_offset
         header = msgspec.structs.replace(segment.header, chain=tuple(refs), generation=generation, next_offset=until)

@@ -28,6 +28,11 @@ from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.values import read_versions
 from lockstep.storage import find_storage
 
+AHEAD_BYTES_MAX = 1024 * 1024
+"""In an object store smaller segments are read before their turn, several at the same time: they are in memory."""
+
+T = TypeVar("T")
+
 
 class StoreVersion(msgspec.Struct, frozen=True, array_like=True):
     """Stamp of a local store: the segment of its state, with its header.
@@ -43,13 +48,13 @@ class Restored(msgspec.Struct, frozen=True):
     """How a local store reached its state.
 
     Attributes:
-        header: Header of the address's segment; None for an empty state.
-        recovery: Whether it was current, rolled forward or rebuilt.
+        header: Header of the version's segment; None for an empty state.
+        kind: Whether it was current, rolled forward or rebuilt.
         segments: Segments read from durable files.
     """
 
     header: SegmentHeader | None
-    recovery: RestoreKind
+    kind: RestoreKind
     segments: int = 0
 
 
@@ -62,12 +67,12 @@ def encode_stamp(stamp: StoreVersion) -> bytes:
     return _ENCODER.encode(stamp)
 
 
-def restore_store(store: LocalStore, address: StateVersion, folder: Path, schema: StateSchema[S]) -> Restored:
-    """Bring `store` to the state of `address`.
+def restore_store(store: LocalStore, version: StateVersion, folder: Path, schema: StateSchema[S]) -> Restored:
+    """Bring `store` to the state of `version`.
 
     Args:
         store: The local store, under its lock.
-        address: The requested state.
+        version: The requested state.
         folder: The stream's folder of durable files.
         schema: The current state type.
 
@@ -77,37 +82,33 @@ def restore_store(store: LocalStore, address: StateVersion, folder: Path, schema
         LocalStoreCorrupt: The local store is unusable.
     """
     stamp = _stamp(store)
-    if address.segment is None:
+    if version.segment is None:
         return _emptied(store)
-    if stamp is not None and stamp.segment == address.segment:
-        check_header(stamp.header, str(stamp.segment), address)
+    if stamp is not None and stamp.segment == version.segment:
+        check_header(stamp.header, str(stamp.segment), version)
         schema.accept(read_versions(stamp.header).shapes, str(stamp.segment))
         return Restored(stamp.header, RestoreKind.CURRENT)
-    head = read_segment(folder, address.segment, address)
+    head = read_segment(folder, version.segment, version)
     schema.accept(read_versions(head.header).shapes, head.place)  # compatibility.py covers the rest of the chain
-    plan = restore_plan(stamp.segment if stamp else None, address.segment, head.header.chain)
-    if plan.recovery is RestoreKind.REBUILT:
+    plan = restore_plan(stamp.segment if stamp else None, version.segment, head.header.chain)
+    if plan.kind is RestoreKind.REBUILT:
         store.reset()
-    for ref, segment in _read_segments(folder, plan, head, address):
+    for ref, segment in _read_segments(folder, plan, head, version):
         apply_stamped(store, segment.blocks(), encode_stamp(StoreVersion(ref, segment.header)))
-    return Restored(head.header, plan.recovery, _sections_read(plan))
-
-
-AHEAD_BYTES_MAX = 1024 * 1024
-"""In an object store smaller segments are read before their turn, several at the same time: they are in memory."""
+    return Restored(head.header, plan.kind, _count_segments_read(plan))
 
 
 def _read_segments(
-    folder: Path, plan: RestorePlan, head: Segment, address: StateVersion
+    folder: Path, plan: RestorePlan, head: Segment, version: StateVersion
 ) -> Iterator[tuple[SegmentRef, Segment]]:
     """The segments of a plan, in their order; its last one is read already. Raises as `read_segment` does."""
-    small = [ref for ref in plan.segments if ref != address.segment and ref.length < AHEAD_BYTES_MAX]
-    ahead = find_storage(folder).map_files(lambda ref: read_segment(folder, ref, address), small)
+    small = [ref for ref in plan.segments if ref != version.segment and ref.length < AHEAD_BYTES_MAX]
+    ahead = find_storage(folder).map_files(lambda ref: read_segment(folder, ref, version), small)
     for ref in plan.segments:
-        if ref == address.segment:
+        if ref == version.segment:
             yield ref, head
         else:
-            yield ref, next(ahead) if ref.length < AHEAD_BYTES_MAX else read_segment(folder, ref, address)
+            yield ref, next(ahead) if ref.length < AHEAD_BYTES_MAX else read_segment(folder, ref, version)
 
 
 def _stamp(store: LocalStore) -> StoreVersion | None:
@@ -136,11 +137,8 @@ def apply_stamped(store: LocalStore, blocks: Iterable[list[Change]], stamp: byte
     store.apply(waiting or [], stamp)
 
 
-def _sections_read(plan: RestorePlan) -> int:
+def _count_segments_read(plan: RestorePlan) -> int:
     return max(1, len(plan.segments))
-
-
-T = TypeVar("T")
 
 
 class LocalStateUnusable(EnvironmentProblem):
@@ -153,12 +151,12 @@ class LocalStateUnusable(EnvironmentProblem):
         reason: The error text of lmdb or the system.
     """
 
-    def __init__(self, address: StateVersion, reason: str) -> None:
+    def __init__(self, version: StateVersion, reason: str) -> None:
         super().__init__(
-            f"no local copy of the {address} can be made: {reason}",
+            f"no local copy of the {version} can be made: {reason}",
             next_step="free space on the local disk or set another `local_root`; nothing committed is lost",
         )
-        self.topic_id, self.partition, self.next_offset = address.topic_id, address.partition, address.next_offset
+        self.topic_id, self.partition, self.next_offset = version.topic_id, version.partition, version.next_offset
         self.reason = reason
 
 
@@ -166,14 +164,14 @@ class SelfHealingStore(Generic[S]):
     """Uses a local store and rebuilds it, once, when a use finds it damaged.
 
     Attributes:
-        recovered: How the store last reached the address's state; None before its first use.
+        restored: How the store last reached the version's state; None before its first use.
     """
 
     def __init__(
-        self, address: StateVersion, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
+        self, version: StateVersion, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
     ) -> None:
-        self.recovered: Restored | None = None
-        self._address = address
+        self.restored: Restored | None = None
+        self._version = version
         self._durable = durable
         self._local_stores = local_stores
         self._schema = schema
@@ -181,11 +179,11 @@ class SelfHealingStore(Generic[S]):
 
     @property
     def is_current(self) -> bool:
-        """Whether the store was found in the address's state."""
-        return self.recovered is not None and self.recovered.recovery is RestoreKind.CURRENT
+        """Whether the store was found in the version's state."""
+        return self.restored is not None and self.restored.kind is RestoreKind.CURRENT
 
     def use(self, action: Callable[[LocalStore], T]) -> T:
-        """Run an action on a store in the address's state.
+        """Run an action on a store in the version's state.
 
         Raises:
             StateError: It had to be rebuilt and the durable state does not allow it.
@@ -199,7 +197,7 @@ class SelfHealingStore(Generic[S]):
             return action(self._current())
         except LocalStoreCorrupt as error:
             self._throw_away()
-            raise LocalStateUnusable(self._address, str(error)) from error
+            raise LocalStateUnusable(self._version, str(error)) from error
 
     def get(self, key: bytes) -> bytes | None:
         """The value of an entry; None without one. Raises as `use` does."""
@@ -228,9 +226,9 @@ class SelfHealingStore(Generic[S]):
     def _current(self) -> LocalStore:
         # Another user may have advanced a store that was closed for want of handles: restore again.
         if self._store is None or not self._store.is_open:
-            self._store = self._local_stores.open(self._address.topic_id, self._address.partition)
+            self._store = self._local_stores.open(self._version.topic_id, self._version.partition)
             try:
-                self.recovered = restore_store(self._store, self._address, self._durable, self._schema)
+                self.restored = restore_store(self._store, self._version, self._durable, self._schema)
             except LockstepError:
                 self.close()  # it does not have the state, and must not be used as if it had
                 raise

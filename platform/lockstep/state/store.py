@@ -88,14 +88,14 @@ T = TypeVar("T")
 
 
 class EntryReader(Generic[S]):
-    """The entries of one address, with the spilled changes of one range.
+    """The entries of one version, with the spilled changes of one range.
 
     Attributes:
         scratch: The spilled changes; None before the first.
     """
 
-    def __init__(self, address: StateVersion, store: SelfHealingStore[S], local_stores: LocalStorePool) -> None:
-        self._address, self._store, self._local_stores = address, store, local_stores
+    def __init__(self, version: StateVersion, store: SelfHealingStore[S], local_stores: LocalStorePool) -> None:
+        self._version, self._store, self._local_stores = version, store, local_stores
         self.scratch: SpillStore | None = None
 
     def get(self, key: bytes) -> bytes | None:
@@ -108,11 +108,11 @@ class EntryReader(Generic[S]):
         spilled = UNTOUCHED if self.scratch is None else self._local(lambda scratch: scratch.get(key))
         if not isinstance(spilled, NotSpilled):
             return spilled
-        return None if self._address.segment is None else self._store.get(key)
+        return None if self._version.segment is None else self._store.get(key)
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
         """All entries by key prefix. Raises as `get` does."""
-        found = {} if self._address.segment is None else dict(self._store.use(lambda store: store.scan_all(prefix)))
+        found = {} if self._version.segment is None else dict(self._store.use(lambda store: store.scan_all(prefix)))
         for key, value in self._local(lambda scratch: list(scratch.scan(prefix))) if self.scratch is not None else ():
             if value is None:
                 found.pop(key, None)
@@ -122,7 +122,7 @@ class EntryReader(Generic[S]):
 
     def reserved(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """System entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
-        return [] if self._address.segment is None else self._store.use(lambda store: store.scan(prefix, after, most))
+        return [] if self._version.segment is None else self._store.use(lambda store: store.scan(prefix, after, most))
 
     def spill(self, changes: Sequence[Change]) -> None:
         """Put changes on top of the stored entries. Raises LocalStateUnusable."""
@@ -140,7 +140,7 @@ class EntryReader(Generic[S]):
                 self.scratch = SpillStore(self._local_stores.private())
             return action(self.scratch)
         except LocalStoreCorrupt as error:
-            raise LocalStateUnusable(self._address, str(error)) from error
+            raise LocalStateUnusable(self._version, str(error)) from error
 
 
 Changes = Sequence[Change] | SpillStore
@@ -154,20 +154,20 @@ class PendingSegment(msgspec.Struct, frozen=True):
         writer: The file.
         changes: The changes.
         stamp: The local store's stamp after them.
-        is_rebased: The segment has other bytes for values in the local store, too: rebuild it from the segment.
+        is_rewritten: The segment has other bytes for values in the local store, too: rebuild it from the segment.
     """
 
     writer: StateFileWriter
     changes: Changes
     stamp: StoreVersion
-    is_rebased: bool
+    is_rewritten: bool
 
 
 class SegmentWriter(Generic[S]):
-    """Writes the segment that follows the one of an address."""
+    """Writes the segment that follows the one of a version."""
 
-    def __init__(self, address: StateVersion, schema: StateSchema[S], store: SelfHealingStore[S]) -> None:
-        self._address, self._schema, self._store = address, schema, store
+    def __init__(self, version: StateVersion, schema: StateSchema[S], store: SelfHealingStore[S]) -> None:
+        self._version, self._schema, self._store = version, schema, store
 
     def write(
         self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SegmentHeader | None
@@ -178,26 +178,28 @@ class SegmentWriter(Generic[S]):
             changes: The changes of the range.
             writer: The file.
             next_offset: The end of the range.
-            head: Header of the segment of the address.
+            head: Header of the segment of the version.
         """
-        typed = StateMigrator(self._schema, head)
-        rebased = typed.rebased()
+        migrator = StateMigrator(self._schema, head)
+        rewriter = migrator.make_rewriter()
         size = changes.size if isinstance(changes, SpillStore) else sum(map(count_change_bytes, changes))
-        if head is None or self._address.segment is None or is_base_due(head, size):
-            packed = self._whole(changes, writer, rebased)
-            header = msgspec.structs.replace(self._header(packed, next_offset), older=rebased.older)
+        if head is None or self._version.segment is None or is_base_due(head, size):
+            packed = self._whole(changes, writer, rewriter)
+            header = msgspec.structs.replace(self._header(packed, next_offset), older=rewriter.older)
         else:
             packed = writer.pack(changes)
-            mixed = msgspec.structs.replace(self._header(packed, next_offset), plain=typed.plain, older=typed.older)
-            header = append_to_chain(mixed, head, self._address.segment)
-        return PendingSegment(writer, changes, StoreVersion(writer.add(header, packed), header), rebased.is_other)
+            mixed = msgspec.structs.replace(
+                self._header(packed, next_offset), plain=migrator.plain, older=migrator.older
+            )
+            header = append_to_chain(mixed, head, self._version.segment)
+        return PendingSegment(writer, changes, StoreVersion(writer.add(header, packed), header), rewriter.is_other)
 
     def _header(self, packed: CompressedBlocks, next_offset: int) -> SegmentHeader:
-        address = self._address
+        version = self._version
         return SegmentHeader(
-            generation=address.generation,
-            topic_id=address.topic_id,
-            partition=address.partition,
+            generation=version.generation,
+            topic_id=version.topic_id,
+            partition=version.partition,
             next_offset=next_offset,
             chain=(),
             shape_hash=self._schema.hash,
@@ -208,15 +210,15 @@ class SegmentWriter(Generic[S]):
             buffers=self._schema.buffers,
         )
 
-    def _whole(self, changes: Changes, writer: StateFileWriter, rebased: BaseRewriter) -> CompressedBlocks:
+    def _whole(self, changes: Changes, writer: StateFileWriter, rewriter: BaseRewriter) -> CompressedBlocks:
         """The full new state."""
-        if self._address.segment is None:
-            return writer.pack(rebased.carry(change for change in changes if change[1] is not None))
-        return self._store.use(lambda store: writer.pack(rebased.carry(store.items(changes))))
+        if self._version.segment is None:
+            return writer.pack(rewriter.carry(change for change in changes if change[1] is not None))
+        return self._store.use(lambda store: writer.pack(rewriter.carry(store.items(changes))))
 
 
 class PartitionState(Generic[S]):
-    """The state of one address, for one range.
+    """The state of one version, for one range.
 
     The fold looks into `entries` first and calls `load` for missing sessions:
     `entry = entries.get(session) or state.load(session)`; a new session is put into `entries`.
@@ -225,49 +227,49 @@ class PartitionState(Generic[S]):
     Afterwards, in this order: `write`, the writer's `close`, `publish_local`.
 
     Attributes:
-        address: The version this was opened with.
+        version: The version this was opened with.
         entries: The sessions touched so far, except those that moved to the local disk.
         reserved: System entries: buffered messages and timers.
         write_back: Brings `entries` up to date; set by a fold that keeps values elsewhere.
     """
 
     def __init__(
-        self, address: StateVersion, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
+        self, version: StateVersion, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
     ) -> None:
-        self.address = address
+        self.version = version
         self.entries: dict[str, SessionEntry[S]] = {}
         self._removed: set[str] = set()
         self._migrated: set[str] = set()
         self._schema, self._budget = schema, local_stores.budget
-        self._store = SelfHealingStore(address, durable, local_stores, schema)
-        self._entries = EntryReader(address, self._store, local_stores)
+        self._store = SelfHealingStore(version, durable, local_stores, schema)
+        self._entries = EntryReader(version, self._store, local_stores)
         self._rows = MapStateStore(schema.tables, self._entries)
         self.reserved = SystemEntries(self._entries.get, self._entries.reserved)
         self._durable, self._local_stores = durable, local_stores
-        self._kept: DecodedSessions[S] | None = None
+        self._decoded: DecodedSessions[S] | None = None
         self._written: PendingSegment | None = None
         self._encoded: list[tuple[SessionEntry[S], bytes]] = []
-        self._translation: StateMigrator[S] | None = None
+        self._migrator: StateMigrator[S] | None = None
         self.write_back: Callable[[], None] = _do_nothing
 
     @classmethod
     def open(
-        cls, address: StateVersion, *, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
+        cls, version: StateVersion, *, durable: Path, local_stores: LocalStorePool, schema: StateSchema[S]
     ) -> PartitionState[S]:
-        """The state of `address`. Nothing is read before the first session is loaded.
+        """The state of `version`. Nothing is read before the first session is loaded.
 
         Args:
-            address: The version in the plan.
+            version: The version in the plan.
             durable: The stream's folder of durable state files.
             local_stores: The local stores of the stream on this machine.
             schema: The state type.
         """
-        return cls(address, durable, local_stores, schema)
+        return cls(version, durable, local_stores, schema)
 
     @property
-    def recovered(self) -> Restored | None:
+    def restored(self) -> Restored | None:
         """How the local store reached the state; None before its first use."""
-        return self._store.recovered
+        return self._store.restored
 
     def load(self, session: str) -> SessionEntry[S] | None:
         """Decode a session's stored state into `entries`; None when it has none.
@@ -277,8 +279,8 @@ class PartitionState(Generic[S]):
             EnvironmentProblem: The local disk cannot store the local store.
         """
         self._budget.enforce()
-        kept = self.find_decoded() if self._kept is None else self._kept
-        if (found := kept.take(session)) is not None:
+        decoded = self.find_decoded() if self._decoded is None else self._decoded
+        if (found := decoded.take(session)) is not None:
             self.entries[session] = found
             return found
         key = _key(session)
@@ -286,7 +288,7 @@ class PartitionState(Generic[S]):
         self._budget.note(self, 0 if stored is None else len(stored))
         if stored is None:
             return None
-        if self._schema.tables or not self._translated().is_plain:
+        if self._schema.tables or not self._find_migrator().is_plain:
             gate, state = self._decode_other(session, key, stored)
         else:
             gate, state = self._schema.decode(session, stored)
@@ -295,23 +297,25 @@ class PartitionState(Generic[S]):
 
     def _decode_other(self, session: str, key: bytes, stored: bytes) -> tuple[object, S]:
         """Decode a state with tables, or one that may be of another type."""
-        today = self._translated().today(session, stored, lambda name, shape: self._rows.old_rows(key, name, shape))
-        gate, state = self._schema.decode(session, today.value)
-        if today.migrated is not None:
+        current = self._find_migrator().migrate(
+            session, stored, lambda name, shape: self._rows.old_rows(key, name, shape)
+        )
+        gate, state = self._schema.decode(session, current.value)
+        if current.migrated is not None:
             self._migrated.add(session)
-            return gate, cast("S", today.migrated.state)
+            return gate, cast("S", current.migrated.state)
         if self._schema.tables:
             self._rows.bind(key, state)
         return gate, state
 
     def find_decoded(self) -> DecodedSessions[S]:
         """The sessions that are decoded since an earlier batch, as far as the local store still has their state."""
-        if self._kept is None:
-            found = self._local_stores.decoded.take(self._durable, self.address, self._schema)
+        if self._decoded is None:
+            found = self._local_stores.decoded.take(self._durable, self.version, self._schema)
             is_current = len(found) > 0 and self._head() is not None and self._store.is_current
-            self._kept = found if is_current else DecodedSessions()
-            self._budget.note_memory(self, self._kept.memory_bytes)
-        return self._kept
+            self._decoded = found if is_current else DecodedSessions()
+            self._budget.note_memory(self, self._decoded.memory_bytes)
+        return self._decoded
 
     def remove(self, session: str) -> None:
         """Remove a session: it is unknown afterwards."""
@@ -358,7 +362,7 @@ class PartitionState(Generic[S]):
             return self._encode_sessions()
         except StateNotOfItsType as error:
             if error.is_of_value:
-                where, unstorable = self.address, filterfalse(self._is_storable, self.entries)
+                where, unstorable = self.version, filterfalse(self._is_storable, self.entries)
                 error.partition, error.sessions = (where.topic_id, where.partition), frozenset(unstorable)
             raise
 
@@ -373,8 +377,8 @@ class PartitionState(Generic[S]):
         self._encoded.clear()
         if not self.entries and not self._removed:
             return []
-        encode, typed = self._schema.encode, self._translated()
-        mark, has_tables = typed.mark, typed.has_tables
+        encode, migrator = self._schema.encode, self._find_migrator()
+        mark, has_tables = migrator.mark, migrator.has_tables
         changes: list[Change] = []
         for session, entry in self.entries.items():
             encoded = encode(session, entry.gate, entry.state)
@@ -393,7 +397,7 @@ class PartitionState(Generic[S]):
         return changes
 
     def write(self, writer: StateFileWriter, next_offset: int) -> StateVersion:
-        """Add the changes to the batch's state file and return the address of the new state.
+        """Add the changes to the batch's state file and return the version of the new state.
 
         Args:
             writer: The file of this task and batch.
@@ -404,22 +408,22 @@ class PartitionState(Generic[S]):
             self._entries.spill(in_memory)
             changes = self._entries.scratch
         elif not in_memory:
-            return advance(self.address, next_offset, self.address.segment)
-        writing = SegmentWriter(self.address, self._schema, self._store)
+            return advance(self.version, next_offset, self.version.segment)
+        writing = SegmentWriter(self.version, self._schema, self._store)
         self._written = writing.write(changes, writer, next_offset, self._head())
-        return advance(self.address, next_offset, self._written.stamp.segment)
+        return advance(self.version, next_offset, self._written.stamp.segment)
 
     def publish_local(self) -> None:
         """Bring the local store to the written state, and keep what is decoded; once the durable file is on disk."""
         written = self._written
         if written is None:
-            self._keep_decoded(self.address.segment)
+            self._keep_decoded(self.version.segment)
             return
         if not written.writer.is_durable:
             raise RuntimeError(
                 "publish_local() before the writer's close(): the stamp would name a file that may be lost"
             )
-        if written.is_rebased:
+        if written.is_rewritten:
             return
         self._store.advance(written.changes, written.stamp)
         if not isinstance(written.changes, SpillStore):
@@ -427,12 +431,12 @@ class PartitionState(Generic[S]):
 
     def _keep_decoded(self, segment: SegmentRef | None) -> None:
         """Keep the sessions in memory for the next batch, as they are stored now. Tables stay bound to this range."""
-        if self._kept is None or segment is None or self._schema.tables or self._migrated:
+        if self._decoded is None or segment is None or self._schema.tables or self._migrated:
             return
         for entry, value in self._encoded:
             entry.stored = value
-        self._kept.put_all(self.entries)
-        self._local_stores.decoded.put(self._durable, self.address, segment, self._kept, self._schema)
+        self._decoded.put_all(self.entries)
+        self._local_stores.decoded.put(self._durable, self.version, segment, self._decoded, self._schema)
 
     def close(self) -> None:
         """Release the local store and the spilled changes. May be called again."""
@@ -453,7 +457,7 @@ class PartitionState(Generic[S]):
 
     def _forget(self) -> None:
         self.entries.clear()
-        self._kept = DecodedSessions()
+        self._decoded = DecodedSessions()
         self._removed.clear()
         self._encoded.clear()
         self._migrated.clear()
@@ -465,17 +469,17 @@ class PartitionState(Generic[S]):
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise make_encoding_error(session, error) from error
 
-    def _translated(self) -> StateMigrator[S]:
+    def _find_migrator(self) -> StateMigrator[S]:
         """Reader and writer of the values of this partition."""
-        if self._translation is None:
-            self._translation = StateMigrator(self._schema, self._head())
-        return self._translation
+        if self._migrator is None:
+            self._migrator = StateMigrator(self._schema, self._head())
+        return self._migrator
 
     def _head(self) -> SegmentHeader | None:
-        """The header of the address's segment."""
-        if self.address.segment is None:
+        """The header of the version's segment."""
+        if self.version.segment is None:
             return None
-        return self._store.use(lambda _: self._store.recovered.header if self._store.recovered else None)
+        return self._store.use(lambda _: self._store.restored.header if self._store.restored else None)
 
 
 def _do_nothing() -> None:

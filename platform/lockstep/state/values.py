@@ -82,16 +82,16 @@ class BaseRewriter:
         is_other: Whether the bytes of any value changed, once all entries have been taken.
     """
 
-    def __init__(self, stored: StateTypeVersions, plain: str, today: str, *, is_plain: bool) -> None:
+    def __init__(self, stored: StateTypeVersions, plain: str, current: str, *, is_plain: bool) -> None:
         """Begin.
 
         Args:
             stored: The schemas of the stored values.
             plain: The hash assumed for a value without a tag: the current one where the current type reads it.
-            today: Hash of the current schema.
+            current: Hash of the current schema.
             is_plain: No value has a tag, and none needs one.
         """
-        self._stored, self._plain, self._today, self._is_plain = stored, plain, today, is_plain
+        self._stored, self._plain, self._current, self._is_plain = stored, plain, current, is_plain
         self._carried: set[str] = set()
         self.is_other = False
 
@@ -116,7 +116,7 @@ class BaseRewriter:
     def _value(self, stored: bytes) -> bytes:
         marked, value = split_type_tag(stored)
         hashed = marked or self._plain
-        if hashed == self._today:
+        if hashed == self._current:
             return value
         self._carried.add(hashed)
         return make_type_tag(hashed) + value

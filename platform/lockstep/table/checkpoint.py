@@ -10,9 +10,9 @@ from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 
-ENTRIES_MIN = 20
+CHECKPOINT_ENTRIES_MIN = 20
 """Commits between checks: a check costs as many stat() calls as there are entries."""
-ENTRIES_MAX = 200
+CHECKPOINT_ENTRIES_MAX = 200
 """Reading an entry costs up to a millisecond, so opening a table costs 0.2 s more at most, however large a checkpoint
 is. With a checkpoint every 20 entries, a ledger of a day (17,000 files) wrote 19 GB of checkpoints."""
 COST_RATIO = 4
@@ -30,9 +30,9 @@ def write_checkpoint_if_due(table: Path, version: int) -> bool:
 
     Args:
         table: Folder of the table.
-        version: A newly committed version; only one in `ENTRIES_MIN` is checked.
+        version: A newly committed version; only one in `CHECKPOINT_ENTRIES_MIN` is checked.
     """
-    if version % ENTRIES_MIN or not is_due(table, version):
+    if version % CHECKPOINT_ENTRIES_MIN or not is_due(table, version):
         return False
     write_checkpoint(table)
     return True
@@ -42,9 +42,9 @@ def is_due(table: Path, version: int) -> bool:
     """Whether reading the entries since the last checkpoint has cost more than a checkpoint, or they are too many."""
     last, size = _last(table)
     since = range(last + 1, version + 1)
-    if len(since) >= ENTRIES_MAX:
+    if len(since) >= CHECKPOINT_ENTRIES_MAX:
         return True
-    if len(since) < ENTRIES_MIN:
+    if len(since) < CHECKPOINT_ENTRIES_MIN:
         return False
     return len(since) * sum(_count_bytes(delta_log.make_entry_path(table, at)) for at in since) >= COST_RATIO * size
 

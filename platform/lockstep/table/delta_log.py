@@ -41,6 +41,22 @@ _WHOLE_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.parquet")
 _DRAFT = re.compile(r"\.\d{20}\.json\..*\.tmp|\d{20}\.json#\d+")
 """Files that a process killed inside a commit leaves behind: by `Storage.create_whole`, and by delta-rs."""
 
+ATTEMPTS_MAX = 200
+"""So many lost races in a row mean that some process commits in a loop."""
+UNANSWERED_MAX = 20
+"""Attempts in which a write without a result may be repeated: a single I/O error does not end a run."""
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+ENGINE = "lockstep"
+"""`engineInfo` of lockstep's entries, as Delta's history shows it."""
+REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the table root") | dict.fromkeys(
+    (errno.EROFS, errno.EACCES, errno.EPERM), "make the table root writable"
+)
+"""The remedy that lets the next attempt succeed, by errno."""
+LOG_ENTRIES_MAX = 20_000
+"""Maximum of entries kept in the log of an output table, whatever the retention is. Each opening of the table lists the
+log's folder, 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at
+1 s five."""
+
 
 class LogEntry(msgspec.Struct, frozen=True):
     """The contents of a log entry that lockstep needs.
@@ -80,6 +96,52 @@ class _Line(msgspec.Struct):
 
     commitInfo: dict[str, object] | None = None  # noqa: N815  # Delta's own name
     txn: _Transaction | None = None
+
+
+class _Added(msgspec.Struct):
+    """The `add` action of an entry."""
+
+    path: str
+    stats: str | None = None
+
+
+class _AddLine(msgspec.Struct):
+    add: _Added | None = None
+
+
+class _Removed(msgspec.Struct):
+    """The `remove` action of an entry."""
+
+    path: str
+
+
+class _RemoveLine(msgspec.Struct):
+    remove: _Removed | None = None
+
+
+class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry to append.
+
+    Attributes:
+        version: The version that it makes: one more than the version that it was planned on.
+        kind: lockstep's kind of commit.
+        actions: Files to add and to remove.
+        alter: Changes the table in another way instead, as one commit of delta-rs with these properties.
+        transactions: Versions of `txn` actions by application id, at least one: an entry is complete if its last line
+            is one.
+        metadata: Further metadata of the entry.
+    """
+
+    version: int
+    kind: str
+    actions: Sequence[AddAction | RemoveAction] = ()
+    alter: Callable[[CommitProperties], None] | None = None
+    transactions: Mapping[str, int]
+    metadata: Mapping[str, str] = {}
+
+
+CreateEntry = Callable[[Path, bytes], None]
+"""Creates the file of an entry: `create_entry`, or a replacement by a test."""
 
 
 def make_entry_path(table: Path, version: int) -> Path:
@@ -185,27 +247,6 @@ def _list_names(table: Path) -> list[str]:
     return find_storage(table).list_names(table / "_delta_log")
 
 
-class _Added(msgspec.Struct):
-    """The `add` action of an entry."""
-
-    path: str
-    stats: str | None = None
-
-
-class _AddLine(msgspec.Struct):
-    add: _Added | None = None
-
-
-class _Removed(msgspec.Struct):
-    """The `remove` action of an entry."""
-
-    path: str
-
-
-class _RemoveLine(msgspec.Struct):
-    remove: _Removed | None = None
-
-
 def read_statistics(table: Path, version: int) -> dict[str, str]:
     """Delta's statistics, as JSON, of the files that the log up to a version has added, by path."""
     made = {at: files for at, files in list_checkpoints(table).items() if at <= version}
@@ -241,41 +282,9 @@ def find_entry_time(table: Path, version: int) -> float:
     return found.modified_at
 
 
-ATTEMPTS_MAX = 200
-"""So many lost races in a row mean that some process commits in a loop."""
-UNANSWERED_MAX = 20
-"""Attempts in which a write without a result may be repeated: a single I/O error does not end a run."""
-NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry to append.
-
-    Attributes:
-        version: The version that it makes: one more than the version that it was planned on.
-        kind: lockstep's kind of commit.
-        actions: Files to add and to remove.
-        alter: Changes the table in another way instead, as one commit of delta-rs with these properties.
-        transactions: Versions of `txn` actions by application id, at least one: an entry is complete if its last line
-            is one.
-        metadata: Further metadata of the entry.
-    """
-
-    version: int
-    kind: str
-    actions: Sequence[AddAction | RemoveAction] = ()
-    alter: Callable[[CommitProperties], None] | None = None
-    transactions: Mapping[str, int]
-    metadata: Mapping[str, str] = {}
-
-
 def create_entry(path: Path, content: bytes) -> None:
     """Create the file of an entry, atomically. Raises FileExistsError if the version has an entry."""
     find_storage(path).create_whole(path, content)
-
-
-CreateEntry = Callable[[Path, bytes], None]
-"""Creates the file of an entry: `create_entry`, or a replacement by a test."""
 
 
 def append_entry(
@@ -340,10 +349,6 @@ def _write(table: Path, entry: NextEntry, token: str, create: CreateEntry) -> Lo
     return read_entry(table, entry.version)
 
 
-ENGINE = "lockstep"
-"""`engineInfo` of lockstep's entries, as Delta's history shows it."""
-
-
 def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
     """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"), `txn` actions last.
 
@@ -378,12 +383,6 @@ def _to_line(action: AddAction | RemoveAction) -> dict[str, object]:
     return {"remove": removed}
 
 
-REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the table root") | dict.fromkeys(
-    (errno.EROFS, errno.EACCES, errno.EPERM), "make the table root writable"
-)
-"""The remedy that lets the next attempt succeed, by errno."""
-
-
 def _make_failure(table: Path, version: int, error: Exception) -> TableError:
     if isinstance(error, NotWritten):
         step = REMEDIES.get(error.errno or 0, "lockstep doctor checks the table root: correct what it reports")
@@ -403,13 +402,7 @@ def _time(value: object) -> datetime | None:
     return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, int) else None
 
 
-ENTRIES_MAX = 20_000
-"""Maximum of entries kept in the log of an output table, whatever the retention is. Each opening of the table lists the
-log's folder, 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at
-1 s five."""
-
-
-def find_head_since(table: Path, since: float, *, entries_max: int = ENTRIES_MAX) -> Head | None:
+def find_head_since(table: Path, since: float, *, entries_max: int = LOG_ENTRIES_MAX) -> Head | None:
     """The head at the first entry that is not older than a time, and is one of the newest `entries_max`.
 
     Args:

@@ -247,10 +247,10 @@ class BatchedRun(Generic[S, R]):
     def _states(self, life: _Life[R]) -> Iterator[tuple[str, S]]:
         """The states of all open sessions, read from the files."""
         where = life.position
-        address = make_state_version(GENERATION, where)
+        version = make_state_version(GENERATION, where)
         local_stores = LocalStorePool(self._root / "hot", self._root / "state")
         opened = PartitionState[object].open(
-            address, durable=self._root / "state", local_stores=local_stores, schema=self._made.state
+            version, durable=self._root / "state", local_stores=local_stores, schema=self._made.state
         )
         with opened as state:
             for session in dict.fromkeys(envelope.session for envelope in life.notes.envelopes.values()):

@@ -146,10 +146,10 @@ class _Pass(Generic[S, R]):
         self.log, self.without = log, without or Exclusions()
         notes.begin()
         self._schema = made.state
-        address = make_empty_state(0, TOPIC_ID, 0, 0)
+        version = make_empty_state(0, TOPIC_ID, 0, 0)
         local_stores = LocalStorePool(_NOWHERE, _NOWHERE)
         self._state = PartitionState[object].open(
-            address, durable=_NOWHERE, local_stores=local_stores, schema=made.state
+            version, durable=_NOWHERE, local_stores=local_stores, schema=made.state
         )
         where = Position(topic=notes.topic, topic_id=TOPIC_ID, partition=0, next_offset=0)
         fold = self.fold = RangeFold(notes.compiled, where, self._state, self.without, find_latest_us(made))

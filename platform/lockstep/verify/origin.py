@@ -129,7 +129,7 @@ def _digest(state: Path, rows: Iterable[LedgerRange], segments: Mapping[Key, Seg
         last = segments.get((row.topic_id, row.partition))
         if last is None:
             continue
-        address = StateVersion(row.generation, row.topic_id, row.partition, row.until, last)
+        version = StateVersion(row.generation, row.topic_id, row.partition, row.until, last)
         for ref in (*read_header(state, last).chain, last):
-            digest.update(read_segment(state, ref, address).body)
+            digest.update(read_segment(state, ref, version).body)
     return digest.hexdigest()

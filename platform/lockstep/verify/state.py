@@ -226,7 +226,7 @@ class StoredState:
         self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
         self._system = StoredSystemEntries()
-        self._typed: StateMigrator[object] | None = None
+        self._migrator: StateMigrator[object] | None = None
         self.other: OtherClass | None = None
         self.compared = 0
         self.unreadable = False
@@ -248,19 +248,19 @@ class StoredState:
     def _load(self, row: LedgerRange) -> Segment | None:
         """Read the segments of the row: its new ones, or its whole chain."""
         wanted = row.segment
-        address = StateVersion(row.generation, row.topic_id, row.partition, row.until, wanted)
+        version = StateVersion(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
-            self._entries, self._system, self._at, self._typed = {}, StoredSystemEntries(), None, None
+            self._entries, self._system, self._at, self._migrator = {}, StoredSystemEntries(), None, None
             return None
-        head = read_segment(self._folder, wanted, address)
+        head = read_segment(self._folder, wanted, version)
         if not head.header.chain or head.header.chain[-1] != self._at:
             self._entries, self._system = {}, StoredSystemEntries()
             for ref in head.header.chain:
-                self._put(read_segment(self._folder, ref, address))
+                self._put(read_segment(self._folder, ref, version))
         self._put(head)
         self._at = wanted
         self._schema.accept(read_versions(head.header).shapes, head.place)
-        self._typed = StateMigrator(self._schema, head.header)
+        self._migrator = StateMigrator(self._schema, head.header)
         return head
 
     def begin(self, row: LedgerRange, folding: Replay) -> None:
@@ -365,12 +365,14 @@ class StoredState:
     def _decoded(self, session: str, value: bytes) -> tuple[object, object]:
         """A stored value as the current type, whatever type it was stored with."""
         # Tables have a layout of their own, which was refused before: there are no rows to migrate.
-        today = CurrentValue(value)
-        if self._typed is not None:
-            today = self._typed.today(session, value, lambda name, shape: self._system.old_rows(session, name, shape))
-        gate, state = self._schema.decode(session, today.value)
-        if today.migrated is not None:
-            return gate, today.migrated.state
+        current = CurrentValue(value)
+        if self._migrator is not None:
+            current = self._migrator.migrate(
+                session, value, lambda name, shape: self._system.old_rows(session, name, shape)
+            )
+        gate, state = self._schema.decode(session, current.value)
+        if current.migrated is not None:
+            return gate, current.migrated.state
         self._system.fill(session, state, self._schema)
         return gate, state
 

@@ -245,9 +245,9 @@ def _read(folder: Path, result: TaskResult) -> Iterator[object]:
 
 
 def _states(compiled: CompiledStream, job: JobSpec, position: Position) -> dict[str, bytes | None]:
-    address = make_state_version(1, position)
+    version = make_state_version(1, position)
     opened = PartitionState.open(
-        address, durable=job.state, local_stores=LocalStorePool(job.local_root, job.state), schema=compiled.state
+        version, durable=job.state, local_stores=LocalStorePool(job.local_root, job.state), schema=compiled.state
     )
     with opened as state:
         loaded = {session: state.load(session) for session in ("a", "b", "c", "d", "")}

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 
+from lockstep.engine.driver.heartbeat import WriterState
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.localdev.broker import Broker
 from lockstep.operations.inspect.status import Status
@@ -79,7 +80,7 @@ def start_see_and_stop(installation: Installation) -> None:
     assert launched.job == "order_books_stream"
     wait_until(lambda: installation.position("first") == 200, "the run has read what there is")
     running = msgspec.json.decode(called(installation, "status", "order_books"), type=Status)
-    assert (running.desired, running.writer, running.lag_messages) == ("running", "writing", 0)
+    assert (running.desired, running.writer, running.lag_messages) == ("running", WriterState.WRITING, 0)
 
     # A second start finds a writer and starts nothing.
     again = msgspec.json.decode(called(installation, "start", "order_books"), type=Launched)
@@ -100,5 +101,5 @@ def start_see_and_stop(installation: Installation) -> None:
         assert run.tags[OUTCOME_TAG] == RunOutcome.STOPPED_FOR_GOOD.value
         assert run.tags[CAUSE_TAG].startswith("lockstep start")
     ended = msgspec.json.decode(called(installation, "status", "order_books"), type=Status)
-    assert (ended.desired, ended.writer) == ("stopped", "ended")
+    assert (ended.desired, ended.writer) == ("stopped", WriterState.ENDED)
     assert ended.reason.startswith("enough (")

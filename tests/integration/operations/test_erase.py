@@ -9,7 +9,7 @@ import pytest
 
 from lockstep import Ordered, Suspend
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.handover import Heartbeat
+from lockstep.engine.driver.heartbeat import Heartbeat
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.maintenance.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from lockstep import FromTime, Objectives, Ordered, Topics
 from lockstep.compaction.run import compact_stream
 from lockstep.compaction.side_files import compact_side_tables
-from lockstep.engine.driver.handover import Heartbeat, Phase
+from lockstep.engine.driver.heartbeat import Heartbeat, Phase
 from lockstep.errors import KafkaError
 from lockstep.localdev.broker import Broker
 from lockstep.operations.inspect.health import Health, read_health

@@ -13,13 +13,13 @@ import pytest
 
 from lockstep import Every, Kind
 from lockstep.engine.driver.handover import (
-    Heartbeat,
     StopRequest,
+    is_asked_to_hand_over,
+    read_stop_request,
     request_stop,
-    run_heartbeat,
-    stop_request_path,
     write_stop,
 )
+from lockstep.engine.driver.heartbeat import Heartbeat, run_heartbeat
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld
@@ -366,7 +366,7 @@ def test_a_successor_that_is_stopped_while_it_waits_for_a_long_batch_takes_its_r
         with pytest.raises(StartCancelled):
             successor.claim(cancelled=cancelled)
         assert asked.is_set()
-        assert not writer.asked_to_hand_over()
+        assert not is_asked_to_hand_over(writer)
     assert held_by(written)[0] == 2
 
 
@@ -407,7 +407,7 @@ def test_a_stop_that_meets_a_handover_follows_it_to_the_next_writer(written: Off
         with Heartbeat(written.folders.control, 2):
             stopping = pool.submit(stop_stream, written.folders, WHY, patience_seconds=WAIT_SECONDS_MAX)
             deadline = time.monotonic() + WAIT_SECONDS_MAX
-            while not stop_request_path(written.folders.control, 2).exists() and time.monotonic() < deadline:
+            while read_stop_request(written.folders.control, 2) is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             output = OutputLog(written.folders.table)
             output.commit(commit_claim(2, output.table_id, lambda _: None))

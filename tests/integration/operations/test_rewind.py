@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from lockstep import Ordered, Suspend
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.handover import Heartbeat
+from lockstep.engine.driver.heartbeat import Heartbeat
 from lockstep.engine.driver.positions import GROWN
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost

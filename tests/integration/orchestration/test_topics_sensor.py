@@ -13,7 +13,7 @@ from dagster import DagsterInstance, Definitions, build_sensor_context, validate
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
 from lockstep import NewTopics, Topics
-from lockstep.engine.driver.handover import Heartbeat
+from lockstep.engine.driver.heartbeat import Heartbeat
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic

@@ -17,8 +17,9 @@ from deltalake import DeltaTable
 
 from lockstep.compaction import rewrite
 from lockstep.compaction.plan import COMPACTED_PREFIX
+from lockstep.compaction.proof import PROOF
 from lockstep.compaction.rewrite import RewriteTask, prove_file, sort_in_order
-from lockstep.compaction.run import PROOF, CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
+from lockstep.compaction.run import CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.errors import NotCommitted
 from lockstep.model.table_schema import IDENTITY
 from lockstep.storage import LocalStorage, NotWritten

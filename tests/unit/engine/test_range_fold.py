@@ -57,9 +57,9 @@ def fold(
     stream: AnyStream = SUSPENDING,
 ) -> RangeFold:
     """The fold of messages of one session, by offset."""
-    compiled, address = compile_stream(stream), make_state_version(1, position)
+    compiled, version = compile_stream(stream), make_state_version(1, position)
     pool = LocalStorePool(folder / "local", folder / "state")
-    with PartitionState[object].open(address, durable=folder, local_stores=pool, schema=compiled.state) as state:
+    with PartitionState[object].open(version, durable=folder, local_stores=pool, schema=compiled.state) as state:
         folded = RangeFold(compiled, position, state, without)
         folded.fold([InLog(at, b"s", encode(message)) for at, message in messages.items()])
         folded.finish(reached)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from lockstep import Every, FileSize, Objectives
-from lockstep.engine.driver.handover import Phase
+from lockstep.engine.driver.heartbeat import Phase
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.monitoring.health import (
     OF_KAFKA,

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.compaction.run import compact_stream
-from lockstep.engine.driver.handover import RUN_FILE
+from lockstep.engine.driver.heartbeat import RUN_FILE
 from lockstep.errors import TableError
 from lockstep.operations.copies.copies import PARTIAL
 from lockstep.operations.maintenance import housekeeping

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lockstep.engine.driver.handover import Heartbeat
+from lockstep.engine.driver.heartbeat import Heartbeat, WriterState
 from lockstep.operations.inspect.streams import UnknownStream, find_stream
 from lockstep.operations.inspect.undeclared import find_undeclared_tables
 from tests.support.protocol_run import ProtocolRun, folders_in
@@ -25,11 +25,11 @@ def test_a_table_without_a_declaration_is_named_with_its_writer(tmp_path: Path) 
         ProtocolRun(folders_in(tmp_path, name)).claim()
     with Heartbeat(folders_in(tmp_path, "meters").control, 1):
         (found,) = find_undeclared_tables({"readings"}, tmp_path)
-        assert (found.name, found.epoch, found.writer, found.is_live) == ("meters", 1, "writing", True)
+        assert (found.name, found.epoch, found.writer, found.is_live) == ("meters", 1, WriterState.WRITING, True)
         assert found.problem == f"{PROBLEM}; its writer of epoch 1 is alive"
         assert found.next_step == f"{STEP}, or end it: lockstep stop meters"
     (ended,) = find_undeclared_tables({"readings"}, tmp_path)
-    assert (ended.writer, ended.problem) == ("ended", f"{PROBLEM}; it has no living writer")
+    assert (ended.writer, ended.problem) == (WriterState.ENDED, f"{PROBLEM}; it has no living writer")
 
 
 def test_what_is_no_table_of_a_stream_is_passed_over(tmp_path: Path) -> None:

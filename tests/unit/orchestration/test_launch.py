@@ -12,7 +12,7 @@ from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
 
 from assets.order_books import order_books
-from lockstep.engine.driver.handover import Heartbeat, run_heartbeat
+from lockstep.engine.driver.heartbeat import Heartbeat, run_heartbeat
 from lockstep.engine.driver.startup import NotWanted, WriterStartup
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.engine.driver.handover import POLLS, HeartbeatRecord, Phase
+from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
 from lockstep.orchestration.supervisor_policy import (
     LAUNCH_SECONDS_MAX,
     LIVED_SECONDS,

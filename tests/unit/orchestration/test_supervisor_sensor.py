@@ -18,14 +18,14 @@ from dagster import (
 
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
-from lockstep.engine.driver.handover import (
+from lockstep.engine.driver.handover import reserve_start
+from lockstep.engine.driver.heartbeat import (
     POLLS,
     RUN_FILE,
     Heartbeat,
     RunHeartbeat,
     read_run_heartbeats,
     read_this_process,
-    reserve_start,
     run_heartbeat,
 )
 from lockstep.model.table_schema import make_table_schema

@@ -36,7 +36,7 @@ class Home:
     durable: Path
     local_root: Path
     boot: str = BOOT
-    copies_max: int = 100
+    stores_max: int = 100
     schema: StateSchema[Panel] = field(default_factory=lambda: StateSchema[Panel](Panel))
     decoded: SessionCache = field(default_factory=lambda: SessionCache(bytes_max=0))
     idle: IdleFiles = field(default_factory=lambda: IdleFiles(files_max=0))
@@ -51,41 +51,41 @@ class Home:
             self.local_root,
             self.durable,
             boot=self.boot,
-            copies_max=self.copies_max,
+            stores_max=self.stores_max,
             decoded=self.decoded,
             idle=self.idle,
         )
 
-    def open(self, address: StateVersion, local_stores: LocalStorePool | None = None) -> PartitionState[Panel]:
-        """The state of an address."""
+    def open(self, version: StateVersion, local_stores: LocalStorePool | None = None) -> PartitionState[Panel]:
+        """The state of a version."""
         return PartitionState.open(
-            address, durable=self.durable, local_stores=local_stores or self.local_stores(), schema=self.schema
+            version, durable=self.durable, local_stores=local_stores or self.local_stores(), schema=self.schema
         )
 
-    def batch(self, address: StateVersion, fold: Fold) -> StateVersion:
-        """Fold one range as a task does, and give the new address."""
-        with self.open(address) as state:
+    def batch(self, version: StateVersion, fold: Fold) -> StateVersion:
+        """Fold one range as a task does, and give the new version."""
+        with self.open(version) as state:
             fold(state)
             with StateFileWriter.open(self.durable) as writer:
-                after = state.write(writer, address.next_offset + 1)
+                after = state.write(writer, version.next_offset + 1)
             state.publish_local()
         return after
 
-    def values(self, address: StateVersion, sessions: list[str]) -> dict[str, int]:
-        """The value of each session that the state of an address knows."""
-        with self.open(address) as state:
+    def values(self, version: StateVersion, sessions: list[str]) -> dict[str, int]:
+        """The value of each session that the state of a version knows."""
+        with self.open(version) as state:
             loaded = {session: state.load(session) for session in sessions}
         return {session: entry.state.value for session, entry in loaded.items() if entry is not None}
 
-    def recovered(self, address: StateVersion) -> Restored:
-        """How a hot copy came to the state of an address, when it was asked for a session."""
-        with self.open(address) as state:
+    def restored(self, version: StateVersion) -> Restored:
+        """How a local store came to the state of a version, when it was asked for a session."""
+        with self.open(version) as state:
             state.load("any")
-            assert state.recovered is not None
-            return state.recovered
+            assert state.restored is not None
+            return state.restored
 
-    def copies(self) -> list[Path]:
-        """The files of hot copies on this machine."""
+    def store_files(self) -> list[Path]:
+        """The files of local stores on this machine."""
         return sorted(self.local_root.rglob("*.lmdb"))
 
 

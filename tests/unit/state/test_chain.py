@@ -1,4 +1,4 @@
-"""When a state base is due, and what a hot copy has to read."""
+"""When a state base is due, and what a local store has to read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER = SegmentHeader(1, "topic-id", 0, 10, (), "hash", StateTypeSchema("int"),
 
 
 @pytest.mark.parametrize(
-    ("held", "recovery", "segments"),
+    ("held", "kind", "segments"),
     [
         (SECOND, RestoreKind.CURRENT, ()),
         (FIRST, RestoreKind.ROLLED_FORWARD, (SECOND,)),
@@ -32,10 +32,10 @@ HEADER = SegmentHeader(1, "topic-id", 0, 10, (), "hash", StateTypeSchema("int"),
     ],
 )
 def test_only_what_is_missing_is_read(
-    held: SegmentRef | None, recovery: RestoreKind, segments: tuple[SegmentRef, ...]
+    held: SegmentRef | None, kind: RestoreKind, segments: tuple[SegmentRef, ...]
 ) -> None:
     plan = restore_plan(held, SECOND, (BASE, FIRST))
-    assert (plan.recovery, plan.segments) == (recovery, segments)
+    assert (plan.kind, plan.segments) == (kind, segments)
 
 
 @pytest.mark.parametrize(

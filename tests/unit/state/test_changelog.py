@@ -28,7 +28,7 @@ def header(partition: int = 3, next_offset: int = 10, generation: int = 2) -> Se
     return SegmentHeader(generation, "topic-id", partition, next_offset, (), hash_of_type_schema(SHAPE), SHAPE, 9, 0, 4)
 
 
-def address(ref: SegmentRef, partition: int = 3, next_offset: int = 10, generation: int = 2) -> StateVersion:
+def version(ref: SegmentRef, partition: int = 3, next_offset: int = 10, generation: int = 2) -> StateVersion:
     return StateVersion(generation, "topic-id", partition, next_offset, ref)
 
 
@@ -38,14 +38,14 @@ def written(folder: Path, *sections: tuple[SegmentHeader, list[Change]]) -> list
 
 
 def read(folder: Path, ref: SegmentRef, at: StateVersion | None = None) -> list[Change]:
-    return [change for block in read_segment(folder, ref, at or address(ref)).blocks() for change in block]
+    return [change for block in read_segment(folder, ref, at or version(ref)).blocks() for change in block]
 
 
 def test_each_partition_has_its_own_section(tmp_path: Path) -> None:
     first, second = written(tmp_path, (header(), CHANGES), (header(partition=4), [(b"other", b"1")]))
     assert read(tmp_path, first) == CHANGES
-    assert read(tmp_path, second, address(second, partition=4)) == [(b"other", b"1")]
-    assert read_segment(tmp_path, first, address(first)).header == msgspec.structs.replace(header(), file=first.file)
+    assert read(tmp_path, second, version(second, partition=4)) == [(b"other", b"1")]
+    assert read_segment(tmp_path, first, version(first)).header == msgspec.structs.replace(header(), file=first.file)
     assert first.file == second.file
     assert second.start == first.length
 
@@ -53,7 +53,7 @@ def test_each_partition_has_its_own_section(tmp_path: Path) -> None:
 def test_entries_larger_than_a_block_come_back_in_order(tmp_path: Path) -> None:
     changes: list[Change] = [(b"%d" % n, bytes([n]) * (BLOCK_BYTES // 3)) for n in range(10)]
     (ref,) = written(tmp_path, (header(), changes))
-    blocks = list(read_segment(tmp_path, ref, address(ref)).blocks())
+    blocks = list(read_segment(tmp_path, ref, version(ref)).blocks())
     assert len(blocks) > 2
     assert [change for block in blocks for change in block] == changes
 
@@ -142,12 +142,12 @@ def test_a_newer_format_is_refused_by_its_version(tmp_path: Path) -> None:
 def test_a_section_of_something_else_is_refused(tmp_path: Path, asked: dict[str, int], message: str) -> None:
     (ref,) = written(tmp_path, (header(), CHANGES))
     with pytest.raises(StateDamaged, match=message):
-        read(tmp_path, ref, address(ref, **asked))
+        read(tmp_path, ref, version(ref, **asked))
 
 
 def test_a_later_offset_and_a_rewound_generation_still_read_the_last_section(tmp_path: Path) -> None:
     (ref,) = written(tmp_path, (header(), CHANGES))
-    assert read(tmp_path, ref, address(ref, next_offset=99, generation=5)) == CHANGES
+    assert read(tmp_path, ref, version(ref, next_offset=99, generation=5)) == CHANGES
 
 
 def test_the_file_is_plain_zstd_and_msgpack(tmp_path: Path) -> None:

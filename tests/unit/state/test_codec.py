@@ -100,8 +100,8 @@ def put(release: Release, values: Mapping[str, int | None]) -> Callable[[Partiti
     return fold
 
 
-def read(home: Home, address: StateVersion, sessions: list[str]) -> dict[str, tuple[object, Any]]:
-    with home.open(address) as state:
+def read(home: Home, version: StateVersion, sessions: list[str]) -> dict[str, tuple[object, Any]]:
+    with home.open(version) as state:
         loaded = {session: state.load(session) for session in sessions}
     return {session: (entry.gate, entry.state) for session, entry in loaded.items() if entry is not None}
 
@@ -110,22 +110,22 @@ def of(home: Home, release: Release) -> Home:
     return dataclasses.replace(home, schema=release.schema)
 
 
-def header(home: Home, address: StateVersion) -> SegmentHeader:
-    assert address.segment is not None
-    return read_header(home.durable, address.segment)
+def header(home: Home, version: StateVersion) -> SegmentHeader:
+    assert version.segment is not None
+    return read_header(home.durable, version.segment)
 
 
-def lose_hot_copies(home: Home) -> None:
-    for path in home.copies():
+def lose_local_stores(home: Home) -> None:
+    for path in home.store_files():
         path.unlink()
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
 def test_a_session_is_migrated_when_it_is_touched_and_written_back_with_todays_type(home: Home, warm: bool) -> None:  # noqa: FBT001
     old, new = of(home, RELEASES[0]), of(home, RELEASES[1])
-    address = old.batch(home.start(), put(RELEASES[0], {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}))
+    version = old.batch(home.start(), put(RELEASES[0], {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}))
     if not warm:
-        lose_hot_copies(home)
+        lose_local_stores(home)
 
     def touch(state: PartitionState[Any]) -> None:
         assert state.load("a") == SessionEntry(
@@ -133,45 +133,45 @@ def test_a_session_is_migrated_when_it_is_touched_and_written_back_with_todays_t
         )
         assert [key for key, _ in state.changed()] == [b"a"]
 
-    address = new.batch(address, touch)
-    assert not header(home, address).is_base
+    version = new.batch(version, touch)
+    assert not header(home, version).is_base
     if not warm:
-        lose_hot_copies(home)
-    assert read(new, address, ["a", "b"]) == {"a": (1, Panel2("1", ["is", "1"])), "b": (2, Panel2("2", ["is", "2"]))}
-    with new.open(address) as state:
+        lose_local_stores(home)
+    assert read(new, version, ["a", "b"]) == {"a": (1, Panel2("1", ["is", "1"])), "b": (2, Panel2("2", ["is", "2"]))}
+    with new.open(version) as state:
         state.load("a")
         assert state.changed() == []
 
 
 def test_without_a_migration_a_chain_with_an_older_type_in_it_is_refused(home: Home) -> None:
-    address = of(home, RELEASES[0]).batch(home.start(), put(RELEASES[0], {str(n): n for n in range(9)}))
-    address = of(home, RELEASES[1]).batch(address, put(RELEASES[1], {"1": 5}))
+    version = of(home, RELEASES[0]).batch(home.start(), put(RELEASES[0], {str(n): n for n in range(9)}))
+    version = of(home, RELEASES[1]).batch(version, put(RELEASES[1], {"1": 5}))
     without = of(home, Release(StateSchema(Panel2), to_panel2))
     with pytest.raises(StateTypeChanged, match=r"(?s)value: stored int.*override migrate"):
-        read(without, address, ["1"])
+        read(without, version, ["1"])
 
 
 def test_a_base_forgets_an_older_type_once_no_session_is_of_it(home: Home) -> None:
     sessions = {str(n): n for n in range(9)}
-    address = of(home, RELEASES[0]).batch(home.start(), put(RELEASES[0], sessions))
+    version = of(home, RELEASES[0]).batch(home.start(), put(RELEASES[0], sessions))
     new = of(home, RELEASES[1])
-    address = new.batch(address, put(RELEASES[1], {name: number + 10 for name, number in sessions.items()}))
-    assert header(home, address).is_base
+    version = new.batch(version, put(RELEASES[1], {name: number + 10 for name, number in sessions.items()}))
+    assert header(home, version).is_base
     without = of(home, Release(StateSchema(Panel2), to_panel2))
-    found = read(without, address, list(sessions))
+    found = read(without, version, list(sessions))
     assert {name: state.amount for name, (_, state) in found.items()} == {str(n): str(n + 10) for n in range(9)}
 
 
 def test_after_a_step_back_values_of_todays_type_that_have_a_tag_are_read(home: Home) -> None:
     """The base of the older release tags them, and no delta after it said that there were tags."""
     newer, older = of(home, RELEASES[2]), of(home, RELEASES[1])
-    address = newer.batch(home.start(), put(RELEASES[2], {"a": 1, "b": 2}))
-    address = older.batch(address, put(RELEASES[1], {"c": 3, "d": 4, "e": 5, "f": 6, "g": 7}))
-    assert header(home, address).is_base
+    version = newer.batch(home.start(), put(RELEASES[2], {"a": 1, "b": 2}))
+    version = older.batch(version, put(RELEASES[1], {"c": 3, "d": 4, "e": 5, "f": 6, "g": 7}))
+    assert header(home, version).is_base
     for value in (8, 9):
-        address = newer.batch(address, put(RELEASES[2], {"c": value}))
-        assert not header(home, address).is_base
-        assert {name: gate for name, (gate, _) in read(newer, address, ["a", "c"]).items()} == {"a": 1, "c": value}
+        version = newer.batch(version, put(RELEASES[2], {"c": value}))
+        assert not header(home, version).is_base
+        assert {name: gate for name, (gate, _) in read(newer, version, ["a", "c"]).items()} == {"a": 1, "c": value}
 
 
 def raising(old: Mapping[str, object]) -> Panel2:
@@ -197,9 +197,9 @@ def forgetting(_: Mapping[str, object]) -> Panel2:
 def test_a_migration_that_fails_names_the_session_and_what_it_was_given(
     home: Home, migrate: Callable[[Mapping[str, object]], Panel2], said: str
 ) -> None:
-    address = of(home, RELEASES[0]).batch(home.start(), put(RELEASES[0], {"a": 1}))
+    version = of(home, RELEASES[0]).batch(home.start(), put(RELEASES[0], {"a": 1}))
     with pytest.raises(MigrationFailed, match=said) as raised:
-        read(of(home, Release(StateSchema(Panel2, migrate), to_panel2)), address, ["a"])
+        read(of(home, Release(StateSchema(Panel2, migrate), to_panel2)), version, ["a"])
     assert (raised.value.session, raised.value.old) == ("a", {"value": 1, "text": "is 1"})
     assert "fix migrate()" in raised.value.next_step
 
@@ -219,18 +219,18 @@ STEPS = st.lists(
 def test_any_order_of_releases_reads_what_the_last_one_wrote(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "durable", Path(folder) / "hot")
-        address, expected = home.start(), dict[str, int]()
+        version, expected = home.start(), dict[str, int]()
         for number, values, is_lost in steps:
             release = RELEASES[number]
-            address = of(home, release).batch(address, put(release, values))
+            version = of(home, release).batch(version, put(release, values))
             for name, value in values.items():
                 expected.pop(name, None)
                 if value is not None:
                     expected[name] = value
             if is_lost:
-                lose_hot_copies(home)
+                lose_local_stores(home)
         for release in RELEASES:
-            found = read(of(home, release), address, list("abcdefgh"))
+            found = read(of(home, release), version, list("abcdefgh"))
             wanted = {name: release.made({"value": value, "text": f"is {value}"}) for name, value in expected.items()}
             assert wanted == {name: state for name, (_, state) in found.items()}
             assert expected == {name: gate for name, (gate, _) in found.items()}

@@ -1,4 +1,4 @@
-"""Whatever dies between write and commit, and whatever hot copy is found: state is what was committed."""
+"""Whatever dies between write and commit, and whatever local store is found: state is what was committed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lockstep.state.restore import apply_stamped
 from tests.unit.state.home import OTHER_BOOT, Home, drop, put
 
 SESSIONS = ["a", "b", "c", "d", "x" * 600, "x" * 601]
-DIES = ["never", "before the file", "before the hot copy", "before the commit"]
+DIES = ["never", "before the file", "before the local store", "before the commit"]
 FOUND = ["as left", "none", "of another boot", "an earlier one", "in use by another"]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: what it does, where it dies, and what hot copy it finds."""
+    """One batch: what it does, where it dies, and what local store it finds."""
 
     puts: dict[str, int]
     removes: list[str]
@@ -38,7 +38,7 @@ class Run:
     """The state under test beside the oracle: a dict that follows the commits."""
 
     home: Home
-    address: StateVersion
+    version: StateVersion
     oracle: dict[str, int] = field(default_factory=dict)
     saved: Path | None = None
 
@@ -47,7 +47,7 @@ class Run:
         holder = self.home.local_stores().open("topic-id", 0) if batch.found == "in use by another" else None
         after = self.fold(batch)
         if after is not None:
-            self.address = after
+            self.version = after
             self.oracle = {**{k: v for k, v in self.oracle.items() if k not in batch.removes}, **batch.puts}
         self.check()
         if holder is not None:
@@ -56,32 +56,32 @@ class Run:
 
     def fold(self, batch: Batch) -> StateVersion | None:
         """Fold as a task does; None when it dies before the commit."""
-        with self.home.open(self.address) as state:
+        with self.home.open(self.version) as state:
             drop(*batch.removes)(state)
             put(batch.puts)(state)
             if batch.dies == "before the file":
                 return None
             writer = StateFileWriter.open(self.home.durable)
-            after = state.write(writer, self.address.next_offset + 1)
+            after = state.write(writer, self.version.next_offset + 1)
             writer.close()
-            if batch.dies == "before the hot copy":
+            if batch.dies == "before the local store":
                 return None
             state.publish_local()
         return None if batch.dies == "before the commit" else after
 
     def find(self, found: str) -> None:
-        """Put the hot copy into the condition in which the batch finds it."""
+        """Put the local store into the condition in which the batch finds it."""
         if found == "none":
             shutil.rmtree(self.home.local_root, ignore_errors=True)
         if found == "of another boot":
             self.home.boot = OTHER_BOOT if self.home.boot != OTHER_BOOT else Home.boot
-        if found == "an earlier one" and self.saved is not None and self.home.copies():
-            shutil.copy(self.saved, self.home.copies()[0])
-        if found == "as left" and self.home.copies():
-            self.saved = Path(shutil.copy(self.home.copies()[0], self.home.durable.with_name("saved")))
+        if found == "an earlier one" and self.saved is not None and self.home.store_files():
+            shutil.copy(self.saved, self.home.store_files()[0])
+        if found == "as left" and self.home.store_files():
+            self.saved = Path(shutil.copy(self.home.store_files()[0], self.home.durable.with_name("saved")))
 
     def check(self) -> None:
-        assert self.home.values(self.address, [*SESSIONS, "unknown"]) == self.oracle
+        assert self.home.values(self.version, [*SESSIONS, "unknown"]) == self.oracle
 
 
 BATCHES = st.builds(
@@ -121,9 +121,9 @@ def test_a_local_store_left_between_two_blocks_of_its_rebuild_is_rebuilt(
 ) -> None:
     """Each block is a transaction of its own: under the stamp of the last one it would count as the whole state."""
     monkeypatch.setattr(changelog, "BLOCK_BYTES", 1)
-    address = home.batch(home.start(), put({"a": 1, "b": 2, "c": 3}))
-    assert address.segment is not None
-    blocks = read_segment(home.durable, address.segment, address).blocks()
+    version = home.batch(home.start(), put({"a": 1, "b": 2, "c": 3}))
+    assert version.segment is not None
+    blocks = read_segment(home.durable, version.segment, version).blocks()
     store = home.local_stores().open("topic-id", 0)
     stamp = store.stamp()
     assert stamp is not None
@@ -131,5 +131,5 @@ def test_a_local_store_left_between_two_blocks_of_its_rebuild_is_rebuilt(
     with pytest.raises(Killed):
         apply_stamped(store, killed_after_two(blocks), stamp)
     store.close()
-    assert home.recovered(address).recovery is RestoreKind.REBUILT
-    assert home.values(address, ["a", "b", "c"]) == {"a": 1, "b": 2, "c": 3}
+    assert home.restored(version).kind is RestoreKind.REBUILT
+    assert home.values(version, ["a", "b", "c"]) == {"a": 1, "b": 2, "c": 3}

@@ -33,9 +33,9 @@ def keeping(home: Home) -> Home:
     return replace(home, decoded=SessionCache())
 
 
-def state_of(home: Home, address: StateVersion, session: str) -> Panel:
+def state_of(home: Home, version: StateVersion, session: str) -> Panel:
     """The object that a batch works on."""
-    with home.open(address) as state:
+    with home.open(version) as state:
         entry = state.load(session)
         assert entry is not None
         state.publish_local()  # as a task does that changed nothing
@@ -43,70 +43,70 @@ def state_of(home: Home, address: StateVersion, session: str) -> Panel:
 
 
 def test_the_next_batch_goes_on_with_the_same_objects(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
-    first = state_of(keeping, address, A)
-    after = keeping.batch(address, put({A: 3}))
+    version = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    first = state_of(keeping, version, A)
+    after = keeping.batch(version, put({A: 3}))
     assert state_of(keeping, after, A) is first
     assert first.value == 3
 
 
 def test_a_session_that_a_batch_does_not_touch_stays_decoded_and_is_not_written(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
-    first = state_of(keeping, address, B)
-    address = keeping.batch(address, put({A: 3}))
-    with keeping.open(address) as state:
+    version = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    first = state_of(keeping, version, B)
+    version = keeping.batch(version, put({A: 3}))
+    with keeping.open(version) as state:
         entry = state.load(B)
         assert entry is not None
         assert (entry.state is first, state.changed()) == (True, [])
 
 
 def test_a_batch_that_was_not_committed_leaves_no_trace(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
-    keeping.batch(address, put({A: 100}))
-    assert keeping.values(keeping.batch(address, put({B: 5})), [A, B]) == {A: 1, B: 5}
+    version = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    keeping.batch(version, put({A: 100}))
+    assert keeping.values(keeping.batch(version, put({B: 5})), [A, B]) == {A: 1, B: 5}
 
 
 def test_a_task_that_failed_in_the_middle_leaves_no_trace(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1}))
-    with keeping.open(address) as state:
+    version = keeping.batch(keeping.start(), put({A: 1}))
+    with keeping.open(version) as state:
         put({A: 100})(state)
-    assert keeping.values(address, [A]) == {A: 1}
+    assert keeping.values(version, [A]) == {A: 1}
 
 
 def test_without_the_local_store_nothing_is_kept(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1}))
-    first = state_of(keeping, address, A)
+    version = keeping.batch(keeping.start(), put({A: 1}))
+    first = state_of(keeping, version, A)
     shutil.rmtree(keeping.local_root)
-    assert state_of(keeping, address, A) is not first
-    assert keeping.values(address, [A]) == {A: 1}
+    assert state_of(keeping, version, A) is not first
+    assert keeping.values(version, [A]) == {A: 1}
 
 
 def test_a_removed_session_stays_removed(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
-    address = keeping.batch(address, drop(A))
-    assert keeping.values(address, [A, B]) == {B: 2}
-    address = keeping.batch(address, put({A: 7}))
-    assert keeping.values(address, [A, B]) == {A: 7, B: 2}
+    version = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    version = keeping.batch(version, drop(A))
+    assert keeping.values(version, [A, B]) == {B: 2}
+    version = keeping.batch(version, put({A: 7}))
+    assert keeping.values(version, [A, B]) == {A: 7, B: 2}
 
 
 def test_a_session_removed_before_its_batch_has_loaded_it_stays_removed(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1, B: 2}))
+    version = keeping.batch(keeping.start(), put({A: 1, B: 2}))
 
     def fold(state: PartitionState[Panel]) -> None:
         put({B: 3})(state)
         drop(A)(state)
 
-    assert keeping.values(keeping.batch(address, fold), [A, B]) == {B: 3}
+    assert keeping.values(keeping.batch(version, fold), [A, B]) == {B: 3}
 
 
 def test_a_value_that_its_type_cannot_hold_is_found_some_batches_later(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({A: 1}))
-    address = keeping.batch(address, put({A: cast("int", "no number")}))
+    version = keeping.batch(keeping.start(), put({A: 1}))
+    version = keeping.batch(version, put({A: cast("int", "no number")}))
 
     def go_on() -> None:
-        nonlocal address
+        nonlocal version
         for _ in range(BATCHES_MAX + 1):
-            with keeping.open(address) as state:
+            with keeping.open(version) as state:
                 entry = state.load(A)
                 assert entry is not None
                 entry.gate = entry.gate + 1 if isinstance(entry.gate, int) else 0
@@ -117,10 +117,10 @@ def test_a_value_that_its_type_cannot_hold_is_found_some_batches_later(keeping: 
 
 
 def test_what_was_spilled_is_decoded_again(keeping: Home) -> None:
-    address = keeping.batch(keeping.start(), put({f"s{n}": n for n in range(50)}))
+    version = keeping.batch(keeping.start(), put({f"s{n}": n for n in range(50)}))
     local_stores = keeping.local_stores()
     local_stores.budget = MemoryBudget(3_000)
-    with keeping.open(address, local_stores) as state:
+    with keeping.open(version, local_stores) as state:
         put({f"s{n}": -n for n in range(50)})(state)
         assert len(state.entries) < 50
         entry = state.load("s1")
@@ -130,8 +130,8 @@ def test_what_was_spilled_is_decoded_again(keeping: Home) -> None:
 
 def test_a_cache_holds_no_more_than_its_bytes_and_gives_up_the_oldest(home: Home) -> None:
     keeping = replace(home, decoded=SessionCache(bytes_max=3_000))
-    addresses = [keeping.batch(keeping.start(partition), put_text(A, "x" * 1_000)) for partition in range(3)]
-    with keeping.open(addresses[0]) as oldest, keeping.open(addresses[2]) as newest:
+    versions = [keeping.batch(keeping.start(partition), put_text(A, "x" * 1_000)) for partition in range(3)]
+    with keeping.open(versions[0]) as oldest, keeping.open(versions[2]) as newest:
         assert [len(state.find_decoded()) for state in (oldest, newest)] == [0, 1]
 
 
@@ -171,19 +171,19 @@ def test_any_history_of_batches_reads_as_a_plain_dict(steps: list[Step]) -> None
     with TemporaryDirectory() as folder:
         home = Home(Path(folder) / "durable", Path(folder) / "hot", decoded=SessionCache())
         home.durable.mkdir()
-        address, expected = home.start(), dict[str, int]()
+        version, expected = home.start(), dict[str, int]()
         for step in steps:
 
             def fold(state: PartitionState[Panel], step: Step = step) -> None:
                 put(step.values)(state)
                 drop(*step.removed)(state)
 
-            after = home.batch(address, fold)
+            after = home.batch(version, fold)
             if step.commits:
-                address = after
+                version = after
                 expected |= step.values
                 for session in step.removed:
                     expected.pop(session, None)
             if step.loses_local_store:
                 shutil.rmtree(home.local_root, ignore_errors=True)
-        assert home.values(address, ["a", "b", "c", "d"]) == expected
+        assert home.values(version, ["a", "b", "c", "d"]) == expected

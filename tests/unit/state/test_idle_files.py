@@ -29,7 +29,7 @@ def kept(home: Home) -> Home:
     return home
 
 
-def count_opened(home: Home, address: StateVersion) -> int:
+def count_opened(home: Home, version: StateVersion) -> int:
     """How many files the next use of a partition opens."""
     opened = list[Path | None]()
 
@@ -40,17 +40,17 @@ def count_opened(home: Home, address: StateVersion) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_store_pool, "StoreFile", Counted)
-        home.values(address, ["session-7"])
+        home.values(version, ["session-7"])
     return len(opened)
 
 
 def test_a_file_is_opened_once(kept: Home) -> None:
-    address = kept.batch(kept.start(), put(VALUES))
+    version = kept.batch(kept.start(), put(VALUES))
     for value in range(3):
-        address = kept.batch(address, put({"session-7": value}))
-        assert kept.recovered(address).recovery is RestoreKind.CURRENT
-        assert count_opened(kept, address) == 0
-    assert kept.values(address, list(VALUES)) == VALUES | {"session-7": 2}
+        version = kept.batch(version, put({"session-7": value}))
+        assert kept.restored(version).kind is RestoreKind.CURRENT
+        assert count_opened(kept, version) == 0
+    assert kept.values(version, list(VALUES)) == VALUES | {"session-7": 2}
     assert len(kept.idle) == 1
 
 
@@ -62,37 +62,37 @@ from lockstep.state.changelog import StateVersion
 from tests.unit.state.home import Home, put
 import msgspec
 home = Home(Path(sys.argv[1]), Path(sys.argv[2]))
-address = msgspec.json.decode(sys.argv[3], type=StateVersion)
+version = msgspec.json.decode(sys.argv[3], type=StateVersion)
 for number in range(200):
-    address = home.batch(address, put({f"session-{number % 50}": 1_000 + number, f"new-{number}": number}))
-print(msgspec.json.encode(address).decode())
+    version = home.batch(version, put({f"session-{number % 50}": 1_000 + number, f"new-{number}": number}))
+print(msgspec.json.encode(version).decode())
 """
 
 
-def go_on_elsewhere(home: Home, address: StateVersion) -> StateVersion:
+def go_on_elsewhere(home: Home, version: StateVersion) -> StateVersion:
     """Batches of the partition in another process, which use and change the same file."""
-    arguments = [str(home.durable), str(home.local_root), msgspec.json.encode(address).decode()]
+    arguments = [str(home.durable), str(home.local_root), msgspec.json.encode(version).decode()]
     command = [sys.executable, "-c", OTHER, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return msgspec.json.decode(done.stdout, type=StateVersion)
 
 
 def test_what_another_process_has_changed_meanwhile_is_seen(kept: Home) -> None:
-    address = kept.batch(kept.start(), put(VALUES))
+    version = kept.batch(kept.start(), put(VALUES))
     for _ in range(2):
-        address = go_on_elsewhere(kept, address)
-        assert kept.recovered(address).recovery is RestoreKind.CURRENT
+        version = go_on_elsewhere(kept, version)
+        assert kept.restored(version).kind is RestoreKind.CURRENT
         expected = {f"session-{number}": 1_150 + number for number in range(50)}
-        assert kept.values(address, [*VALUES, "new-199"]) == expected | {"new-199": 199}
-        address = kept.batch(address, put({"session-7": 7}))
-        assert kept.values(address, ["session-7", "session-8"]) == {"session-7": 7, "session-8": 1_158}
+        assert kept.values(version, [*VALUES, "new-199"]) == expected | {"new-199": 199}
+        version = kept.batch(version, put({"session-7": 7}))
+        assert kept.values(version, ["session-7", "session-8"]) == {"session-7": 7, "session-8": 1_158}
 
 
 def test_a_lock_is_free_while_its_file_is_idle(kept: Home) -> None:
-    address = kept.batch(kept.start(), put(VALUES))
-    before = kept.copies()[0].read_bytes()
-    go_on_elsewhere(kept, address)
-    assert kept.copies()[0].read_bytes() != before  # a private one served it otherwise
+    version = kept.batch(kept.start(), put(VALUES))
+    before = kept.store_files()[0].read_bytes()
+    go_on_elsewhere(kept, version)
+    assert kept.store_files()[0].read_bytes() != before  # a private one served it otherwise
 
 
 def lose_lock(home: Home) -> None:
@@ -100,7 +100,7 @@ def lose_lock(home: Home) -> None:
 
 
 def lose_file(home: Home) -> None:
-    home.copies()[0].unlink()
+    home.store_files()[0].unlink()
 
 
 def lose_folder(home: Home) -> None:
@@ -108,14 +108,14 @@ def lose_folder(home: Home) -> None:
 
 
 def replace_file(home: Home) -> None:
-    (copy,) = home.copies()
+    (copy,) = home.store_files()
     content = copy.read_bytes()
     copy.unlink()
     copy.write_bytes(content)
 
 
 def shorten_file(home: Home) -> None:
-    (copy,) = home.copies()
+    (copy,) = home.store_files()
     os.truncate(copy, copy.stat().st_size // 2)
 
 
@@ -134,31 +134,31 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "recovery"), CHANGES)
-def test_what_has_become_of_a_file_is_seen(kept: Home, change: Callable[[Home], None], recovery: RestoreKind) -> None:
-    address = kept.batch(kept.start(), put(VALUES))
+@pytest.mark.parametrize(("change", "kind"), CHANGES)
+def test_what_has_become_of_a_file_is_seen(kept: Home, change: Callable[[Home], None], kind: RestoreKind) -> None:
+    version = kept.batch(kept.start(), put(VALUES))
     change(kept)
-    assert kept.recovered(address).recovery is recovery
-    address = kept.batch(address, put({"session-7": 700}))
-    assert kept.values(address, list(VALUES)) == VALUES | {"session-7": 700}
-    assert len(kept.copies()) == 1
+    assert kept.restored(version).kind is kind
+    version = kept.batch(version, put({"session-7": 700}))
+    assert kept.values(version, list(VALUES)) == VALUES | {"session-7": 700}
+    assert len(kept.store_files()) == 1
     assert next(kept.local_root.rglob("*.lock")).read_bytes() == b"\0"
 
 
 def test_a_lock_is_free_after_an_error(kept: Home) -> None:
-    address = kept.batch(kept.start(), put(VALUES))
-    (copy,) = kept.copies()
+    version = kept.batch(kept.start(), put(VALUES))
+    (copy,) = kept.store_files()
     copy.unlink()
     copy.mkdir()  # cannot be read
     with pytest.raises(LocalStateUnusable):
-        kept.values(address, ["session-7"])
+        kept.values(version, ["session-7"])
     copy.rmdir()
-    assert kept.values(address, list(VALUES)) == VALUES
+    assert kept.values(version, list(VALUES)) == VALUES
     assert len(kept.idle) == 1  # a private one would not be here
 
 
 def test_a_forked_process_does_not_share_the_locks_of_its_parent(kept: Home) -> None:
-    address = kept.batch(kept.start(), put(VALUES))
+    version = kept.batch(kept.start(), put(VALUES))
     (ready, tell), (wait, end) = os.pipe(), os.pipe()
     if (child := os.fork()) == 0:
         os.close(end)
@@ -172,7 +172,7 @@ def test_a_forked_process_does_not_share_the_locks_of_its_parent(kept: Home) -> 
     assert os.waitpid(child, 0)[1] == 0
     for handle in (ready, tell, wait):
         os.close(handle)
-    assert kept.values(address, list(VALUES)) == VALUES
+    assert kept.values(version, list(VALUES)) == VALUES
 
 
 def count_handles(home: Home) -> int:
@@ -182,7 +182,7 @@ def count_handles(home: Home) -> int:
 
 
 def test_the_number_of_open_files_is_bounded(home: Home) -> None:
-    home.idle, home.copies_max = IdleFiles(files_max=5), 7
+    home.idle, home.stores_max = IdleFiles(files_max=5), 7
     for _ in range(2):
         pool = home.local_stores()
         stores = [pool.open("topic-id", partition) for partition in range(12)]
@@ -198,12 +198,12 @@ def test_the_number_of_open_files_is_bounded(home: Home) -> None:
 
 
 def test_a_file_that_is_large_or_was_not_used_for_long_is_closed(kept: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = kept.batch(kept.start(), put(VALUES))
+    version = kept.batch(kept.start(), put(VALUES))
     monkeypatch.setattr(local_store_pool, "IDLE_SECONDS", 0.0)
-    assert count_opened(kept, address) == 1
+    assert count_opened(kept, version) == 1
     monkeypatch.undo()
-    assert count_opened(kept, address) == 0
+    assert count_opened(kept, version) == 0
     monkeypatch.setattr(local_store_pool, "IDLE_BYTES_MAX", 1_000)
-    kept.values(address, [])
-    kept.values(address, ["session-7"])
+    kept.values(version, [])
+    kept.values(version, ["session-7"])
     assert len(kept.idle) == 0

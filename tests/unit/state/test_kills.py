@@ -38,6 +38,6 @@ def test_no_kill_leads_to_a_wrong_read(tmp_path: Path, kills: int) -> None:
     home, luck = Home(tmp_path / "state", tmp_path / "hot"), random.Random(7)  # noqa: S311  # moments to kill at
     for _ in range(kills):
         killed_after_progress(tmp_path, home, luck)
-    address = committed(tmp_path, home)
-    assert address.next_offset >= kills
-    assert home.values(address, [f"s{s}" for s in range(SESSIONS)]) == values_after(address.next_offset, SESSIONS)
+    version = committed(tmp_path, home)
+    assert version.next_offset >= kills
+    assert home.values(version, [f"s{s}" for s in range(SESSIONS)]) == values_after(version.next_offset, SESSIONS)

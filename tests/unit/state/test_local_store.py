@@ -1,4 +1,4 @@
-"""A hot copy is used only by one at a time, only in its boot, and only as it was written."""
+"""A local store is used only by one at a time, only in its boot, and only as it was written."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from lockstep.state.local_store import (
     sort_changes,
 )
 from lockstep.state.local_store_pool import (
-    COPIES_MAX,
+    STORES_MAX,
     UNUSED_SECONDS,
     IdleFiles,
     LocalStorePool,
-    compute_copies_max,
+    compute_stores_max,
     read_boot_id,
 )
 from lockstep.state.restore import LocalStateUnusable
@@ -47,8 +47,8 @@ VALUES = {f"session-{number}": number for number in range(50)}
 
 
 def filled(home: Home) -> StateVersion:
-    address = home.batch(home.start(), put(VALUES))
-    return home.batch(address, put({"session-7": 700}))
+    version = home.batch(home.start(), put(VALUES))
+    return home.batch(version, put({"session-7": 700}))
 
 
 def expected() -> dict[str, int]:
@@ -56,39 +56,39 @@ def expected() -> dict[str, int]:
 
 
 def test_a_copy_of_the_same_state_is_used_as_it_is(home: Home) -> None:
-    recovered = home.recovered(filled(home))
-    assert (recovered.recovery, recovered.segments) == (RestoreKind.CURRENT, 0)
+    restored = home.restored(filled(home))
+    assert (restored.kind, restored.segments) == (RestoreKind.CURRENT, 0)
 
 
 def test_an_earlier_copy_is_rolled_forward_by_what_it_misses(home: Home) -> None:
-    address = home.batch(home.start(), put(VALUES))
-    earlier = home.copies()[0].read_bytes()
+    version = home.batch(home.start(), put(VALUES))
+    earlier = home.store_files()[0].read_bytes()
     for value in (1, 2, 3):
-        address = home.batch(address, put({"session-7": value}))
-    home.copies()[0].write_bytes(earlier)
-    recovered = home.recovered(address)
-    assert (recovered.recovery, recovered.segments) == (RestoreKind.ROLLED_FORWARD, 3)
-    assert home.values(address, list(VALUES)) == VALUES | {"session-7": 3}
+        version = home.batch(version, put({"session-7": value}))
+    home.store_files()[0].write_bytes(earlier)
+    restored = home.restored(version)
+    assert (restored.kind, restored.segments) == (RestoreKind.ROLLED_FORWARD, 3)
+    assert home.values(version, list(VALUES)) == VALUES | {"session-7": 3}
 
 
 def test_a_copy_of_a_batch_that_was_not_committed_is_rebuilt(home: Home) -> None:
-    address = filled(home)
-    home.batch(address, put({"session-7": 666, "session-8": 666, "never": 666}))
-    assert home.recovered(address).recovery is RestoreKind.REBUILT
-    assert home.values(address, [*VALUES, "never"]) == expected()
+    version = filled(home)
+    home.batch(version, put({"session-7": 666, "session-8": 666, "never": 666}))
+    assert home.restored(version).kind is RestoreKind.REBUILT
+    assert home.values(version, [*VALUES, "never"]) == expected()
 
 
 def test_a_copy_is_emptied_for_an_empty_state(home: Home) -> None:
     filled(home)
-    address = home.batch(home.start(), put({"other": 1}))
-    assert home.values(address, [*VALUES, "other"]) == {"other": 1}
+    version = home.batch(home.start(), put({"other": 1}))
+    assert home.values(version, [*VALUES, "other"]) == {"other": 1}
 
 
 def test_a_store_that_was_not_used_for_a_week_is_removed_and_one_in_use_is_not(home: Home) -> None:
     """Of topics that are gone; one that comes back is restored from the durable files."""
-    addresses = [home.batch(home.start(partition), put(VALUES)) for partition in range(3)]
+    versions = [home.batch(home.start(partition), put(VALUES)) for partition in range(3)]
     long_ago = time.time() - UNUSED_SECONDS - 60
-    with home.open(addresses[1]) as used:
+    with home.open(versions[1]) as used:
         used.load("session-7")
         for partition in (0, 1):
             os.utime(next(home.local_root.rglob(f"*-{partition}.lock")), (long_ago, long_ago))
@@ -99,7 +99,7 @@ def test_a_store_that_was_not_used_for_a_week_is_removed_and_one_in_use_is_not(h
             "2.lmdb",
             "2.lock",
         ]
-    assert home.values(addresses[0], list(VALUES)) == VALUES
+    assert home.values(versions[0], list(VALUES)) == VALUES
 
 
 def test_unused_stores_are_looked_for_once_an_hour(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,27 +113,27 @@ def test_unused_stores_are_looked_for_once_an_hour(home: Home, monkeypatch: pyte
 
 
 def test_a_copy_of_another_boot_is_not_used_and_is_removed(home: Home) -> None:
-    address = filled(home)
+    version = filled(home)
     (home.local_root / "keep me").mkdir()
     home.boot = OTHER_BOOT
-    assert home.recovered(address).recovery is RestoreKind.REBUILT
-    assert home.values(address, list(VALUES)) == expected()
+    assert home.restored(version).kind is RestoreKind.REBUILT
+    assert home.values(version, list(VALUES)) == expected()
     assert sorted(path.name for path in home.local_root.iterdir()) == [f"boot-{OTHER_BOOT}", "keep me"]
 
 
-def test_copies_of_two_streams_lie_apart(home: Home) -> None:
-    address = filled(home)
+def test_stores_of_two_streams_lie_apart(home: Home) -> None:
+    version = filled(home)
     other = Home(home.durable.with_name("other"), home.local_root)
     filled(other)
-    assert home.recovered(address).recovery is RestoreKind.CURRENT
-    assert len(home.copies()) == 2
+    assert home.restored(version).kind is RestoreKind.CURRENT
+    assert len(home.store_files()) == 2
 
 
 def test_nothing_stays_on_a_system_without_boots(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("lockstep.state.local_store_pool._BOOT_ID", tmp_path / "none")
     home.boot = ""
-    address = filled(home)
-    assert home.values(address, list(VALUES)) == expected()
+    version = filled(home)
+    assert home.values(version, list(VALUES)) == expected()
     assert read_boot_id() is None
     assert not home.local_root.exists()
 
@@ -223,37 +223,37 @@ copy.close()
 
 
 def test_while_another_process_uses_a_copy_a_private_one_serves(home: Home) -> None:
-    address = filled(home)
+    version = filled(home)
     command = [sys.executable, "-c", HOLD, str(home.durable), str(home.local_root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        before = home.copies()[0].read_bytes()
-        later = home.batch(address, put({"session-9": 900}))
-        assert home.recovered(later).recovery is RestoreKind.REBUILT
+        before = home.store_files()[0].read_bytes()
+        later = home.batch(version, put({"session-9": 900}))
+        assert home.restored(later).kind is RestoreKind.REBUILT
         assert home.values(later, list(VALUES)) == expected() | {"session-9": 900}
-        assert home.copies()[0].read_bytes() == before
+        assert home.store_files()[0].read_bytes() == before
         other.communicate("")
-    assert home.recovered(later).recovery is RestoreKind.ROLLED_FORWARD
+    assert home.restored(later).kind is RestoreKind.ROLLED_FORWARD
 
 
 def test_a_lock_ends_with_its_process(home: Home) -> None:
-    address = filled(home)
+    version = filled(home)
     command = [sys.executable, "-c", HOLD, str(home.durable), str(home.local_root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
-    assert home.recovered(address).recovery is RestoreKind.CURRENT
+    assert home.restored(version).kind is RestoreKind.CURRENT
 
 
 def test_a_copy_that_two_uses_in_a_row_died_with_is_made_anew(home: Home) -> None:
-    address = filled(home)
+    version = filled(home)
     lock = next(home.local_root.rglob("*.lock"))
-    for deaths, recovery in ((0, RestoreKind.CURRENT), (1, RestoreKind.CURRENT), (2, RestoreKind.REBUILT)):
+    for deaths, kind in ((0, RestoreKind.CURRENT), (1, RestoreKind.CURRENT), (2, RestoreKind.REBUILT)):
         lock.write_bytes(bytes([deaths]))
-        assert home.recovered(address).recovery is recovery
+        assert home.restored(version).kind is kind
         assert lock.read_bytes() == b"\0"
 
 
@@ -273,16 +273,16 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_copy_is_rebuilt_without_a_word(home: Home, damage: Callable[[bytes], bytes]) -> None:
-    address = filled(home)
-    copy = home.copies()[0]
+    version = filled(home)
+    copy = home.store_files()[0]
     copy.write_bytes(damage(copy.read_bytes()))
-    assert home.values(address, [*VALUES, "unknown"]) == expected()
-    assert home.recovered(address).recovery is RestoreKind.CURRENT
+    assert home.values(version, [*VALUES, "unknown"]) == expected()
+    assert home.restored(version).kind is RestoreKind.CURRENT
 
 
 def test_a_whole_file_fits_and_one_cut_short_does_not(home: Home) -> None:
     filled(home)
-    copy = home.copies()[0]
+    copy = home.store_files()[0]
     assert find_whole_file(copy) is not None
     copy.write_bytes(copy.read_bytes()[:-1])
     assert find_whole_file(copy) is None
@@ -295,15 +295,15 @@ from tests.unit.state.test_local_store import VALUES, expected, filled
 from tests.unit.state.home import Home
 
 home = Home(Path(sys.argv[1]), Path(sys.argv[2]))
-address = filled(home)
-copy, lock = home.copies()[0], next(home.local_root.rglob("*.lock"))
+version = filled(home)
+copy, lock = home.store_files()[0], next(home.local_root.rglob("*.lock"))
 good, wrong, rebuilt, died = copy.read_bytes(), 0, 0, 0
 
 def attempt():
     pid = os.fork()
     if pid == 0:
         try:
-            right = home.values(address, [*VALUES, "unknown"]) == expected()
+            right = home.values(version, [*VALUES, "unknown"]) == expected()
             os._exit(0 if right else 3)
         except BaseException:
             os._exit(4)
@@ -371,26 +371,26 @@ def test_keys_out_of_order_are_found_behind_changes_too(tmp_path: Path) -> None:
 
 def test_two_sessions_with_one_hash_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     long, other = "x" * 600, "y" * 600
-    address = home.batch(home.start(), put({long: 1, other: 2}))
+    version = home.batch(home.start(), put({long: 1, other: 2}))
     monkeypatch.setattr("lockstep.state.local_store.make_store_key", lambda _: b"h" + bytes(32))
-    home.copies()[0].unlink()
+    home.store_files()[0].unlink()
     with pytest.raises(LocalStateUnusable, match="have the same hash") as raised:
-        home.values(address, [long, other])
+        home.values(version, [long, other])
     assert isinstance(raised.value, LockstepError)
     assert isinstance(raised.value.__cause__, KeyCollision)
 
 
 def test_a_local_folder_that_cannot_be_written_is_named(home: Home) -> None:
-    address = filled(home)
+    version = filled(home)
     shutil.rmtree(home.local_root)
     home.local_root.write_text("a file in the way")
     with pytest.raises(LocalStateUnusable, match=r"(?s)Not a directory.*local_root"):
-        home.values(address, ["session-1"])
+        home.values(version, ["session-1"])
 
 
 def test_what_cannot_be_kept_hot_is_still_durable(home: Home) -> None:
-    address = filled(home)
-    with home.open(address) as state:
+    version = filled(home)
+    with home.open(version) as state:
         put({"session-1": 100})(state)
         writer = StateFileWriter.open(home.durable)
         later = state.write(writer, 9)
@@ -403,9 +403,9 @@ def test_what_cannot_be_kept_hot_is_still_durable(home: Home) -> None:
     assert home.values(later, list(VALUES)) == expected() | {"session-1": 100}
 
 
-@pytest.mark.parametrize(("handles", "copies"), [(10, 1), (1_024, 256), (20_000, COPIES_MAX), (-1, COPIES_MAX)])
-def test_open_copies_are_bounded_by_file_handles(handles: int, copies: int) -> None:
-    assert compute_copies_max(handles) == copies
+@pytest.mark.parametrize(("handles", "stores"), [(10, 1), (1_024, 256), (20_000, STORES_MAX), (-1, STORES_MAX)])
+def test_open_stores_are_bounded_by_file_handles(handles: int, stores: int) -> None:
+    assert compute_stores_max(handles) == stores
 
 
 def test_a_lock_is_free_again_beside_a_forked_child(home: Home) -> None:

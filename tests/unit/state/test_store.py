@@ -33,8 +33,8 @@ AWKWARD = [
 
 
 def test_what_was_put_is_loaded_by_the_next_batch(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1, "b": 2}))
-    with home.open(address) as state:
+    version = home.batch(home.start(), put({"a": 1, "b": 2}))
+    with home.open(version) as state:
         entry = state.load("a")
         assert entry is not None
         assert (entry.gate, entry.state) == (1, Panel(1))
@@ -43,41 +43,41 @@ def test_what_was_put_is_loaded_by_the_next_batch(home: Home) -> None:
 
 
 def test_a_change_in_place_is_found_and_saved(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1, "b": 2}))
-    address = home.batch(address, put({"b": 5}))
-    assert home.values(address, ["a", "b"]) == {"a": 1, "b": 5}
+    version = home.batch(home.start(), put({"a": 1, "b": 2}))
+    version = home.batch(version, put({"b": 5}))
+    assert home.values(version, ["a", "b"]) == {"a": 1, "b": 5}
 
 
 def test_only_what_changed_is_written(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1, "b": 2}))
-    with home.open(address) as state:
+    version = home.batch(home.start(), put({"a": 1, "b": 2}))
+    with home.open(version) as state:
         put({"a": 1, "b": 3})(state)
         assert [session for session, _ in state.changed()] == [b"b"]
 
 
 def test_a_removed_session_is_unknown_at_once_and_for_ever(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1, "b": 2}))
-    with home.open(address) as state:
+    version = home.batch(home.start(), put({"a": 1, "b": 2}))
+    with home.open(version) as state:
         state.load("a")
         state.remove("a")
         assert state.load("a") is None
         assert state.changed() == [(b"a", None)]
-    address = home.batch(address, drop("a"))
-    assert home.values(address, ["a", "b"]) == {"b": 2}
+    version = home.batch(version, drop("a"))
+    assert home.values(version, ["a", "b"]) == {"b": 2}
 
 
 def test_a_session_removed_and_opened_again_in_one_range_is_saved_as_it_is_now(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1}))
+    version = home.batch(home.start(), put({"a": 1}))
 
     def replaced(state: PartitionState[Panel]) -> None:
         state.remove("a")
         put({"a": 9})(state)
 
-    assert home.values(home.batch(address, replaced), ["a"]) == {"a": 9}
+    assert home.values(home.batch(version, replaced), ["a"]) == {"a": 9}
 
 
 def test_a_session_removed_and_opened_again_between_two_spills_is_saved_as_it_is_now(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1, "b": 2}))
+    version = home.batch(home.start(), put({"a": 1, "b": 2}))
 
     def spilled(state: PartitionState[Panel]) -> None:
         drop("a", "b")(state)
@@ -86,7 +86,7 @@ def test_a_session_removed_and_opened_again_between_two_spills_is_saved_as_it_is
         state.spill()
         put({"c": 3})(state)
 
-    assert home.values(home.batch(address, spilled), ["a", "b", "c"]) == {"a": 9, "c": 3}
+    assert home.values(home.batch(version, spilled), ["a", "b", "c"]) == {"a": 9, "c": 3}
 
 
 def test_a_first_base_leaves_out_what_was_spilled_and_then_removed(home: Home) -> None:
@@ -95,46 +95,46 @@ def test_a_first_base_leaves_out_what_was_spilled_and_then_removed(home: Home) -
         state.spill()
         drop("a")(state)
 
-    header = home.recovered(home.batch(home.start(), spilled)).header
+    header = home.restored(home.batch(home.start(), spilled)).header
     assert header is not None
     assert header.entries == 1
 
 
 def test_a_session_opened_without_a_look_can_be_removed(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1}))
+    version = home.batch(home.start(), put({"a": 1}))
 
     def blind(state: PartitionState[Panel]) -> None:
         state.entries["a"] = SessionEntry(2, Panel(2))
         state.remove("a")
 
-    assert home.values(home.batch(address, blind), ["a"]) == {}
+    assert home.values(home.batch(version, blind), ["a"]) == {}
 
 
 def test_removing_what_never_was_changes_nothing(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1}))
-    assert home.batch(address, drop("b")).segment == address.segment
+    version = home.batch(home.start(), put({"a": 1}))
+    assert home.batch(version, drop("b")).segment == version.segment
 
 
 def test_offsets_move_without_a_file_when_nothing_changed(home: Home) -> None:
-    address = home.batch(home.start(), put({"a": 1}))
+    version = home.batch(home.start(), put({"a": 1}))
     files = list(home.durable.iterdir())
-    later = home.batch(address, put({"a": 1}))
-    assert later == advance(address, address.next_offset + 1, address.segment)
+    later = home.batch(version, put({"a": 1}))
+    assert later == advance(version, version.next_offset + 1, version.segment)
     assert list(home.durable.iterdir()) == files
-    assert home.recovered(later).recovery is RestoreKind.CURRENT
+    assert home.restored(later).kind is RestoreKind.CURRENT
     assert home.values(home.batch(later, put({"a": 2})), ["a"]) == {"a": 2}
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
 def test_sessions_may_be_any_string(home: Home, warm: bool) -> None:  # noqa: FBT001
     values = {session: number for number, session in enumerate(AWKWARD)}
-    address = home.batch(home.start(), put(values))
-    address = home.batch(address, put({session: value + 100 for session, value in values.items()}))
+    version = home.batch(home.start(), put(values))
+    version = home.batch(version, put({session: value + 100 for session, value in values.items()}))
     if not warm:
-        home.copies()[0].unlink()
-    assert home.values(address, AWKWARD) == {session: value + 100 for session, value in values.items()}
-    address = home.batch(address, drop(*AWKWARD[::2]))
-    assert home.values(address, AWKWARD) == {session: values[session] + 100 for session in AWKWARD[1::2]}
+        home.store_files()[0].unlink()
+    assert home.values(version, AWKWARD) == {session: value + 100 for session, value in values.items()}
+    version = home.batch(version, drop(*AWKWARD[::2]))
+    assert home.values(version, AWKWARD) == {session: values[session] + 100 for session in AWKWARD[1::2]}
 
 
 def test_the_hot_copy_waits_for_the_durable_file(home: Home) -> None:
@@ -146,43 +146,43 @@ def test_the_hot_copy_waits_for_the_durable_file(home: Home) -> None:
 
 
 def test_a_base_leaves_out_what_was_removed(home: Home) -> None:
-    address = home.batch(home.start(), put({str(n): n for n in range(10)}))
-    address = home.batch(address, drop(*map(str, range(9))))
-    address = home.batch(address, put({"big": 1}))
+    version = home.batch(home.start(), put({str(n): n for n in range(10)}))
+    version = home.batch(version, drop(*map(str, range(9))))
+    version = home.batch(version, put({"big": 1}))
     for _ in range(40):
-        address = home.batch(address, put({"big": address.next_offset}))
-    header = home.recovered(address).header
+        version = home.batch(version, put({"big": version.next_offset}))
+    header = home.restored(version).header
     assert header is not None
     assert header.base_bytes < 50
-    home.copies()[0].unlink()
-    assert home.values(address, ["0", "9", "big"]) == {"9": 9, "big": address.next_offset - 1}
+    home.store_files()[0].unlink()
+    assert home.values(version, ["0", "9", "big"]) == {"9": 9, "big": version.next_offset - 1}
 
 
-def test_more_partitions_than_copies_may_be_open_are_folded_side_by_side(home: Home) -> None:
-    home.copies_max = 2
+def test_more_partitions_than_stores_may_be_open_are_folded_side_by_side(home: Home) -> None:
+    home.stores_max = 2
     local_stores = home.local_stores()
     states = [home.open(home.start(partition), local_stores) for partition in range(7)]
-    addresses = fold_all(home, states, 1)
-    states = [home.open(address, local_stores) for address in addresses]
+    versions = fold_all(home, states, 1)
+    states = [home.open(version, local_stores) for version in versions]
     for state in states * 2:
         entry = state.load("s")
         assert entry is not None
-        assert entry.state.value == state.address.partition + 1
-    addresses = fold_all(home, states, 2)
-    assert {home.recovered(address).recovery for address in addresses} == {RestoreKind.CURRENT}
-    assert [home.values(address, ["s"])["s"] for address in addresses] == [2, 3, 4, 5, 6, 7, 8]
+        assert entry.state.value == state.version.partition + 1
+    versions = fold_all(home, states, 2)
+    assert {home.restored(version).kind for version in versions} == {RestoreKind.CURRENT}
+    assert [home.values(version, ["s"])["s"] for version in versions] == [2, 3, 4, 5, 6, 7, 8]
 
 
 def fold_all(home: Home, states: list[PartitionState[Panel]], by: int) -> list[StateVersion]:
     for state in states:
-        put({"s": state.address.partition + by})(state)
+        put({"s": state.version.partition + by})(state)
     with StateFileWriter.open(home.durable) as writer:
-        addresses = [state.write(writer, state.address.next_offset + 1) for state in states]
+        versions = [state.write(writer, state.version.next_offset + 1) for state in states]
     for state in states:
         state.publish_local()
         state.close()
-    assert len({address.segment.file for address in addresses if address.segment}) == 1
-    return addresses
+    assert len({version.segment.file for version in versions if version.segment}) == 1
+    return versions
 
 
 def test_a_state_that_cannot_be_encoded_names_its_session(home: Home) -> None:
@@ -194,9 +194,9 @@ def test_a_state_that_cannot_be_encoded_names_its_session(home: Home) -> None:
 
 
 def test_a_state_left_with_a_wrong_type_names_its_session_and_field(home: Home) -> None:
-    address = home.batch(home.batch(home.start(), put({"a": 1})), put({"a": "text"}))  # type: ignore[dict-item]  # the fault
+    version = home.batch(home.batch(home.start(), put({"a": 1})), put({"a": "text"}))  # type: ignore[dict-item]  # the fault
     with pytest.raises(StateNotOfItsType, match=r"(?s)session 'a'.*Expected `int`, got `str`"):
-        home.values(address, ["a"])
+        home.values(version, ["a"])
 
 
 class Panel2(msgspec.Struct):
@@ -205,28 +205,28 @@ class Panel2(msgspec.Struct):
 
 @pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
 def test_state_of_a_changed_type_is_refused(home: Home, warm: bool) -> None:  # noqa: FBT001
-    address = home.batch(home.start(), put({"a": 1}))
+    version = home.batch(home.start(), put({"a": 1}))
     if not warm:
-        home.copies()[0].unlink()
+        home.store_files()[0].unlink()
     later = dataclasses.replace(home, schema=StateSchema[Panel](Panel2))
     with pytest.raises(StateTypeChanged, match="text: stored str, declared no such field"):
-        later.values(address, ["a"])
-    assert home.values(address, ["a"]) == {"a": 1}
+        later.values(version, ["a"])
+    assert home.values(version, ["a"]) == {"a": 1}
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
 def test_state_of_a_later_offset_than_the_position_is_refused(home: Home, warm: bool) -> None:  # noqa: FBT001
-    address = home.batch(home.start(), put({"a": 1}))
+    version = home.batch(home.start(), put({"a": 1}))
     if not warm:
-        home.copies()[0].unlink()
+        home.store_files()[0].unlink()
     with pytest.raises(StateDamaged, match="expected state before offset 0 or earlier, found 1"):
-        home.values(msgspec.structs.replace(address, next_offset=0), ["a"])
+        home.values(msgspec.structs.replace(version, next_offset=0), ["a"])
 
 
 def test_after_an_error_a_state_is_not_taken_for_the_one_asked_for(home: Home) -> None:
     first = home.batch(home.start(), put({"a": 1}))
     second = home.batch(first, put({"a": 2}))
-    home.copies()[0].unlink()
+    home.store_files()[0].unlink()
     assert first.segment is not None
     assert second.segment is not None
     home.values(first, ["a"])

@@ -66,8 +66,8 @@ def make(state: PartitionState[Any], name: str, bids: Mapping[int, Level], *, is
 
 def test_rows_are_used_like_a_dict(tmp_path: Path) -> None:
     home = book_home(tmp_path)
-    address = home.batch(home.start(), lambda state: make(state, "a", {n: Level(n) for n in (300, 2, 7)}))
-    with home.open(address) as state:
+    version = home.batch(home.start(), lambda state: make(state, "a", {n: Level(n) for n in (300, 2, 7)}))
+    with home.open(version) as state:
         bids = session_of(state, "a").bids
         assert (bids[2], bids.get(3), 7 in bids, 8 in bids, len(bids)) == (Level(2), None, True, False, 3)
         bids[1] = Level(1)
@@ -87,7 +87,7 @@ def test_rows_are_used_like_a_dict(tmp_path: Path) -> None:
 
 def test_only_touched_rows_are_written(tmp_path: Path) -> None:
     home = book_home(tmp_path)
-    address = home.batch(home.start(), lambda state: make(state, "a", {n: Level(n) for n in range(1000)}))
+    version = home.batch(home.start(), lambda state: make(state, "a", {n: Level(n) for n in range(1000)}))
 
     def touch(state: PartitionState[Any]) -> None:
         bids = session_of(state, "a").bids
@@ -95,9 +95,9 @@ def test_only_touched_rows_are_written(tmp_path: Path) -> None:
         bids[6] = Level(66)
         del bids[7]
 
-    address = home.batch(address, touch)
-    assert address.segment is not None
-    changes = [change for block in read_segment(home.durable, address.segment, address).blocks() for change in block]
+    version = home.batch(version, touch)
+    assert version.segment is not None
+    changes = [change for block in read_segment(home.durable, version.segment, version).blocks() for change in block]
     begin = b"\xf9a\xffbids\xff"
     assert changes == [(begin + b"\x06", b"\x82\xa5price\x42\xa4note\xa0"), (begin + b"\x07", None)]
 
@@ -109,18 +109,18 @@ def test_a_session_that_ends_takes_its_rows_with_it(tmp_path: Path) -> None:
         make(state, "a", {1: Level(1)})
         make(state, "ab", {1: Level(2)})
 
-    address = home.batch(home.start(), both)
-    with home.open(address) as state:
+    version = home.batch(home.start(), both)
+    with home.open(version) as state:
         state.remove("a")
         assert state.changed() == [(b"a", None), (b"\xf9a\xffbids\xff\x01", None)]
-    address = home.batch(address, lambda state: state.remove("a"))
-    with home.open(address) as state:
+    version = home.batch(version, lambda state: state.remove("a"))
+    with home.open(version) as state:
         assert session_of(state, "a") is None
         make(state, "a", {})
         assert len(session_of(state, "a").bids) == 0
         assert dict(session_of(state, "ab").bids) == {1: Level(2)}
-    address = home.batch(address, lambda state: make(state, "a", {}))
-    with home.open(address) as state:
+    version = home.batch(version, lambda state: make(state, "a", {}))
+    with home.open(version) as state:
         assert dict(session_of(state, "a").bids) == {}
 
 
@@ -130,22 +130,22 @@ def whole(state: PartitionState[Any]) -> None:
 
 def test_a_table_that_is_the_whole_state(tmp_path: Path) -> None:
     home = book_home(tmp_path, StateSchema(MapState[str, Level]))
-    address = home.batch(home.start(), whole)
-    address = home.batch(address, lambda state: session_of(state, "a").update({"y": Level(2)}))
-    with home.open(address) as state:
+    version = home.batch(home.start(), whole)
+    version = home.batch(version, lambda state: session_of(state, "a").update({"y": Level(2)}))
+    with home.open(version) as state:
         assert dict(session_of(state, "a")) == {"x": Level(1), "y": Level(2)}
 
 
 def test_a_table_given_to_another_session_is_copied(tmp_path: Path) -> None:
     home = book_home(tmp_path)
-    address = home.batch(home.start(), lambda state: make(state, "a", {1: Level(1), 2: Level(2)}))
+    version = home.batch(home.start(), lambda state: make(state, "a", {1: Level(1), 2: Level(2)}))
 
     def give(state: PartitionState[Any]) -> None:
         state.entries["b"] = SessionEntry(0, Book("b", session_of(state, "a").bids))
 
-    address = home.batch(address, give)
-    address = home.batch(address, lambda state: session_of(state, "a").bids.clear())
-    with home.open(address) as state:
+    version = home.batch(version, give)
+    version = home.batch(version, lambda state: session_of(state, "a").bids.clear())
+    with home.open(version) as state:
         assert dict(session_of(state, "a").bids) == {}
         assert dict(session_of(state, "b").bids) == {1: Level(1), 2: Level(2)}
 
@@ -153,17 +153,17 @@ def test_a_table_given_to_another_session_is_copied(tmp_path: Path) -> None:
 def read_migrated(folder: Path, migrate: Callable[[Mapping[str, Any]], Any]) -> tuple[Home, Any, StateVersion]:
     """What a migration from `PlainBook` gives, now and in the next batch."""
     old = book_home(folder, PLAIN)
-    address = old.batch(old.start(), lambda state: make(state, "a", {1: Level(5)}, is_plain=True))
+    version = old.batch(old.start(), lambda state: make(state, "a", {1: Level(5)}, is_plain=True))
     home = dataclasses.replace(old, schema=StateSchema(Book, migrate))
     found: list[Any] = []
-    address = home.batch(address, lambda state: found.append(session_of(state, "a")))
-    return home, found[0], address
+    version = home.batch(version, lambda state: found.append(session_of(state, "a")))
+    return home, found[0], version
 
 
 def test_a_dict_becomes_a_table(tmp_path: Path) -> None:
-    home, book, address = read_migrated(tmp_path, lambda old: Book(old["name"], MapState(old["bids"])))
+    home, book, version = read_migrated(tmp_path, lambda old: Book(old["name"], MapState(old["bids"])))
     assert list(book.bids.items()) == [(1, Level(5))]
-    with home.open(address) as state:
+    with home.open(version) as state:
         assert list(session_of(state, "a").bids.items()) == [(1, Level(5))]
 
 
@@ -201,7 +201,7 @@ class Counted(msgspec.Struct):
 def test_the_rows_of_a_default_are_kept(tmp_path: Path) -> None:
     """They were there in the first batch after the release only."""
     home = book_home(tmp_path, StateSchema(Noted))
-    address = home.batch(home.start(), lambda state: state.entries.update(a=SessionEntry(0, Noted("a"))))  # type: ignore[arg-type]  # of this schema
+    version = home.batch(home.start(), lambda state: state.entries.update(a=SessionEntry(0, Noted("a"))))  # type: ignore[arg-type]  # of this schema
     home = dataclasses.replace(home, schema=StateSchema(Counted))
     for note in "bc":
 
@@ -210,7 +210,7 @@ def test_the_rows_of_a_default_are_kept(tmp_path: Path) -> None:
             book.name = note
             assert list(book.bids.items()) == [(1, Level(5))]
 
-        address = home.batch(address, fold)
+        version = home.batch(version, fold)
 
 
 def test_a_table_replaced_by_something_else_names_session_and_field(tmp_path: Path) -> None:
@@ -305,10 +305,10 @@ def test_both_layouts_give_the_same_rows(batches: list[Any], memory_bytes: int) 
     with tempfile.TemporaryDirectory() as folder:
         homes = [Small(Path(folder) / "rows" / "d", Path(folder) / "rows" / "h", schema=BOOK, bytes_max=memory_bytes)]
         homes.append(Small(Path(folder) / "value" / "d", Path(folder) / "value" / "h", schema=PLAIN, bytes_max=10**9))
-        addresses = [home.start() for home in homes]
+        versions = [home.start() for home in homes]
         for actions, event in batches:
-            found = [run(home, address, actions, event) for home, address in zip(homes, addresses, strict=True)]
-            addresses = [address for address, _ in found]
+            found = [run(home, version, actions, event) for home, version in zip(homes, versions, strict=True)]
+            versions = [version for version, _ in found]
             assert found[0][1] == found[1][1]
 
 
@@ -324,28 +324,28 @@ class Small(Home):
         return made
 
 
-def run(home: Home, address: StateVersion, actions: list[Any], event: str) -> tuple[StateVersion, list[object]]:
+def run(home: Home, version: StateVersion, actions: list[Any], event: str) -> tuple[StateVersion, list[object]]:
     shown: list[object] = []
 
     def fold(state: PartitionState[Any]) -> None:
         shown.extend(do(state, session, action, is_plain=home.schema is PLAIN) for session, action in actions)
 
-    address = home.batch(address, fold)
+    version = home.batch(version, fold)
     if event == "lost":
-        for path in home.copies():
+        for path in home.store_files():
             path.unlink()
-    return address, shown
+    return version, shown
 
 
 def test_what_is_spilled_is_seen_by_nobody_before_the_commit_and_gone_after(tmp_path: Path) -> None:
     home = Small(tmp_path / "d", tmp_path / "h", schema=BOOK, bytes_max=1)
-    address = home.batch(home.start(), lambda state: make(state, "a", {1: Level(1)}))
+    version = home.batch(home.start(), lambda state: make(state, "a", {1: Level(1)}))
     files = set(home.durable.iterdir())
-    with home.open(address) as state, StateFileWriter.open(home.durable) as writer:
+    with home.open(version) as state, StateFileWriter.open(home.durable) as writer:
         for number in range(20):
             make(state, f"new{number}", {number: Level(number)})
         assert len(state.entries) == 1
-        with home.open(address) as other:
+        with home.open(version) as other:
             assert session_of(other, "new0") is None
         assert set(home.durable.iterdir()) == files
         after = state.write(writer, 2)

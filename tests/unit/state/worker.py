@@ -2,7 +2,7 @@
 
     python -m tests.unit.state.worker FOLDER SESSIONS
 
-Batch n sets every session s with (s + n) % 3 == 0 to n; the address is committed by a rename.
+Batch n sets every session s with (s + n) % 3 == 0 to n; the version is committed by a rename.
 Exits with 3 when a session's value is not what the committed batches say.
 """
 
@@ -18,16 +18,16 @@ from tests.unit.state.home import Home, put
 
 
 def committed(folder: Path, home: Home) -> StateVersion:
-    """The newest committed address."""
-    path = folder / "address"
+    """The newest committed version."""
+    path = folder / "version"
     return msgspec.json.decode(path.read_bytes(), type=StateVersion) if path.exists() else home.start()
 
 
-def commit(folder: Path, address: StateVersion) -> None:
-    """Commit an address: it is there or it is not."""
-    new = folder / "address.new"
-    new.write_bytes(msgspec.json.encode(address))
-    new.rename(folder / "address")
+def commit(folder: Path, version: StateVersion) -> None:
+    """Commit a version: it is there or it is not."""
+    new = folder / "version.new"
+    new.write_bytes(msgspec.json.encode(version))
+    new.rename(folder / "version")
 
 
 def values_after(batches: int, sessions: int) -> dict[str, int]:
@@ -40,13 +40,13 @@ def run(folder: Path, sessions: int) -> int:
     """Fold until killed."""
     home = Home(folder / "state", folder / "hot")
     names = [f"s{s}" for s in range(sessions)]
-    address = committed(folder, home)
+    version = committed(folder, home)
     while True:
-        batch = address.next_offset
-        if home.values(address, names) != values_after(batch, sessions):
+        batch = version.next_offset
+        if home.values(version, names) != values_after(batch, sessions):
             return 3
-        address = home.batch(address, put({f"s{s}": batch for s in range(sessions) if (s + batch) % 3 == 0}))
-        commit(folder, address)
+        version = home.batch(version, put({f"s{s}": batch for s in range(sessions) if (s + batch) % 3 == 0}))
+        commit(folder, version)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import pytest
 
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import (
+    CHECKPOINT_ENTRIES_MAX,
+    CHECKPOINT_ENTRIES_MIN,
     COST_RATIO,
-    ENTRIES_MAX,
-    ENTRIES_MIN,
     is_due,
     write_checkpoint,
     write_checkpoint_if_due,
@@ -38,7 +38,7 @@ def test_one_is_made_when_the_log_since_the_last_has_cost_more(run: ProtocolRun)
         for version, files in delta_log.list_checkpoints(table).items()
     }
     assert sorted(sizes) == made
-    assert made[0] == ENTRIES_MIN
+    assert made[0] == CHECKPOINT_ENTRIES_MIN
     for before, after in pairwise(made):
         written = [delta_log.make_entry_path(table, version).stat().st_size for version in range(before + 1, after + 1)]
         assert len(written) * sum(written) >= COST_RATIO * sizes[before]
@@ -51,15 +51,15 @@ def test_one_that_is_larger_than_the_log_waits_until_the_entries_are_too_many(ru
     ((version, (file,)),) = delta_log.list_checkpoints(table).items()
     with file.open("ab") as grown:
         grown.truncate(100_000_000)
-    for at in range(version + 1, version + ENTRIES_MAX + 1):
+    for at in range(version + 1, version + CHECKPOINT_ENTRIES_MAX + 1):
         delta_log.make_entry_path(table, at).write_text("{}")
-    assert not is_due(table, version + ENTRIES_MAX - 1)
-    assert is_due(table, version + ENTRIES_MAX)
+    assert not is_due(table, version + CHECKPOINT_ENTRIES_MAX - 1)
+    assert is_due(table, version + CHECKPOINT_ENTRIES_MAX)
 
 
 def test_side_tables_get_theirs_too(run: ProtocolRun) -> None:
     logs = SideLogs(run.folders)
-    for _ in range(ENTRIES_MIN + 2):
+    for _ in range(CHECKPOINT_ENTRIES_MIN + 2):
         logs.catch_up(run.commit(run.prepared()).head)
         for table, version in logs.list_versions():
             write_checkpoint_if_due(table, version)

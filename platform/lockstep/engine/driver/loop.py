@@ -19,7 +19,8 @@ from lockstep.engine.driver.clocks import BacklogClock, IdlePartitions, SilentPa
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
 from lockstep.engine.driver.context import RunContext
-from lockstep.engine.driver.handover import Heartbeat, read_stop_request, write_stop
+from lockstep.engine.driver.handover import accept_requests, is_asked_to_hand_over, read_stop_request, write_stop
+from lockstep.engine.driver.heartbeat import Heartbeat
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.metrics import make_batch_report
 from lockstep.engine.driver.planner import BatchPlan, FileGoal, PlanInput, make_batch_identity, plan_batch
@@ -74,7 +75,12 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     heart = Heartbeat(control, epoch, never_ending=not context.is_bounded, run_id=context.launch.run_id)
     background, side_tables = _thread("background"), _thread("side-tables")
     # The executor of side tables ends before the other one.
-    with heart as heartbeat, background as background_executor, side_tables as side_table_executor:
+    with (
+        accept_requests(control, epoch),
+        heart as heartbeat,
+        background as background_executor,
+        side_tables as side_table_executor,
+    ):
         try:
             batches = MicroBatchLoop(context, claimed, side_table_executor, background_executor)
             _quiet_collector()
@@ -142,7 +148,7 @@ def _wait_for_next_batch(
     while True:
         if (stopped := _stop_if_asked(context, claimed)) is not None:
             return stopped
-        if heartbeat.asked_to_hand_over():
+        if is_asked_to_hand_over(heartbeat):
             return RunOutcome.HANDED_OVER
         left = due - time.monotonic()
         if left <= 0:

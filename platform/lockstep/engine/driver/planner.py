@@ -26,38 +26,10 @@ average by more than this ratio."""
 UNEVEN_FILE_RATIO = 0.15
 """Several files in one batch are planned only if each comes this close to the target size. The margin covers messages
 whose size differs from that of earlier batches."""
-
-
-def pack_bins(
-    items: Sequence[T], key: Callable[[T], Key], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]
-) -> tuple[tuple[T, ...], ...]:
-    """Put items, in order of their keys, into at most `count` bins, each of which keeps that order."""
-    if not items:
-        return ()
-    target = sum(costs) / count
-    bins: list[list[T]] = [[] for _ in range(count)]
-    load = [0.0] * count
-    for cost, item in sorted(zip(costs, items, strict=True), key=lambda each: (-each[0], key(each[1]))):
-        lightest = load.index(min(load))
-        before = bins_before.get(key(item), lightest)
-        stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)
-        chosen = before if stays else lightest
-        bins[chosen].append(item)
-        load[chosen] += cost
-    return tuple(tuple(sorted(group, key=key)) for group in bins if group)
-
-
-def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
-    """Whether each bin comes close to the target file size."""
-    loads = [sum(sizes[item] for item in group) for group in bins]
-    return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
-
-
 TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
 """A range has a fixed cost of about 1 ms of CPU time (its state is opened and saved, and the client fetches far beyond
 its end): with some 2,000 messages a range that is half a microsecond a message."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
-
 BEYOND_PARTITIONS_MAX = 64
 """With more ranges than this, none is read beyond its end: such a range stays assigned until all ranges are read, and
 meanwhile the client would fetch thousands of partitions repeatedly."""
@@ -132,6 +104,31 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     def messages(self) -> int:
         """Offsets in all ranges."""
         return sum(item.messages for group in self.bins for item in group)
+
+
+def pack_bins(
+    items: Sequence[T], key: Callable[[T], Key], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]
+) -> tuple[tuple[T, ...], ...]:
+    """Put items, in order of their keys, into at most `count` bins, each of which keeps that order."""
+    if not items:
+        return ()
+    target = sum(costs) / count
+    bins: list[list[T]] = [[] for _ in range(count)]
+    load = [0.0] * count
+    for cost, item in sorted(zip(costs, items, strict=True), key=lambda each: (-each[0], key(each[1]))):
+        lightest = load.index(min(load))
+        before = bins_before.get(key(item), lightest)
+        stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)
+        chosen = before if stays else lightest
+        bins[chosen].append(item)
+        load[chosen] += cost
+    return tuple(tuple(sorted(group, key=key)) for group in bins if group)
+
+
+def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
+    """Whether each bin comes close to the target file size."""
+    loads = [sum(sizes[item] for item in group) for group in bins]
+    return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
 
 
 def plan_batch(given: PlanInput) -> BatchPlan:

@@ -14,7 +14,7 @@ from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.context import RunContext
-from lockstep.engine.driver.handover import run_heartbeat
+from lockstep.engine.driver.heartbeat import run_heartbeat
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
@@ -31,6 +31,8 @@ from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+LOG = logging.getLogger("lockstep")
 
 
 def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegistry | None:
@@ -55,9 +57,6 @@ def make_registry(settings: RegistrySettings) -> HttpRegistry | None:
         ca_file=settings.ca_file,
         timeout_seconds=settings.timeout_seconds,
     )
-
-
-LOG = logging.getLogger("lockstep")
 
 
 def run_stream(

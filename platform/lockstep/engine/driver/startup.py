@@ -17,7 +17,8 @@ import msgspec
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import AnyStream, format_integrity
 from lockstep.declare.transform import find_migration
-from lockstep.engine.driver.handover import Phase, Takeover, is_writer_alive, read_heartbeat, request_handover
+from lockstep.engine.driver.handover import Takeover, request_handover
+from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.positions import find_retired_topics, read_position
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
@@ -41,64 +42,6 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import find_wrong_files, list_named_files
 from lockstep.table.schema_evolution import find_defaulted_columns
-
-
-def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[str, ...]:
-    """Compare the declared state type, and the integrity class's buffer, with those of all stored state.
-
-    Args:
-        stream: The declaration.
-        folders: Folders of the stream's tables.
-        rows: The newest ledger row of every partition.
-
-    Returns:
-        The differences that `migrate` must handle, each once; empty where the declared type reads all.
-
-    Raises:
-        StateTypeChanged: The declared type cannot read some stored state, and there is no `migrate`.
-        IntegrityClassChanged: Some state may hold buffered messages that the declared class would never apply.
-    """
-    migration, buffers = find_migration(stream.transform), stream.integrity.buffer
-    schema: StateSchema[object] = StateSchema(stream.types.state, migration, buffers)
-    migrated: dict[str, None] = {}
-    for header, where in _stored(folders, rows):
-        shapes = read_versions(header).shapes
-        schema.accept(shapes, where)
-        schema.accept_buffers(header.buffers, where)
-        for name, shape in shapes.items():
-            migrated |= dict.fromkeys(map(str, schema.differing(name, shape)))
-    return tuple(migrated)
-
-
-def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[SegmentHeader, str]]:
-    """The newest header of each partition's state; unreadable files are left to the task that needs them."""
-    stored = [(row, segment) for row in rows if (segment := read_position(row).state) is not None]
-    headers = find_storage(folders.state).map_files(partial(_try_read_header, folders), stored)
-    for (row, _), header in zip(stored, headers, strict=True):
-        if header is not None:
-            yield header, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
-
-
-def _try_read_header(folders: StreamFolders, stored: tuple[LedgerRow, SegmentRef]) -> SegmentHeader | None:
-    try:
-        return read_header(folders.state, stored[1])
-    except StateDamaged:
-        return None
-
-
-def find_code_digest(stream: AnyStream) -> str:
-    """Digest of the code of the fold; empty where it is in no files, such as in an archive."""
-    try:
-        return digest_code(stream)
-    except OSError:
-        return ""
-
-
-def find_policy(integrity: IntegrityClass) -> ViolationPolicy:
-    """What a class does on a violation, as the head records it."""
-    restarts = getattr(integrity, "on_growth", None) is OnGrowth.RESTART_SESSIONS
-    return ViolationPolicy(isinstance(integrity.on_violation, Suspend), restarts)
-
 
 LOG = logging.getLogger("lockstep")
 
@@ -293,6 +236,63 @@ class WriterStartup:
         asked = self._launch.desired_version
         requested = self.head.desired_version if asked is None else asked
         return head.desired is Desired.STOPPED and head.desired_version > requested
+
+
+def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[str, ...]:
+    """Compare the declared state type, and the integrity class's buffer, with those of all stored state.
+
+    Args:
+        stream: The declaration.
+        folders: Folders of the stream's tables.
+        rows: The newest ledger row of every partition.
+
+    Returns:
+        The differences that `migrate` must handle, each once; empty where the declared type reads all.
+
+    Raises:
+        StateTypeChanged: The declared type cannot read some stored state, and there is no `migrate`.
+        IntegrityClassChanged: Some state may hold buffered messages that the declared class would never apply.
+    """
+    migration, buffers = find_migration(stream.transform), stream.integrity.buffer
+    schema: StateSchema[object] = StateSchema(stream.types.state, migration, buffers)
+    migrated: dict[str, None] = {}
+    for header, where in _stored(folders, rows):
+        shapes = read_versions(header).shapes
+        schema.accept(shapes, where)
+        schema.accept_buffers(header.buffers, where)
+        for name, shape in shapes.items():
+            migrated |= dict.fromkeys(map(str, schema.differing(name, shape)))
+    return tuple(migrated)
+
+
+def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[SegmentHeader, str]]:
+    """The newest header of each partition's state; unreadable files are left to the task that needs them."""
+    stored = [(row, segment) for row in rows if (segment := read_position(row).state) is not None]
+    headers = find_storage(folders.state).map_files(partial(_try_read_header, folders), stored)
+    for (row, _), header in zip(stored, headers, strict=True):
+        if header is not None:
+            yield header, f"the state of {row.topic}/{row.partition} (batch {row.batch})"
+
+
+def _try_read_header(folders: StreamFolders, stored: tuple[LedgerRow, SegmentRef]) -> SegmentHeader | None:
+    try:
+        return read_header(folders.state, stored[1])
+    except StateDamaged:
+        return None
+
+
+def find_code_digest(stream: AnyStream) -> str:
+    """Digest of the code of the fold; empty where it is in no files, such as in an archive."""
+    try:
+        return digest_code(stream)
+    except OSError:
+        return ""
+
+
+def find_policy(integrity: IntegrityClass) -> ViolationPolicy:
+    """What a class does on a violation, as the head records it."""
+    restarts = getattr(integrity, "on_growth", None) is OnGrowth.RESTART_SESSIONS
+    return ViolationPolicy(isinstance(integrity.on_violation, Suspend), restarts)
 
 
 def _allowed(desired: Desired, *, never_ending: bool) -> bool:

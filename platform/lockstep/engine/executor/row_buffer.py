@@ -146,7 +146,7 @@ class RowBuffer:
         self.proofs: list[MessageOrigin] = []
         self.rows_written = 0
         self.event_time_us: tuple[int, int] | None = None
-        self._beside: set[int] = set()
+        self._extra_origins: set[int] = set()
 
     @property
     def is_full(self) -> bool:
@@ -155,14 +155,14 @@ class RowBuffer:
 
     def append_extra(self, origin: MessageOrigin) -> None:
         """Add rows that no message emitted: those of a timer, or of an idle session."""
-        self._beside.add(len(self.proofs))
+        self._extra_origins.add(len(self.proofs))
         self.proofs.append(origin)
 
     def proof_at(self, position: int) -> tuple[MessageOrigin, bool]:
         """Origin of the row at an index of those not yet encoded, and whether no message emitted it."""
         ends = accumulate(rows for _, rows, *_ in self.proofs)
         at = next(number for number, end in enumerate(ends) if position < end)
-        return self.proofs[at], at in self._beside
+        return self.proofs[at], at in self._extra_origins
 
     def rollback_message(self) -> None:
         """Remove the rows of a message that failed."""
@@ -203,14 +203,14 @@ class RowBuffer:
 
     def _count(self, chunk: Chunk) -> None:
         """Count the messages of a chunk, which is done."""
-        without, messages = chunk.rows.count(0), len(chunk.rows) - len(self._beside)
+        without, messages = chunk.rows.count(0), len(chunk.rows) - len(self._extra_origins)
         self._counts.without_rows += without
         self._counts.with_rows += messages - without
-        self._counts.timer_rows += len(self._beside)
+        self._counts.timer_rows += len(self._extra_origins)
         self._note_times([time for time in chunk.event_times_us if time is not None])
         self.rows.clear()
         self.proofs.clear()
-        self._beside.clear()
+        self._extra_origins.clear()
 
     def append_encoded(self, batch: pa.RecordBatch, last: int, rows: Numbers, times: Numbers | None) -> None:
         """Add the rows of accepted messages that are encoded already, after those not yet encoded.

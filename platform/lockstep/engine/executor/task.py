@@ -214,9 +214,9 @@ class RangeOpener:
         position = planned.position
         without = Exclusions(killing=planned.killing, unstorable=self.unstorable.get(position.key, frozenset()))
         bounds = bounds or FoldBounds(planned.until, without, beyond=planned.beyond)
-        address = make_state_version(self.generation, position)
+        version = make_state_version(self.generation, position)
         opened = PartitionState.open(
-            address, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
+            version, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
         )
         state = self.stack.enter_context(opened)
         fold = RangeFold(self.compiled, position, state, bounds.without, self.latest_us)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.plan import TARGET_BYTES, LiveFiles, plan_bins
-from lockstep.engine.driver.handover import find_heartbeat_time, read_heartbeat
+from lockstep.engine.driver.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import Place

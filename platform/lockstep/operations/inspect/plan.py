@@ -9,7 +9,7 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream, format_integrity, format_source
 from lockstep.engine.driver.committer import check_table_present
-from lockstep.engine.driver.handover import find_writer
+from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.positions import Subscription
@@ -347,9 +347,11 @@ def _takes_over(folders: StreamFolders, head: Head) -> str:
     if head.epoch == 0:
         return "no writer: it would be the first run"
     writer = find_writer(folders.control, head.epoch)
-    if writer in {"writing", "draining"}:
-        return f"epoch {head.epoch}, which is {writer} and would hand over at its batch boundary"
-    return f"epoch {head.epoch}, which has ended" if writer == "ended" else f"epoch {head.epoch}, which is gone"
+    if writer.is_alive:
+        return f"epoch {head.epoch}, which is {writer.value} and would hand over at its batch boundary"
+    return (
+        f"epoch {head.epoch}, which has ended" if writer is WriterState.ENDED else f"epoch {head.epoch}, which is gone"
+    )
 
 
 def _cores(master: str) -> int:

@@ -151,17 +151,17 @@ def find_state_version(row: LedgerRow) -> StateVersion:
     return make_state_version(row.generation, read_position(row))
 
 
-def read_segments(address: StateVersion, durable: Path) -> Iterator[Segment]:
+def read_segments(version: StateVersion, durable: Path) -> Iterator[Segment]:
     """The segments of a state, from its base on; each read whole and verified.
 
     Raises:
         StateDamaged: One is missing or damaged.
     """
-    if address.segment is None:
+    if version.segment is None:
         return
-    head = read_segment(durable, address.segment, address)
+    head = read_segment(durable, version.segment, version)
     for ref in head.header.chain:
-        yield read_segment(durable, ref, address)
+        yield read_segment(durable, ref, version)
     yield head
 
 
@@ -209,7 +209,7 @@ class _LoadedState:
 
     def __init__(self, schema: StateSchema[object], header: SegmentHeader, stored: dict[bytes, bytes]) -> None:
         self._schema, self._stored = schema, stored
-        self._typed, self._rows = StateMigrator(schema, header), MapStateStore(schema.tables, self)
+        self._migrator, self._rows = StateMigrator(schema, header), MapStateStore(schema.tables, self)
 
     def get(self, key: bytes) -> bytes | None:
         """The value of an entry; None without one."""
@@ -222,10 +222,10 @@ class _LoadedState:
     def decoded(self, key: bytes, value: bytes) -> tuple[object, object]:
         """Gate and state of a session."""
         session = key.decode("utf-8", "surrogatepass")
-        today = self._typed.today(session, value, lambda name, shape: self._rows.old_rows(key, name, shape))
-        gate, state = self._schema.decode(session, today.value)
-        if today.migrated is not None:
-            return gate, today.migrated.state
+        current = self._migrator.migrate(session, value, lambda name, shape: self._rows.old_rows(key, name, shape))
+        gate, state = self._schema.decode(session, current.value)
+        if current.migrated is not None:
+            return gate, current.migrated.state
         self._rows.bind(key, state)
         return gate, state
 

@@ -10,7 +10,7 @@ import msgspec
 
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import find_writer
+from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
@@ -61,8 +61,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         desired: "running", "bounded", "stopped", "held" or "halted".
         reason: Reason of the desired state.
         findings: The evidence, while halted.
-        writer: "writing" or "draining" for a live writer, "gone" for one that stopped counting without recording its
-            end, "ended", or "none" before the first heartbeat of the epoch, which a stop or a hold may have claimed.
+        writer: State of the writer of the head's epoch.
         generation: Generation of the lineage.
         epoch: Epoch of the writer that may commit.
         batch: Number of the last committed batch.
@@ -93,7 +92,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     desired: str
     reason: str
     findings: tuple[Finding, ...]
-    writer: str
+    writer: WriterState
     generation: int
     epoch: int
     batch: int
@@ -139,7 +138,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
 
     stream: str
     desired: str
-    writer: str = "none"
+    writer: WriterState = WriterState.NONE
     lag_messages: int | None = None
     freshness_seconds: float | None = None
     headroom_seconds: float | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.stream import NAME
-from lockstep.engine.driver.handover import Phase, find_writer
+from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.errors import TableError
 from lockstep.operations.tables import try_read_head
 from lockstep.storage import find_storage
@@ -32,12 +32,12 @@ class UndeclaredTable(msgspec.Struct, frozen=True):
     name: str
     desired: str
     epoch: int
-    writer: str
+    writer: WriterState
 
     @property
     def is_live(self) -> bool:
         """Whether its writer is alive."""
-        return self.writer in {Phase.WRITING.value, Phase.DRAINING.value}
+        return self.writer.is_alive
 
     @property
     def problem(self) -> str:

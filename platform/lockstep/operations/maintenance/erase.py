@@ -29,7 +29,7 @@ from lockstep.compaction.erase import (
 from lockstep.compaction.plan import LiveFile, LiveFiles
 from lockstep.compaction.run import make_removal
 from lockstep.compaction.side_files import count_messages, list_side_tables, redact_side_tables
-from lockstep.engine.driver.handover import is_writer_alive
+from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.errors import CommitUnknown, KafkaError, LockstepError

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import RUN_FILE
+from lockstep.engine.driver.heartbeat import RUN_FILE
 from lockstep.errors import LockstepError
 from lockstep.operations.copies.copies import PARTIAL
 from lockstep.operations.maintenance.erase import finish_erasing

@@ -7,12 +7,8 @@ import time
 import msgspec
 
 from lockstep.declare.options import Every
-from lockstep.engine.driver.handover import (
-    RetireRequest,
-    forget_retire_request,
-    is_writer_alive,
-    request_retirement,
-)
+from lockstep.engine.driver.handover import RetireRequest, forget_retire_request, request_retirement
+from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.positions import (
     RETIRED,
     LedgerStamp,

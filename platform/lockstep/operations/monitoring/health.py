@@ -14,7 +14,7 @@ import msgspec
 
 from lockstep.declare.options import find_longest_wait
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.handover import Phase
+from lockstep.engine.driver.heartbeat import Phase
 from lockstep.kafka.admin import Place
 from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.declare.discovery import digest_code
-from lockstep.engine.driver.handover import is_writer_alive
+from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types

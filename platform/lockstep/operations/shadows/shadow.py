@@ -15,7 +15,7 @@ import msgspec
 
 from lockstep.declare.discovery import digest_code, find_code, load_streams
 from lockstep.declare.stream import NAME, AnyStream
-from lockstep.engine.driver.handover import is_writer_alive
+from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.engine.driver.startup import check_state_types

@@ -1,0 +1,317 @@
+"""Heartbeats of writers and of runs, and the identity of a process.
+
+A writer increments a counter in a file named after its epoch. A run increments one in a file named after the run,
+from its first step, long before it claims, to its end. Observers wait for changes with their own monotonic clock; no
+wall clock of another machine decides anything. Nothing here guards the table: the epoch in its log does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from lockstep.model.decoding import decode_json
+from lockstep.storage import find_storage
+
+COUNT_SECONDS = 0.4
+POLL_SECONDS = 1.0
+POLLS = 3
+"""A counter unchanged over so many polls belongs to a dead writer."""
+RUN_FILE = ".run.json"
+"""Suffix of a run's heartbeat file, after its id. All other files here end in an epoch: <what>-<epoch>.json."""
+
+
+class Phase(Enum):
+    """Phase of a writer."""
+
+    WRITING = "writing"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+class WriterState(Enum):
+    """What an observer sees of the writer of an epoch."""
+
+    NONE = "none"
+    """The epoch has no heartbeat: a stop or a hold may have claimed it."""
+    WRITING = "writing"
+    DRAINING = "draining"
+    ENDED = "ended"
+    GONE = "gone"
+    """It stopped counting without recording its end."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it counts."""
+        return self in {WriterState.WRITING, WriterState.DRAINING}
+
+
+class HeartbeatRecord(msgspec.Struct, frozen=True):
+    """Content of a writer's heartbeat file.
+
+    Attributes:
+        counter: Changes while the writer lives.
+        phase: Phase of the writer.
+        never_ending: Whether the run goes on until it is stopped.
+        run_id: Id of the writing run; Dagster's id where Dagster launched it.
+    """
+
+    counter: int
+    phase: Phase
+    never_ending: bool = False
+    run_id: str = ""
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """Identity of a process, with which an observer on the same machine can see whether it has ended.
+
+    Attributes:
+        pid: Its process id.
+        started: Start time in clock ticks since boot; distinguishes it from a later process with the same pid.
+        place: Boot id of the machine and pid namespace.
+    """
+
+    pid: int
+    started: int
+    place: str
+
+
+class RunHeartbeat(msgspec.Struct, frozen=True):
+    """Content of a run's heartbeat file; removed when the run ends.
+
+    Attributes:
+        counter: Changes while the run lives.
+        process: The process of the run; None where the system does not provide it.
+    """
+
+    counter: int
+    process: ProcessIdentity | None = None
+
+
+class _Counting:
+    """Calls a function with 1, 2, 3, ... at an interval on its own thread, until closed."""
+
+    def __init__(self, name: str, control: Path, write: Callable[[int], None]) -> None:
+        self._write, self._counter = write, 0
+        self._seconds = _stretch(control, COUNT_SECONDS)
+        self._closing, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._count, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._thread.start()
+
+    def once(self) -> None:
+        """Count once, now."""
+        with self._lock:
+            self._counter += 1
+            self._write(self._counter)
+
+    def close(self) -> None:
+        """Count no more."""
+        self._closing.set()
+        self._thread.join()
+
+    def _count(self) -> None:
+        while not self._closing.wait(self._seconds):
+            with suppress(OSError):  # a disk that is full for a moment: the next count shows that this process lives
+                self.once()
+
+
+class Heartbeat:
+    """Heartbeat of one epoch on its own thread, until closed.
+
+    Attributes:
+        control: The stream's folder of heartbeats and requests.
+        epoch: The epoch.
+    """
+
+    def __init__(self, control: Path, epoch: int, *, never_ending: bool = False, run_id: str = "") -> None:
+        self.control, self.epoch, self._path = control, epoch, _liveness(control, epoch)
+        self._never_ending, self._run_id, self._phase = never_ending, run_id, Phase.WRITING
+        self._counting = _Counting(f"liveness-{epoch}", control, self._write)
+
+    def __enter__(self) -> Self:
+        self._counting.once()
+        self._counting.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Record the end of the writer; a successor need not wait for three polls."""
+        self._counting.close()
+        self._phase = Phase.ENDED
+        with suppress(OSError):  # must not hide the outcome of the run
+            self._counting.once()
+
+    def drain(self) -> None:
+        """Record that the writer commits its last batch; counts at once, the first time."""
+        if self._phase is Phase.WRITING:
+            self._phase = Phase.DRAINING
+            with suppress(OSError):  # the next count records it
+                self._counting.once()
+
+    def _write(self, counter: int) -> None:
+        record = HeartbeatRecord(counter, self._phase, self._never_ending, self._run_id)
+        find_storage(self._path).replace(self._path, msgspec.json.encode(record))
+
+
+@contextmanager
+def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
+    """Heartbeat of a run while the block lasts; a killed run leaves its file behind."""
+    path, process = _run_liveness(control, run_id), read_this_process()
+    counting = _Counting(
+        f"run-{run_id[:8]}",
+        control,
+        lambda counter: find_storage(path).replace(path, msgspec.json.encode(RunHeartbeat(counter, process))),
+    )
+    with suppress(OSError):  # the run itself reports the disk error
+        counting.once()
+    counting.start()
+    try:
+        yield
+    finally:
+        counting.close()
+        with suppress(OSError):
+            find_storage(control).delete(path)
+
+
+def read_run_heartbeats(control: Path) -> dict[str, RunHeartbeat]:
+    """The newest heartbeats of all runs that have not ended, by run id; some may be dead."""
+    found: dict[str, RunHeartbeat] = {}
+    storage = find_storage(control)
+    for path in storage.find_files(control, f"*{RUN_FILE}"):
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            found[path.name.removesuffix(RUN_FILE)] = decode_json(storage.read(path), RunHeartbeat)
+    return found
+
+
+def is_run_counting(control: Path, run_id: str) -> bool:
+    """Poll until the counter of a run changes or counts as dead. Takes one to three seconds."""
+    first = read_run_heartbeats(control).get(run_id)
+    for _ in range(POLLS if first is not None else 0):
+        time.sleep(compute_poll_seconds(control))
+        last = read_run_heartbeats(control).get(run_id)
+        if last != first:
+            return last is not None
+    return False
+
+
+def find_epoch_written_by(control: Path, run_id: str) -> int | None:
+    """The epoch that a run writes under now; None if it is not a writer."""
+    for epoch in list_epochs(control):
+        last = read_heartbeat(control, epoch)
+        if last is not None and last.run_id == run_id and last.phase is Phase.WRITING:
+            return epoch
+    return None
+
+
+def list_epochs(control: Path) -> list[int]:
+    """The epochs with a heartbeat file."""
+    found = find_storage(control).find_files(control, "liveness-*.json")
+    return [int(path.stem.removeprefix("liveness-")) for path in found]
+
+
+def forget_run(control: Path, run_id: str) -> None:
+    """Remove the file of a dead run."""
+    find_storage(control).delete(_run_liveness(control, run_id))
+
+
+def read_this_process() -> ProcessIdentity | None:
+    """This process; None where there is no /proc."""
+    pid = os.getpid()
+    started, place = _started(pid), _place()
+    return ProcessIdentity(pid, started, place) if started is not None and place is not None else None
+
+
+def is_process_alive(process: ProcessIdentity | None) -> bool:
+    """Whether a process is known to live; False also where it cannot be seen from here."""
+    return process is not None and process.place == _place() and process.started == _started(process.pid)
+
+
+def is_writer_alive(control: Path, epoch: int) -> bool:
+    """Poll until the counter of an epoch changes or counts as dead."""
+    first = read_heartbeat(control, epoch)
+    if first is None or first.phase is Phase.ENDED:
+        return False
+    for _ in range(POLLS):
+        time.sleep(compute_poll_seconds(control))
+        if read_heartbeat(control, epoch) != first:
+            break
+    last = read_heartbeat(control, epoch)
+    return last is not None and last != first and last.phase is not Phase.ENDED
+
+
+def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
+    """The newest heartbeat of an epoch; None without one."""
+    try:
+        return decode_json(find_storage(control).read(_liveness(control, epoch)), HeartbeatRecord)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def find_writer(control: Path, epoch: int) -> WriterState:
+    """State of an epoch's writer, after observing its counter for one to three seconds where it has not ended."""
+    last = read_heartbeat(control, epoch)
+    if last is None:
+        return WriterState.NONE
+    if last.phase is Phase.ENDED:
+        return WriterState.ENDED
+    if is_writer_alive(control, epoch):
+        return WriterState(last.phase.value)
+    after = read_heartbeat(control, epoch)
+    return WriterState.ENDED if after is not None and after.phase is Phase.ENDED else WriterState.GONE
+
+
+def find_heartbeat_time(control: Path, epoch: int) -> float | None:
+    """Time of the newest heartbeat of an epoch, in seconds since 1970 (UTC), by the storage's clock; None without one.
+
+    For alarms only: whether a writer is alive is decided by its counter.
+    """
+    found = find_storage(control).get_status(_liveness(control, epoch))
+    return None if found is None else found.modified_at
+
+
+def compute_poll_seconds(control: Path) -> float:
+    """Seconds in which the counter of a living process changes."""
+    return max(POLL_SECONDS, _stretch(control, COUNT_SECONDS))
+
+
+def _started(pid: int) -> int | None:
+    """Start time of a process; None if it does not exist or is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _place() -> str | None:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _run_liveness(control: Path, run_id: str) -> Path:
+    return control / f"{run_id}{RUN_FILE}"
+
+
+def _stretch(control: Path, seconds: float) -> float:
+    """An interval, where each look may cost a request."""
+    return seconds * find_storage(control).poll_factor
+
+
+def _liveness(control: Path, epoch: int) -> Path:
+    return control / f"liveness-{epoch}.json"

@@ -1,0 +1,103 @@
+"""The liveness file of a run: from its first step to its end, and what a kill leaves of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lockstep.engine.driver.heartbeat import (
+    Heartbeat,
+    ProcessIdentity,
+    forget_run,
+    is_process_alive,
+    read_run_heartbeats,
+    read_this_process,
+    run_heartbeat,
+)
+
+ROOT = Path(__file__).parents[3]
+DEADLINE_SECONDS = 60.0
+COUNTS = """
+import sys, time
+from pathlib import Path
+from lockstep.engine.driver.heartbeat import run_heartbeat
+with run_heartbeat(Path(sys.argv[1]), "killed"):
+    time.sleep(600)
+"""
+
+
+class IntegrityError(Exception):
+    """What ended the run."""
+
+
+def counter(control: Path, run_id: str) -> int:
+    pulse = read_run_heartbeats(control).get(run_id)
+    return pulse.counter if pulse is not None else 0
+
+
+def wait_for(control: Path, run_id: str, count: int) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while counter(control, run_id) < count:
+        assert time.monotonic() < deadline, f"{run_id} does not count to {count}"
+        time.sleep(0.05)
+
+
+def test_a_run_counts_from_its_first_step_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    with run_heartbeat(control, "a"), run_heartbeat(control, "b"):
+        assert set(read_run_heartbeats(control)) == {"a", "b"}
+        wait_for(control, "a", counter(control, "a") + 2)
+    assert list(control.iterdir()) == []
+
+
+def test_a_run_whose_control_folder_cannot_be_written_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "control").write_text("a file, not a folder")
+    with run_heartbeat(tmp_path / "control" / "deeper", "a"):
+        pass
+
+
+def test_the_end_of_a_writer_without_its_control_folder_does_not_hide_the_outcome(tmp_path: Path) -> None:
+    def lose_the_folder() -> None:
+        with Heartbeat(control, 1):
+            shutil.rmtree(control)
+            control.write_text("a file, not a folder")
+            raise IntegrityError
+
+    control = tmp_path / "control"
+    with pytest.raises(IntegrityError):
+        lose_the_folder()
+
+
+def test_a_run_that_is_killed_leaves_its_count_and_its_process_is_known_to_be_gone(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", COUNTS, str(tmp_path)], cwd=ROOT)
+    try:
+        wait_for(tmp_path, "killed", 1)
+        assert is_process_alive(read_run_heartbeats(tmp_path)["killed"].process)
+    finally:
+        process.kill()
+        process.wait()
+    left = read_run_heartbeats(tmp_path)["killed"]
+    assert not is_process_alive(left.process)
+    assert read_run_heartbeats(tmp_path)["killed"] == left
+    forget_run(tmp_path, "killed")
+    assert read_run_heartbeats(tmp_path) == {}
+
+
+def test_a_process_of_another_time_or_another_machine_is_not_taken_for_this_one() -> None:
+    mine = read_this_process()
+    assert isinstance(mine, ProcessIdentity)
+    assert is_process_alive(mine)
+    assert not is_process_alive(msgspec.structs.replace(mine, started=mine.started - 1))
+    assert not is_process_alive(msgspec.structs.replace(mine, place="another boot"))
+    assert not is_process_alive(None)
+
+
+def test_half_a_liveness_file_is_no_sign_of_life(tmp_path: Path) -> None:
+    (tmp_path / "a.run.json").write_text('{"counter":')
+    assert read_run_heartbeats(tmp_path) == {}
