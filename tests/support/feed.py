@@ -135,20 +135,24 @@ class Feed:
         return rf"{self.family}\..+"
 
     def create(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Make a topic; its full name."""
+        """Make a topic, and wait until the broker shows it; its full name."""
         topic = f"{self.family}.{name}"
         wanted = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1", **(config or {})})
         admin = self._admin()  # the answer dies with its client
         admin.create_topics([wanted])[topic].result(ANSWER_SECONDS)
+        self._await_partitions(admin, topic, partitions)
         return topic
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions to a topic, and wait until the broker shows them."""
         admin = self._admin()
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(ANSWER_SECONDS)
+        self._await_partitions(admin, topic, partitions)
+
+    def _await_partitions(self, admin: AdminClient, topic: str, partitions: int) -> None:
         deadline = time.monotonic() + GONE_SECONDS_MAX
         while len(admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions) < partitions:
-            assert time.monotonic() < deadline, f"{topic} does not show its new partitions"
+            assert time.monotonic() < deadline, f"{topic} does not show {partitions} partitions"
             time.sleep(0.1)
 
     def expire(self, topic: str, until: int, partition: int = 0) -> None:

@@ -271,16 +271,16 @@ def _data_files(table: Path) -> Check:
 
 def _state(folders: StreamFolders, head: Head) -> Check:
     rows = ledger.read_positions(folders, head).values()
-    sections, wrong = 0, []
+    segments, wrong = 0, []
     for row in rows:
         try:
-            sections += sum(1 for _ in read_segments(find_state_version(row), folders.state))
+            segments += sum(1 for _ in read_segments(find_state_version(row), folders.state))
         except StateDamaged as error:
             wrong.append(f"{row.topic}/{row.partition}: {error.problem}")
     if wrong:
         step = f"lockstep rebuild {folders.stream} --plan: from an older state and Kafka; the table's rows are whole"
         return Check("state", Condition.BROKEN.value, format_some(wrong), step)
-    return Check("state", Condition.OK.value, f"{len(rows)} partitions, {sections} sections read, every checksum right")
+    return Check("state", Condition.OK.value, f"{len(rows)} partitions, {segments} segments read, every checksum right")
 
 
 def _halt(head: Head) -> Check:
