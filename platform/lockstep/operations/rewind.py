@@ -443,10 +443,10 @@ def make_rewound_rows(
         since: The first row of each partition after the target.
     """
     known = {row.topic for row in held.values()}
-    for key, row in held.items():
+    taken_up = {key: _before_first_message(row) for key, row in since.items() if row.topic not in known}
+    for key, row in (*held.items(), *taken_up.items()):
         retired = now[key].retired if key in now and now[key].until == row.until else row.retired
         yield msgspec.structs.replace(row, retired=retired)
-    yield from (_before_first_message(row) for row in since.values() if row.topic not in known)
 
 
 def make_unplaced_rows(held: Mapping[Key, LedgerRow], since: Mapping[Key, LedgerRow]) -> Iterable[LedgerRow]:

@@ -220,6 +220,20 @@ def test_a_topic_that_is_forgotten_since_stays_retired(feed: Feed, runs: LocalRu
     assert runs.run() is RunOutcome.ENDED
 
 
+@pytest.mark.usefixtures("topic")
+def test_a_topic_without_a_message_that_came_and_was_retired_since_stays_retired(feed: Feed, runs: LocalRuns) -> None:
+    """Nothing is lost by its deletion: a strict stream goes on."""
+    empty = feed.create("empty")
+    runs.run()
+    retire_topic(runs.handle, empty, who="ann", why="never used")
+    feed.delete(empty)
+    runs.run()
+    back(runs, 3)
+    assert runs.run() is RunOutcome.ENDED
+    assert {row.topic for row in runs.handle.positions.values() if row.retired} == {empty}
+    assert_proven(runs)
+
+
 def test_a_halt_after_the_target_is_undone_and_found_again(topic: str, feed: Feed, runs: LocalRuns) -> None:
     feed.send(topic, [update(9, a=1)])
     with pytest.raises(IntegrityLost):
