@@ -324,11 +324,12 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
     target = find_target(folders, head, to)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     since = _Undone(folders, head, find_common_batch(head, target))
-    rows = tuple(make_rewound_rows(held, handle.positions, since.first))
+    newest = {**since.forgotten, **handle.positions}
+    rows = tuple(make_rewound_rows(held, newest, since.first))
     now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
     state, damaged = find_state_files(folders, rows)
     unread = (*rows, *make_unplaced_rows(held, since.first))
-    partitions = tuple(_compare(handle.view, handle.positions, unread))
+    partitions = tuple(_compare(handle.view, newest, unread))
     obstacles = (
         *_find_obstacles(handle, head, target, partitions),
         *_find_gone(folders, [(path, size) for path, size in then.items() if path not in now], damaged),
@@ -368,11 +369,12 @@ class _Undone:
         set_aside: Messages in quarantine and late table.
         decisions: What operators accepted, in order of batches.
         first: The first row of each partition.
+        forgotten: The last row of each partition that was forgotten: it is not among the positions.
     """
 
     def __init__(self, folders: StreamFolders, head: Head, batch: int) -> None:
         self.batches, self.set_aside = set[int](), 0
-        self.first = dict[Key, LedgerRow]()
+        self.first, self.forgotten = dict[Key, LedgerRow](), dict[Key, LedgerRow]()
         noted = list[tuple[int, str]]()
         counts = head.valid_batches
         for rows in ledger.iterate_rows(folders.ledger, first_batch=batch + 1, last_batch=head.batch):
@@ -382,9 +384,11 @@ class _Undone:
                 self.batches.add(row.batch)
                 self.set_aside += row.quarantined + row.late
                 noted += [(row.batch, each) for each in _describe_decisions(row)]
-                before = self.first.setdefault((row.topic_id, row.partition), row)
-                if row.batch < before.batch:
-                    self.first[row.topic_id, row.partition] = row
+                key = (row.topic_id, row.partition)
+                if row.batch < self.first.setdefault(key, row).batch:
+                    self.first[key] = row
+                if row.lifecycle == ledger.FORGOTTEN and row.batch >= self.forgotten.setdefault(key, row).batch:
+                    self.forgotten[key] = row
         self.decisions = tuple(each for _, each in sorted(noted, key=lambda item: item[0]))
 
 
@@ -394,10 +398,12 @@ class RewoundRows(msgspec.Struct, frozen=True):
     Attributes:
         placed: The positions: see `make_rewound_rows`.
         unplaced: Partitions without a position that are read all the same: see `make_unplaced_rows`.
+        newest: The newest row of each partition now, also of those that were forgotten since the batch.
     """
 
     placed: tuple[LedgerRow, ...]
     unplaced: tuple[LedgerRow, ...]
+    newest: Mapping[Key, LedgerRow]
 
 
 def read_rewound_rows(folders: StreamFolders, head: Head, target: Head, now: Mapping[Key, LedgerRow]) -> RewoundRows:
@@ -407,16 +413,18 @@ def read_rewound_rows(folders: StreamFolders, head: Head, target: Head, now: Map
         folders: Folders of the stream.
         head: Its head.
         target: The head right after the batch.
-        now: The newest row of each partition.
+        now: The newest row of each partition, without those that are forgotten.
 
     Raises:
         TableError: A ledger file is missing or damaged.
     """
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     since = _Undone(folders, head, find_common_batch(head, target))
+    newest = {**since.forgotten, **now}
     return RewoundRows(
-        placed=tuple(make_rewound_rows(held, now, since.first)),
+        placed=tuple(make_rewound_rows(held, newest, since.first)),
         unplaced=tuple(make_unplaced_rows(held, since.first)),
+        newest=newest,
     )
 
 
@@ -431,14 +439,14 @@ def make_rewound_rows(
 
     Args:
         held: The newest row of each partition as of the target.
-        now: The newest row of each partition.
+        now: The newest row of each partition, also of those that were forgotten since.
         since: The first row of each partition after the target.
     """
     known = {row.topic for row in held.values()}
-    for key, row in held.items():
+    taken_up = {key: _before_first_message(row) for key, row in since.items() if row.topic not in known}
+    for key, row in (*held.items(), *taken_up.items()):
         retired = now[key].retired if key in now and now[key].until == row.until else row.retired
         yield msgspec.structs.replace(row, retired=retired)
-    yield from (_before_first_message(row) for row in since.values() if row.topic not in known)
 
 
 def make_unplaced_rows(held: Mapping[Key, LedgerRow], since: Mapping[Key, LedgerRow]) -> Iterable[LedgerRow]:

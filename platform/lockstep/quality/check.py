@@ -211,7 +211,7 @@ def check_stream(
         TableError: The tables do not belong together, or have a foreign writer.
     """
     versions = find_matching_versions(folders)  # 1
-    declared = tuple(format_source(rule) for rule in rules)
+    declared = (f"snapshots_emit={snapshots_emit}, in_order={in_order}", *map(format_source, rules))
     planned = "asked for" if full else plan_increment(folders, load_state(folders), versions, declared)
     increment = None if isinstance(planned, str) else planned
     if increment is not None and not increment.files and increment.state.versions.batch == versions.batch:

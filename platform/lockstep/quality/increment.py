@@ -98,7 +98,8 @@ class CheckState(msgspec.Struct, frozen=True):
 
     Attributes:
         versions: The checked versions.
-        rules: The user's rules that were checked, as source text.
+        rules: The options of the built-in rules, by which forgotten partitions became one sum, and the user's rules, as
+            source text.
         totals: The measurements of all partitions since the last full check.
         sessions: The newest sessions with numbers.
         results: The results.

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from lockstep import Ordered, Suspend
 from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.positions import GROWN
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost
@@ -24,6 +25,7 @@ from lockstep.operations import rewind
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.maintenance import housekeeping, state_gc
+from lockstep.operations.maintenance.retire import retire_topic
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.operations.rewind import Obstacle, RewindRefused, plan_rewind, rewind_stream
@@ -181,6 +183,55 @@ def test_messages_that_expired_since_refuse_it_unless_their_loss_is_accepted(
         runs.run()
     (finding,) = head_of(runs).findings
     assert (finding.offset, finding.until) == (2, 3)
+
+
+def read_forgotten_topic(feed: Feed, runs: LocalRuns) -> str:
+    """A topic that was read in two batches, retired, deleted and forgotten."""
+    topic = feed.create("gone")
+    read_in_batches(feed, runs, topic, session(3))
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    feed.delete(topic)
+    for _ in range(2):
+        runs.run()
+    assert topic not in {row.topic for row in runs.handle.positions.values()}
+    return topic
+
+
+def test_messages_of_a_topic_that_is_forgotten_refuse_it_as_well(feed: Feed, runs: LocalRuns) -> None:
+    ordered = runs.of(adding(feed.pattern, Ordered())).tuned(forget_seconds=0.0)
+    gone = read_forgotten_topic(feed, ordered)
+    for to, lost in (("0", 4), ("1", 2)):
+        plan = plan_rewind(ordered.handle, to)
+        assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
+        assert [(each.topic, each.position, each.expired) for each in plan.partitions] == [(gone, 4, lost)]
+    before = ordered.rows(gone)
+    back(ordered, 2)
+    assert ordered.rows(gone) == before
+    assert ordered.run() is RunOutcome.ENDED
+    assert not verify_stream(ordered.stream, ordered.folders, ordered.settings.kafka).violations
+
+
+def test_a_topic_that_is_forgotten_since_stays_retired(feed: Feed, runs: LocalRuns) -> None:
+    """A strict stream would halt for its deletion, which was none."""
+    runs = runs.tuned(forget_seconds=0.0)
+    gone = read_forgotten_topic(feed, runs)
+    back(runs, 2)
+    assert [(row.topic, row.retired) for row in runs.handle.positions.values()] == [(gone, True)]
+    assert runs.run() is RunOutcome.ENDED
+
+
+@pytest.mark.usefixtures("topic")
+def test_a_topic_without_a_message_that_came_and_was_retired_since_stays_retired(feed: Feed, runs: LocalRuns) -> None:
+    """Nothing is lost by its deletion: a strict stream goes on."""
+    empty = feed.create("empty")
+    runs.run()
+    retire_topic(runs.handle, empty, who="ann", why="never used")
+    feed.delete(empty)
+    runs.run()
+    back(runs, 3)
+    assert runs.run() is RunOutcome.ENDED
+    assert {row.topic for row in runs.handle.positions.values() if row.retired} == {empty}
+    assert_proven(runs)
 
 
 def test_a_halt_after_the_target_is_undone_and_found_again(topic: str, feed: Feed, runs: LocalRuns) -> None:

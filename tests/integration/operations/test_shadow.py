@@ -142,6 +142,16 @@ def expected(values: list[bytes], since: int = 0) -> list[tuple[object, ...]]:
     return [row for row in whole if int(str(row[0])) >= since]
 
 
+def forget(feed: Feed, runs: LocalRuns, topic: str, *others: LocalRuns) -> None:
+    """A topic is retired and deleted, and forgotten by these runs."""
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    feed.delete(topic)
+    for each in others or (runs,):
+        for _ in range(2):
+            each.run()
+        assert topic not in {row.topic for row in each.handle.positions.values()}
+
+
 def prove(runs: LocalRuns) -> tuple[str, ...]:
     """The notes of a proof."""
     report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
@@ -333,6 +343,36 @@ def test_a_topic_that_was_retired_since_the_shadow_began_stays_retired(feed: Fee
     feed.delete(left)
     assert runs.run() is RunOutcome.ENDED
     prove(runs)
+
+
+def test_what_the_stream_has_read_of_a_topic_that_is_forgotten_refuses_a_promotion(feed: Feed, runs: LocalRuns) -> None:
+    runs = runs.of(adding(feed.pattern, Ordered())).tuned(forget_seconds=0.0)
+    gone = feed.create("gone")
+    read_in_batches(feed, runs, gone, session(3))
+    begin(runs, "1")
+    forget(feed, runs, gone)
+    shadow_of(runs).run()
+    plan = plan_promotion(runs.handle, NAME)
+    assert [each.kind for each in plan.obstacles] == [Obstacle.BEHIND, Obstacle.EXPIRED]
+    assert [(each.topic, each.position, each.shadow_at) for each in plan.partitions] == [(gone, 4, 2)]
+
+
+@pytest.mark.parametrize("of_stream", [False, True], ids=["shadow alone", "stream too"])
+def test_a_topic_that_the_shadow_has_forgotten_is_no_loss(feed: Feed, runs: LocalRuns, *, of_stream: bool) -> None:
+    runs = runs.of(adding(feed.pattern, Ordered())).tuned(forget_seconds=0.0)
+    topic, gone = feed.create("values"), feed.create("gone")
+    read_in_batches(feed, runs, gone, session(3))
+    begin(runs, "2")
+    forget(feed, runs, gone, *([] if of_stream else [shadow_of(runs)]))
+    feed.send(topic, session(1))
+    for each in (shadow_of(runs), shadow_of(runs), runs) if of_stream else (shadow_of(runs),):
+        each.run()
+    assert gone not in {row.topic for row in shadow_of(runs).handle.positions.values()}
+    assert plan_promotion(runs.handle, NAME).obstacles == ()
+    promote(runs)
+    runs.run()
+    assert len(runs.rows(gone)) == len(session(3)) * 2 - 2
+    assert not verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations
 
 
 def test_a_rewind_into_a_promotion_names_the_batches_before_and_after_it(feed: Feed, runs: LocalRuns) -> None:

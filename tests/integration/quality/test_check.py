@@ -18,7 +18,17 @@ from lockstep.quality.check import POINTS_FOLDER, RULES, Checked, check_stream, 
 from lockstep.quality.increment import make_state_path
 from lockstep.quality.rules import RuleOutcome
 from lockstep.table.layout import StreamFolders
-from tests.integration.quality.stream_tables import CLEAN, RANGE, Part, Place, clean_batches, quiet, write
+from lockstep.table.ledger import FORGOTTEN
+from tests.integration.quality.stream_tables import (
+    CLEAN,
+    RANGE,
+    Part,
+    Place,
+    clean_batches,
+    quiet,
+    write,
+    write_more,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +140,26 @@ def test_rows_that_retention_drops_between_two_checks_are_not_counted_any_more(
     checked = check_stream(spark, folders)
     assert (checked.coverage.full, checked.rows) == (False, before.rows - dropped)
     assert checked.partitions == before.partitions
+
+
+def test_another_class_judges_forgotten_partitions_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A class without order lets one of them fall and another one repeat; their sum would pass for in order."""
+    batches = clean_batches(3)
+    falls, stays, repeats = CLEAN
+    for row in batches[0][falls].files[0]:
+        row["_sequence"] = 1 if row["_offset"] == 103 else row["_sequence"]
+    batches[0][repeats].change_ledger(repeats=1)
+    for gone in (falls, repeats):
+        last = msgspec.structs.replace(quiet(gone, 2), start=100 + RANGE, until=100 + RANGE, lifecycle=FORGOTTEN)
+        batches[1][gone] = Part([], [last])
+        del batches[2][gone]
+    folders = write(tmp_path, batches[:2])
+    unordered = check_stream(spark, folders, in_order=False)
+    assert [each.topic for each in unordered.partitions] == ["(forgotten topics)", stays.topic]
+    write_more(folders, batches, 2)
+    found, whole = check_stream(spark, folders), check_stream(spark, folders, full=True)
+    assert outcomes(found) == outcomes(whole) == {**ALL_PASSED, "sequence": RuleOutcome.FAILED}
+    assert found.coverage.reason == "the rules were changed since the last check"
 
 
 def test_tables_that_are_two_batches_apart_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import StateError, TableError, format_some
+from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.derive import list_derived_from
@@ -33,6 +34,7 @@ from lockstep.operations.rewind import (
     find_state_files,
     publish_positions,
     read_head_of_batch,
+    read_rewound_rows,
 )
 from lockstep.operations.shadows.shadow import ShadowRefused, make_moved_rows, require_shadow
 from lockstep.operations.tables import StreamHandle, open_table
@@ -213,7 +215,8 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     target = read_head_of_batch(folders, head, origin.batch)
     side_tables.catch_up_alongside_writer(own, shadow)
     read = ledger.read_positions(own, shadow)
-    reached = {key: _kept_retired(row, handle.positions.get(key)) for key, row in read.items()}
+    newest = read_rewound_rows(folders, head, target, handle.positions).newest
+    reached = {key: _kept_retired(row, newest.get(key)) for key, row in read.items()}
     taken = ledger.read_positions_at(own, FIRST_BATCH)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     begun = {key: _with_state_of(row, held.get(key)) for key, row in taken.items()}
@@ -228,7 +231,10 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
         *_find_unfit_columns(folders, own, target, shadow),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
-    return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, obstacles))
+    forgotten = ledger.read_forgotten(own.ledger, newest.keys() - read.keys())
+    counted = {key: row for key, row in forgotten.items() if row.batch <= shadow.valid_batches.get(row.generation, -1)}
+    partitions = tuple(_compare(handle.view, newest, {**counted, **read}))
+    return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, partitions, obstacles))
 
 
 def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
@@ -249,11 +255,14 @@ def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
 
 
 def _make_plan(
-    handle: StreamHandle, prepared: _Prepared, origin: Origin, obstacles: Sequence[RewindObstacle]
+    handle: StreamHandle,
+    prepared: _Prepared,
+    origin: Origin,
+    partitions: tuple[PromotedPartition, ...],
+    obstacles: Sequence[RewindObstacle],
 ) -> PromotionPlan:
     folders, head, own, shadow = handle.folders, prepared.head, prepared.folders, prepared.shadow
     files = list_named_files(own.table, shadow.batch_version)
-    partitions = tuple(_compare(handle, prepared.reached))
     migrated, unfit = _check_code(handle, own, origin, prepared.reached)
     return PromotionPlan(
         stream=head.stream,
@@ -290,12 +299,15 @@ def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
     return msgspec.structs.replace(row, retired=True) if stays else row
 
 
-def _compare(handle: StreamHandle, reached: Mapping[Key, LedgerRow]) -> Iterable[PromotedPartition]:
-    for key, row in sorted(handle.positions.items(), key=lambda item: (item[1].topic, item[1].partition)):
+def _compare(
+    view: ClusterView, now: Mapping[Key, LedgerRow], reached: Mapping[Key, LedgerRow]
+) -> Iterable[PromotedPartition]:
+    """Forgotten partitions are among both: what one of them has read of a deleted topic counts as well."""
+    for key, row in sorted(now.items(), key=lambda item: (item[1].topic, item[1].partition)):
         shadow_at = reached[key].until if key in reached else row.joined_at
         if shadow_at == row.until or (key not in reached and row.until == row.joined_at):
             continue
-        behind, ends = max(0, row.until - shadow_at), handle.view.ends.get(key)
+        behind, ends = max(0, row.until - shadow_at), view.ends.get(key)
         yield PromotedPartition(
             topic=row.topic,
             partition=row.partition,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -308,7 +308,7 @@ def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
     read = read_rewound_rows(folders, head, target, source.positions)
     rows = read.placed
     files, damaged = find_state_files(folders, rows)
-    partitions = tuple(_look_at(source, (*rows, *read.unplaced)))
+    partitions = tuple(_look_at(source, (*rows, *read.unplaced), read.newest))
     return _PreparedShadow(
         ShadowPlan(
             stream=head.stream,
@@ -327,12 +327,14 @@ def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
     )
 
 
-def _look_at(source: StreamHandle, rows: Iterable[LedgerRow]) -> Iterable[ShadowedPartition]:
+def _look_at(
+    source: StreamHandle, rows: Iterable[LedgerRow], newest: Mapping[Key, LedgerRow]
+) -> Iterable[ShadowedPartition]:
     for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
         if row.retired:
             continue
         key: Key = (row.topic_id, row.partition)
-        ends, now = source.view.ends.get(key), source.positions.get(key)
+        ends, now = source.view.ends.get(key), newest.get(key)
         first = row.until if ends is None else ends.start
         position = row.until if now is None else now.until
         expired = max(0, first - row.until)
