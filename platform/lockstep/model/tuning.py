@@ -48,8 +48,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             restarting broker is back in the second one.
         probed_runs_max: Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are
             gone anyway.
-        executors_seconds_max: Wait for a first executor. A cluster that has to start machines first takes some
-            minutes; a full one never provides any.
+        executors_seconds_max: Wait for a first executor, or for another one where none is left. A cluster that has to
+            start machines first takes some minutes; a full one never provides any.
         spill_bytes: Buffered rows of a task in memory. Some 400,000 rows of 160 bytes: more than a batch of seconds
             has, less than a worker notices.
     """

@@ -11,6 +11,7 @@ from lockstep.engine.driver.handover import (
     is_asked_to_hand_over,
     request_retirement,
     request_stop,
+    reserve_start,
 )
 from lockstep.engine.driver.heartbeat import Heartbeat, WriterState, find_writer
 
@@ -33,3 +34,11 @@ def test_a_writer_that_ends_leaves_no_request_behind(tmp_path: Path) -> None:
         assert find_writer(tmp_path, 1) is WriterState.DRAINING
     assert find_writer(tmp_path, 1) is WriterState.ENDED
     assert [path.name for path in tmp_path.iterdir()] == ["liveness-1.json"]
+
+
+def test_a_start_is_reserved_once_and_only_starts_of_its_epoch_count(tmp_path: Path) -> None:
+    assert [reserve_start(tmp_path, 2, attempt) for attempt in (0, 0, 1, 5)] == [0, None, 1, 5]
+    assert reserve_start(tmp_path, 2, 0) == 6  # a cursor that was reset
+    assert reserve_start(tmp_path, 1, 0) == 0  # decided before another writer claimed
+    assert reserve_start(tmp_path, 3, 0) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["start0-3.json"]

@@ -178,7 +178,7 @@ def reserve_start(control: Path, epoch: int, attempt: int) -> int | None:
         number, of_epoch = map(int, path.stem.removeprefix("start").split("-"))
         if of_epoch < epoch:
             storage.delete(path)
-        else:
+        elif of_epoch == epoch:
             taken.append(number)
     last = max(taken, default=-1)
     attempt = last + 1 if last > attempt else attempt
