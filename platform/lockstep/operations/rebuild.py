@@ -272,7 +272,7 @@ class _BatchReplay:
         for segment in () if before is None else _list_refs(self._state, before):
             self._take_file(segment)
         for row in damage.rows:
-            is_read = row.start != row.until and row.accepted_loss is None  # what an operator gave up was not
+            is_read = row.start != row.until and not row.is_loss  # what an operator gave up was not
             if row.state_bytes or row.messages or is_read:
                 self._fold(before, row, undecoded.get((row.generation, row.batch), ()))
             before = row

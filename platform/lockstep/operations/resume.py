@@ -127,14 +127,14 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> 
     finding = _finding(accepted, row, decision)
     match accepted:
         case AcceptLoss():
-            return _passed_over(row, accepted, decision)
+            return _passed_over(row, accepted, decision.stream)
         case SkipSession(session=session):
             others = [each for each in row.suspended_sessions if each.session != session]
             before = max(row.until, finding.until if finding else 0)
             return replace(row, suspended_sessions=[*others, SuspendedSession(session, before)])
         case FromSnapshot():
             if finding is not None and finding.cause in NOTHING_THERE and row.until < finding.until:
-                row = _moved(row, finding.until, decision)
+                row = _moved(row, finding.until)
             until = max(row.until, row.suspended_from, _given_up_until(accepted, finding))
             return replace(row, suspended_from=until)
         case Truncated():
@@ -153,21 +153,20 @@ def _given_up_until(accepted: Acceptance, finding: Finding | None) -> int:
     return finding.until if finding else 0
 
 
-def _passed_over(row: LedgerRow, loss: AcceptLoss, decision: ResumeDecision) -> LedgerRow:
+def _passed_over(row: LedgerRow, loss: AcceptLoss, stream: str) -> LedgerRow:
     if loss.start != row.until:
         instead = AcceptLoss(loss.topic, loss.partition, row.until, max(loss.until, row.until + 1))
         raise PositionMismatch(
-            decision.stream,
+            stream,
             loss,
             f"{loss.topic}/{loss.partition} stands at offset {row.until}",
-            instead=f"lockstep resume {decision.stream} {list_options([instead])} --why '...'",
+            instead=f"lockstep resume {stream} {list_options([instead])} --why '...'",
         )
-    return _moved(row, loss.until, decision)
+    return _moved(row, loss.until)
 
 
-def _moved(row: LedgerRow, until: int, decision: ResumeDecision) -> LedgerRow:
-    lost = f"offsets {row.until} to {until - 1}: {decision.why} ({decision.who})"
-    return replace(row, until=until, leader_epoch=None, accepted_loss=lost)
+def _moved(row: LedgerRow, until: int) -> LedgerRow:
+    return replace(row, until=until, leader_epoch=None)
 
 
 def _taken_up(stamp: LedgerStamp, finding: Finding) -> LedgerRow:

@@ -43,7 +43,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.head import Lineage
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerRow, find_live_files
+from lockstep.table.ledger import LOSSES, LedgerRow, find_live_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,8 +106,8 @@ from (
            aggregate(holes, 0L, (total, hole) -> total + hole.until - hole.start) as holes,
            aggregate(filter(holes, hole -> hole.cause = 'unproven'), 0L,
                      (total, hole) -> total + hole.until - hole.start) as unproven_holes,
-           if(accepted_loss is null, 0L, until - start - messages
-              - aggregate(holes, 0L, (total, hole) -> total + hole.until - hole.start)) as accepted_losses,
+           if(messages = 0 and exists(accepted, each -> each.kind in ({losses})), until - start, 0L)
+               as accepted_losses,
            aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.rows)
                as erased_rows,
            aggregate(filter(erased, part -> part.batch > {retired}), 0L, (total, part) -> total + part.messages)
@@ -282,7 +282,8 @@ def _load_events(events: _Events, rows: DataFrame, flags: Sequence[str]) -> Data
     ledger = _load_ledger(session, events.folders.ledger, versions, increment)
     retired = 0 if increment else versions.retired  # of an increment the files themselves are read, also dropped ones
     values = ", ".join(f"coalesce({name}, 0L)" for name in RANGE_VALUES)
-    ranges = session.sql(_RANGES.replace("{values}", values), ledger=ledger, retired=retired, kind=RANGE)
+    query = _RANGES.replace("{values}", values).replace("{losses}", ", ".join(map(repr, sorted(LOSSES))))
+    ranges = session.sql(query, ledger=ledger, retired=retired, kind=RANGE)
     flagged = session.sql(_ROWS.replace("{violated}", _make_masks(flags)), rows=rows, kind=ROW)
     loaded = flagged.unionByName(ranges, allowMissingColumns=True)
     if increment is None:

@@ -50,6 +50,10 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+LOSSES = frozenset({"accept-loss", "from-snapshot"})
+"""Kinds of decisions that pass over offsets which were not read."""
+
+
 class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one batch and partition that an erasure has removed. The counts of that batch stay as they were.
 
@@ -107,7 +111,6 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         state_bytes: Bytes of state written in this batch.
         state_checksum: CRC-32 of the segment that was written in this batch: a rebuilt one is compared with it.
         restart_cause: Cause of the run, in its first batch.
-        accepted_loss: Offsets of this range that an operator accepted as lost.
         with_rows: Messages that emitted rows.
         buffered: Messages stored in the state for a later batch.
         released: Messages buffered by an earlier batch; they count under their final outcome, too.
@@ -162,7 +165,6 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state_length: int | None
     state_bytes: int
     restart_cause: str | None = None
-    accepted_loss: str | None = None
     with_rows: int | None = None
     buffered: int = 0
     released: int = 0
@@ -182,6 +184,11 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state_checksum: int | None = None
     lookups: list[LookupVersion] | None = None
     gone_since: datetime | None = None
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether an operator gave up the offsets of this range: none of them was read."""
+        return self.until > self.start and not self.messages and any(each.kind in LOSSES for each in self.accepted)
 
 
 SCHEMA = make_row_schema(LedgerRow)

@@ -45,6 +45,8 @@ Key = tuple[str, int]
 RowPosition = tuple[int, int]
 """Emit offset and row number of a row."""
 EXPIRED = "expired"
+LOSSES = frozenset({"accept-loss", "from-snapshot"})
+"""Kinds of decisions that pass over offsets."""
 
 
 class OffsetGap(msgspec.Struct, frozen=True):
@@ -113,7 +115,6 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     state_file: str | None = None
     state_start: int | None = None
     state_length: int | None = None
-    accepted_loss: str | None = None
     accepted: list[AcceptedRange] = []
     suspended_sessions: list[Skipped] = []
     catching_up: bool = False
@@ -169,7 +170,7 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_loss(self) -> bool:
         """Whether an operator gave up its offsets."""
-        return self.accepted_loss is not None and not self.is_empty
+        return self.is_operator_decision and not self.is_empty and any(each.kind in LOSSES for each in self.accepted)
 
     @property
     def is_operator_decision(self) -> bool:
@@ -336,7 +337,7 @@ def _make_chain(ranges: StoredRanges) -> LedgerChain:
         ranges[0].place,
         ranges,
         erasing=ranges.select(rows.find_rows_with("erased")),
-        lossy=tuple(each for each in ranges.select(rows.find_rows_with("accepted_loss")) if each.is_loss),
+        lossy=tuple(each for each in ranges.select(rows.find_rows_with("accepted")) if each.is_loss),
         expired=ranges.select(rows.find_rows_with_part("holes", "cause", EXPIRED)),
         joined_at=frozenset(np.unique(rows.read_numbers("joined_at")).tolist()),
     )

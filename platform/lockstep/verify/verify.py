@@ -29,6 +29,7 @@ from lockstep.verify.gates.classes import RulesInForce, make_rules
 from lockstep.verify.gates.other_class import OtherClass, find_first_judged
 from lockstep.verify.kafka_reader import TOGETHER_MAX, BufferedRange, KafkaTopicLog, WantedRange, find_offset
 from lockstep.verify.ledger import (
+    LOSSES,
     Key,
     LedgerChain,
     LedgerRange,
@@ -605,7 +606,7 @@ class _Proving:
         joined_here = chain.is_joined and chain.joined_at == {chain.start}
         if self._origin is not None and chain.ranges[0].batch == FIRST_BATCH:
             joined_here = True  # the position that it took over, which is proven by its digest
-        if kept.first < chain.start and not joined_here and chain.ranges[0].accepted_loss is None:
+        if kept.first < chain.start and not joined_here and not chain.ranges[0].is_loss:
             found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
         for row in chain.expired:
@@ -650,8 +651,13 @@ def _scope(
     if kept.end < chain.until:
         notes.append(f"Kafka's log ends at {kept.end}: offsets from there on are not proven")
     if chain.lossy:
-        notes.append("; ".join(f"accepted loss: {each.accepted_loss}" for each in chain.lossy))
+        notes.append("; ".join(map(_describe_loss, chain.lossy)))
     return _scope_of(chain, row.read_from, "; ".join(notes))
+
+
+def _describe_loss(row: LedgerRange) -> str:
+    decisions = ", ".join(f"{each.why} ({each.who})" for each in row.accepted if each.kind in LOSSES)
+    return f"accepted loss: offsets {row.start} to {row.until - 1}: {decisions}"
 
 
 def _scope_of(chain: LedgerChain, proven_from: int | None, note: str) -> ProvenRange:

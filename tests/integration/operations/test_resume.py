@@ -183,7 +183,8 @@ def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) ->
     (finding,) = halted(runs)
     assert suggest_option(finding) == AcceptLoss(topic, 0, 4, 5)
     (row,) = resumed(runs, suggest_option(finding))
-    assert (row.start, row.until, row.accepted_loss) == (4, 5, f"offsets 4 to 4: {WHY} ({WHO})")
+    assert (row.start, row.until, row.is_loss) == (4, 5, True)
+    assert [(each.kind, each.who, each.why) for each in row.accepted] == [("accept-loss", WHO, WHY)]
     runs.run()
     assert applied(sent, 0, 1, 2, 3, 5) == runs.rows(topic)
 

@@ -40,7 +40,8 @@ def test_messages_that_expired_unread_are_passed_over_and_sessions_begin_anew(fe
     assert (finding.cause, suggest_option(finding)) == ("expired unread", FromSnapshot(topic, 0))
     (row,) = resumed(runs, suggest_option(finding))
     assert (row.start, row.until, row.suspended_from) == (4, 6, 6)
-    assert row.accepted_loss == f"offsets 4 to 5: {WHY} ({WHO})"
+    assert row.is_loss
+    assert [(each.kind, each.who, each.why) for each in row.accepted] == [("from-snapshot", WHO, WHY)]
     runs.run()
     assert applied([*sent, ("t", update(8, b=1))], 0, 1, 2, 3, 7, 8) == runs.rows(topic)
     assert kept(runs) == {(topic, 0, 6): "suspended"}

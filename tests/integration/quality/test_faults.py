@@ -13,6 +13,7 @@ from lockstep.quality import aggregate
 from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.rules import PartitionSummary, RuleOutcome, judge_partitions
 from lockstep.quality.suite import judge_summary
+from lockstep.table.ledger import Accepted
 from tests.integration.quality.stream_tables import CLEAN, Batch, Part, Place, clean_batches, quiet, write, write_more
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ def a_swap_was_noticed_and_let_pass(parts: Parts) -> None:
 
 
 def a_loss_was_accepted(parts: Parts) -> None:
-    lost = {"start": 190, "until": 195, "accepted_loss": "the disk was lost"}
+    why = "the disk was lost"
+    loss = Accepted(kind="accept-loss", cause="", start=190, until=195, session=None, who="anna", why=why)
     parts[2].ledger.append(quiet(PLACES[a_loss_was_accepted.__name__], 3))
-    parts[2].ledger[1] = replace(parts[2].ledger[1], **lost)
+    parts[2].ledger[1] = replace(parts[2].ledger[1], start=190, until=195, accepted=[loss])
 
 
 def a_position_is_repeated_while_nothing_is_read(parts: Parts) -> None:
