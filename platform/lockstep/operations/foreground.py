@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
 from lockstep.declare.options import AvailableNow
 from lockstep.declare.stream import AnyStream
@@ -19,6 +16,7 @@ from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.operations.lifecycle import refuse_bounded_run
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
+from lockstep.spark.shutdown import end_jobs, stop_context
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -75,18 +73,13 @@ def run_in_foreground(
             raise
         return RunOutcome.STOPPED
     finally:
-        with suppress(Py4JError, OSError):  # the JVM may be gone
-            _end(contexts)
+        for context in contexts:
+            stop_context(context)
 
 
 def _cancel(contexts: list[SparkContext]) -> None:
     for context in contexts:
-        context.cancelAllJobs()
-
-
-def _end(contexts: list[SparkContext]) -> None:
-    for context in contexts:
-        context.stop()
+        end_jobs(context)
 
 
 def format_report(batch: BatchReport) -> str:

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, name_stream
 from lockstep.operations.inspect.history import describe_retention
-from lockstep.operations.shadows.shadow import list_shadows
+from lockstep.operations.shadows.shadow import look_for_shadows
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION
@@ -145,7 +145,7 @@ def query_sql(
             next_step="lockstep query TABLE --version N, or SQL with --at TIME",
         )
     declared, parts = list(streams), dict[str, _Tables]()
-    for stream in [*declared, *(each.name for name in declared for each in list_shadows(name, root))]:
+    for stream in [*declared, *(each.name for each in look_for_shadows(declared, root).shadows)]:
         if as_of.time is not None and stream not in sql:
             continue  # what its table was then may not be known
         parts[stream] = _tables(StreamFolders(stream, root), as_of)

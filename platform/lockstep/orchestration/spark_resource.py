@@ -1,8 +1,5 @@
 """The Spark session as a Dagster resource: lazily started, typed, ended with the run."""
 
-import subprocess
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,14 +7,11 @@ from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field, PrivateAttr
 
 from lockstep.settings import Settings, SparkSettings, load_settings
+from lockstep.spark.shutdown import end_jobs, stop_context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-
-STOP_SECONDS = 3.0
-"""A session stops in well under a second; past this time its JVM is killed."""
 
 
 class SparkResource(ConfigurableResource["SparkSession"]):
@@ -63,16 +57,14 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 
     def cancel(self) -> None:
         """End the session's jobs, by force if necessary."""
-        if self._context is None:
-            return
-        if not _ends_within(self._context.cancelAllJobs, STOP_SECONDS):
-            _kill_jvm()
+        if self._context is not None:
+            end_jobs(self._context)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop the session; the JVM ends with this process."""
         del context
-        if self._context is not None and not _ends_within(self._context.stop, STOP_SECONDS):
-            _kill_jvm()
+        if self._context is not None:
+            stop_context(self._context)
         self._context = None
 
     def _settings(self) -> SparkSettings:
@@ -83,21 +75,3 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 def make_spark_resource(settings: Settings) -> SparkResource:
     """The resource with this installation's settings."""
     return SparkResource(master=settings.spark.master, driver_memory=settings.spark.driver_memory)
-
-
-def _ends_within(call: Callable[[], None], seconds: float) -> bool:
-    """Call into the JVM from a thread that may hang there; gives whether it returned in time."""
-    thread = threading.Thread(target=call, name="spark-end", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-def _kill_jvm() -> None:
-    """End the JVM of this process; its Python workers end when it is gone."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway  # noqa: SLF001  # pyspark keeps its child process nowhere else
-    process = getattr(gateway, "proc", None)
-    if isinstance(process, subprocess.Popen):
-        process.kill()

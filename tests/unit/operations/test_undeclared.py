@@ -11,6 +11,7 @@ from deltalake import write_deltalake
 from lockstep.engine.driver.heartbeat import Heartbeat, WriterState
 from lockstep.operations.inspect.streams import UnknownStream, find_stream
 from lockstep.operations.inspect.undeclared import find_undeclared_tables
+from lockstep.operations.shadows.shadow import look_for_shadows
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
@@ -51,3 +52,16 @@ def test_an_unknown_name_is_told_that_a_table_has_it(tmp_path: Path) -> None:
     assert unknown.value.next_step.startswith(f"{STEP}, or move its folder out")
     with pytest.raises(UnknownStream, match=r"no stream '../meters' in assets/\n"):
         find_stream("../meters", {}, tmp_path / "below")
+
+
+def test_tables_of_somebody_else_and_damaged_ones_hide_no_shadow(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "foreign" / "table", pa.table({"number": [1]}))
+    damaged = tmp_path / "damaged" / "table" / "_delta_log"
+    damaged.mkdir(parents=True)
+    (damaged / f"{0:020}.json").write_text("{no json")
+    ProtocolRun(folders_in(tmp_path, "readings")).claim()
+    found = look_for_shadows({"readings"}, tmp_path)
+    assert (found.shadows, sorted(found.unread)) == ((), ["damaged", "foreign"])
+    assert "carries no readable head" in found.unread["foreign"]
+    assert "cannot be read" in found.unread["damaged"]
+    assert find_undeclared_tables({"readings"}, tmp_path) == ()

@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from lockstep.compaction.plan import TARGET_BYTES, LiveFiles, plan_bins
+from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
@@ -36,6 +37,8 @@ from lockstep.table.ledger import LedgerRow
 
 GROWTH_SECONDS = 3_600.0
 """What entered quarantine within this time counts as its growth."""
+UNREADABLE_ERRORS = (LockstepError, DeltaError, OSError)
+"""What a look at a table of which a part is damaged, or on a disk that fails, ends with."""
 CLAIMS_LOOKED_AT = 50
 """Log entries after the last batch that may be the claim: further ones are compactions and desired states."""
 
@@ -82,17 +85,26 @@ def read_health(handle: StreamHandle) -> Health:
 
     A table that cannot be read and a Kafka that does not answer are facts, not errors.
     """
-    stream = handle.stream.name
     try:
         if handle.head is not None:
             return read_known_health(handle, handle.head)
         require_root(handle.folders.root)
-        facts = HealthFacts(stream=stream, desired=None)
-    except LockstepError as error:
-        facts = HealthFacts(stream=stream, desired=None, reason=error.problem, next_step=error.next_step)
-    except OSError as error:
-        facts = HealthFacts(stream=stream, desired=None, reason=str(error), next_step="lockstep doctor")
-    return Health(facts=facts, alarms=judge_health(facts, handle.stream), figures={})
+    except UNREADABLE_ERRORS as error:
+        return make_unreadable(handle.stream, *describe_unreadable(error))
+    return Health(facts=HealthFacts(stream=handle.stream.name, desired=None), alarms=(), figures={})
+
+
+def describe_unreadable(error: Exception) -> tuple[str, str]:
+    """Problem and next step of an error that a look at a table ended with."""
+    if isinstance(error, LockstepError):
+        return error.problem, error.next_step
+    return next(iter(str(error).splitlines()), type(error).__name__), "lockstep doctor"
+
+
+def make_unreadable(stream: AnyStream, problem: str, next_step: str) -> Health:
+    """The health of a stream whose table cannot be read."""
+    facts = HealthFacts(stream=stream.name, desired=None, reason=problem, next_step=next_step)
+    return Health(facts=facts, alarms=judge_health(facts, stream), figures={})
 
 
 def read_known_health(handle: StreamHandle, head: Head) -> Health:
@@ -125,7 +137,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         writer_seconds=None if beaten_at is None else max(0.0, now - beaten_at),
         progress_seconds=_find_progress_seconds(folders, head, handle.positions.values(), now),
         freshness_seconds=find_freshness_seconds(handle.subscribed, now),
-        committed_offsets=sum(row.until for row in handle.positions.values()),
+        positions={key: row.until for key, row in handle.positions.items()},
         kafka=cluster.problem,
         partitions=cluster.of_stream,
         unavailable=cluster.unavailable,

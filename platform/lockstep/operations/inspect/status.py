@@ -11,12 +11,11 @@ import msgspec
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import WriterState, find_writer
-from lockstep.errors import LockstepError
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
 from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.figures import PartitionFigures
-from lockstep.operations.inspect.health import read_known_health
+from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
 from lockstep.operations.inspect.history import describe_retention
 from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
@@ -196,11 +195,10 @@ def _overview(handle: StreamHandle) -> StreamOverview:
         found = read_status(handle)
     except NoTable as none:
         return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
-    except LockstepError as error:
-        alarms = (make_unreadable_alarm(error.problem, error.next_step),)
-        return StreamOverview(
-            stream=stream, desired=UNREADABLE, reason=error.problem, next_step=error.next_step, alarms=alarms
-        )
+    except UNREADABLE_ERRORS as error:
+        problem, step = describe_unreadable(error)
+        alarms = (make_unreadable_alarm(problem, step),)
+        return StreamOverview(stream=stream, desired=UNREADABLE, reason=problem, next_step=step, alarms=alarms)
     return StreamOverview(
         stream=stream,
         desired=found.desired,

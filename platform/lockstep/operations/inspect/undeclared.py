@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+from deltalake.exceptions import DeltaError
 
 from lockstep.declare.stream import NAME
 from lockstep.engine.driver.heartbeat import WriterState, find_writer
@@ -72,7 +73,7 @@ def find_undeclared_table(name: str, root: Path) -> UndeclaredTable | None:
     folders = StreamFolders(name, root)
     try:
         head = try_read_head(folders)
-    except TableError:  # a table of somebody else
+    except (TableError, DeltaError, OSError):  # a table of somebody else
         return None
     if head is None or head.origin is not None:
         return None

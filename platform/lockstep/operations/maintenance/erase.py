@@ -458,8 +458,8 @@ def _list_notes(
         )
     if head.retention is not None and context.has_exported():
         yield f"exported hours before {head.retention.hour}, whose rows the table has dropped, are not looked at"
-    for other in look_for_shadows(head.stream, folders.root).foreign:
-        yield f"the table of {other} has a foreign commit; before it, it was no shadow of {head.stream}"
+    for problem in look_for_shadows({head.stream}, folders.root).unread.values():
+        yield f"a table that cannot be read is taken for no shadow of {head.stream}: {problem}"
     yield f"Kafka keeps its messages for its own retention; a reset of {head.stream} would read them again"
 
 

@@ -6,9 +6,10 @@ are 1,000 series, not tens of thousands. What is not known is absent, never zero
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -21,11 +22,14 @@ from typing_extensions import override
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
-from lockstep.operations.inspect.health import Health, read_health
+from lockstep.model.position import Key
+from lockstep.operations.inspect.health import Health, describe_unreadable, make_unreadable, read_health
 from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table.head import Desired
+
+logger = logging.getLogger(__name__)
 
 METRICS_PORT = 9464
 """The usual port of an exporter without one of its own (OpenTelemetry's)."""
@@ -43,16 +47,30 @@ class StreamMetric(msgspec.Struct, frozen=True):
     """A metric with one series for each stream.
 
     Attributes:
-        name: Its name; a counter's without `_total`.
+        name: Its name.
         meaning: One sentence.
         read: Its value; None where it is unknown, or where there is none.
-        is_counter: Whether it only grows, but for a reset of the stream.
     """
 
     name: str
     meaning: str
     read: Callable[[HealthFacts], float | None]
-    is_counter: bool = False
+
+
+class StreamCounter(msgspec.Struct, frozen=True):
+    """A counter with one series for each stream: growth since the exporter started.
+
+    It never falls: a rewind lowers figures of a stream, and a forgotten partition takes its own away.
+
+    Attributes:
+        name: Its name, without `_total`.
+        meaning: One sentence.
+        read: The figures whose growth it sums, by partition; one of the whole stream stands under `WHOLE`.
+    """
+
+    name: str
+    meaning: str
+    read: Callable[[HealthFacts], Mapping[Key, int]]
 
 
 def _of_kafka(read: Callable[[HealthFacts], float | None]) -> Callable[[HealthFacts], float | None]:
@@ -117,24 +135,10 @@ STREAM_METRICS = (
         "Time since the last batch was committed, or the writer claimed the table.",
         _of_table(lambda facts: facts.progress_seconds),
     ),
-    StreamMetric("lockstep_batches", "Committed batches.", _of_table(lambda facts: facts.batch), is_counter=True),
-    StreamMetric(
-        "lockstep_committed_offsets",
-        "Sum of the positions of all partitions: its rate is that of consumption.",
-        _of_table(lambda facts: facts.committed_offsets),
-        is_counter=True,
-    ),
-    StreamMetric(
-        "lockstep_claims",
-        "Claims of the table by a writer: starts and handovers.",
-        _of_table(lambda facts: facts.epoch),
-        is_counter=True,
-    ),
     StreamMetric(
         "lockstep_quarantined_messages",
         "Messages in quarantine.",
         _of_table(lambda facts: facts.quarantined_messages),
-        is_counter=True,
     ),
     StreamMetric(
         "lockstep_uncompacted_hours",
@@ -145,6 +149,25 @@ STREAM_METRICS = (
         "lockstep_uncompacted_files",
         "Small files of these hours.",
         _of_table(lambda facts: facts.debt.files),
+    ),
+)
+WHOLE: Key = ("", 0)
+STREAM_COUNTERS = (
+    StreamCounter(
+        "lockstep_batches", "Committed batches, those of a repeated range again.", lambda facts: {WHOLE: facts.batch}
+    ),
+    StreamCounter(
+        "lockstep_committed_offsets",
+        "Offsets by which the positions advanced: the rate is that of consumption.",
+        lambda facts: facts.positions,
+    ),
+    StreamCounter(
+        "lockstep_claims", "Claims of the table by a writer: starts and handovers.", lambda facts: {WHOLE: facts.epoch}
+    ),
+    StreamCounter(
+        "lockstep_newly_quarantined_messages",
+        "Messages that entered quarantine.",
+        lambda facts: {WHOLE: facts.quarantined_messages},
     ),
 )
 FURTHER_METRICS = {
@@ -162,10 +185,26 @@ class StreamLook(msgspec.Struct, frozen=True):
     Attributes:
         health: Its health.
         seconds: Time that it took.
+        counts: The counters, by name.
+        counted: The figures of each counter at the newest look that could read the table.
     """
 
     health: Health
     seconds: float
+    counts: Mapping[str, int] = {}
+    counted: Mapping[str, Mapping[Key, int]] = {}
+
+
+def count_growth(before: StreamLook | None, look: StreamLook) -> StreamLook:
+    """A look with its counters: those of the look before, and what has grown since."""
+    if not look.health.facts.has_table:
+        return look if before is None else msgspec.structs.replace(look, counts=before.counts, counted=before.counted)
+    counted = {each.name: each.read(look.health.facts) for each in STREAM_COUNTERS}
+    counts = dict.fromkeys(counted, 0) if before is None or not before.counts else dict(before.counts)
+    for name, figures in counted.items():
+        earlier = {} if before is None else before.counted.get(name, {})
+        counts[name] += sum(max(0, figure - earlier.get(key, figure)) for key, figure in figures.items())
+    return msgspec.structs.replace(look, counts=counts, counted=counted)
 
 
 class HealthCollector(Collector):
@@ -196,27 +235,26 @@ class HealthCollector(Collector):
             if time.monotonic() - self._looked_at >= CACHE_SECONDS:
                 self._cluster.ask_again()
                 with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="metrics") as pool:
-                    self._looks = tuple(pool.map(self._look, self._streams))
+                    looks = tuple(pool.map(self._look, self._streams))
+                self._looks = tuple(map(count_growth, self._looks or (None,) * len(looks), looks))
                 self._looked_at = time.monotonic()
             return self._looks
 
     def _look(self, stream: AnyStream) -> StreamLook:
         began = time.monotonic()
         handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
-        return StreamLook(read_health(handle), time.monotonic() - began)
+        try:
+            health = read_health(handle)
+        except Exception as error:  # a defect of one look is not to hide the other streams
+            logger.exception("stream %s could not be looked at", stream.name)
+            health = make_unreadable(stream, *describe_unreadable(error))
+        return StreamLook(health, time.monotonic() - began)
 
 
 def make_metrics(looks: Sequence[StreamLook]) -> Iterator[Metric]:
     """The metrics of these looks."""
-    for each in STREAM_METRICS:
-        family = (CounterMetricFamily if each.is_counter else GaugeMetricFamily)(
-            each.name, each.meaning, labels=["stream"]
-        )
-        for look in looks:
-            value = each.read(look.health.facts)
-            if value is not None:
-                family.add_metric([look.health.facts.stream], value)
-        yield family
+    yield from (_make_gauge(metric, looks) for metric in STREAM_METRICS)
+    yield from (_make_counter(counter, looks) for counter in STREAM_COUNTERS)
     desired, alarm, lag, seconds = (
         GaugeMetricFamily(name, meaning, labels=["stream", *labels])
         for (name, meaning), labels in zip(FURTHER_METRICS.items(), (["state"], ["kind"], ["topic"], []), strict=True)
@@ -231,6 +269,23 @@ def make_metrics(looks: Sequence[StreamLook]) -> Iterator[Metric]:
         for topic, messages in _topic_lags(facts):
             lag.add_metric([facts.stream, topic], messages)
     yield from (desired, alarm, lag, seconds)
+
+
+def _make_gauge(metric: StreamMetric, looks: Sequence[StreamLook]) -> Metric:
+    gauge = GaugeMetricFamily(metric.name, metric.meaning, labels=["stream"])
+    for look in looks:
+        value = metric.read(look.health.facts)
+        if value is not None:
+            gauge.add_metric([look.health.facts.stream], value)
+    return gauge
+
+
+def _make_counter(counter: StreamCounter, looks: Sequence[StreamLook]) -> Metric:
+    family = CounterMetricFamily(counter.name, counter.meaning, labels=["stream"])
+    for look in looks:
+        if look.counts:
+            family.add_metric([look.health.facts.stream], look.counts[counter.name])
+    return family
 
 
 def _alarm_levels(health: Health) -> Iterator[tuple[AlarmKind, float]]:

@@ -7,7 +7,7 @@ is reported as unknown, never as healthy. docs/health.md explains each alarm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -16,6 +16,7 @@ from lockstep.declare.options import find_longest_wait
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import Phase
 from lockstep.kafka.admin import Place
+from lockstep.model.position import Key
 from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
 from lockstep.table.head import Desired
@@ -130,7 +131,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         writer_seconds: Age of that heartbeat; None without one.
         progress_seconds: Time since the last batch was committed, or the writer claimed the table; None before that.
         freshness_seconds: Age of the newest committed message; None without one.
-        committed_offsets: Sum of the positions of all partitions.
+        positions: The next offset of each partition ever read, by (topic id, partition).
         kafka: Reason why Kafka did not answer; empty when it did.
         partitions: Figures of the partitions that the stream reads or will read; none while Kafka does not answer.
         unavailable: Partitions without a leader that answers.
@@ -150,7 +151,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     writer_seconds: float | None = None
     progress_seconds: float | None = None
     freshness_seconds: float | None = None
-    committed_offsets: int = 0
+    positions: Mapping[Key, int] = {}
     kafka: str = ""
     partitions: tuple[PartitionFigures, ...] = ()
     unavailable: tuple[Place, ...] = ()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from deltalake.exceptions import DeltaError
 
 from lockstep.declare.discovery import digest_code, find_code, load_streams
 from lockstep.declare.stream import NAME, AnyStream
@@ -19,7 +21,7 @@ from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.errors import LockstepError, format_some
+from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
@@ -40,7 +42,6 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_batch
-from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
@@ -216,51 +217,51 @@ def find_shadow(name: str, settings: Settings) -> AnyStream | None:
 
 
 class ShadowsFound(msgspec.Struct, frozen=True):
-    """What a table root has of shadows of a stream.
+    """What a table root has of shadows of some streams.
 
     Attributes:
         shadows: The shadows, by name.
-        foreign: Names of other streams whose tables have a foreign commit; before it they were no shadows of this one.
+        unread: Why other tables could not be read, by name; the newest head in their logs names none of the streams.
     """
 
     shadows: tuple[ShadowShown, ...]
-    foreign: tuple[str, ...]
+    unread: Mapping[str, str]
 
 
 def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
     """The shadows of a stream below a table root, by name. Raises as `look_for_shadows`."""
-    return look_for_shadows(stream, root).shadows
+    return look_for_shadows({stream}, root).shadows
 
 
-def look_for_shadows(stream: str, root: Path) -> ShadowsFound:
-    """The shadows of a stream below a table root; a foreign commit to the table of another stream hides none.
+def look_for_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
+    """The shadows of streams below a table root; a table of somebody else, or a damaged one, hides none.
 
     Raises:
-        ForeignCommit: A shadow of the stream has a foreign commit, or a table has no commit of lockstep to go by.
-        TableError: A table does not match its head.
+        TableError: A shadow of one of the streams has a foreign commit, or does not match its head.
     """
-    shadows, foreign = list[ShadowShown](), list[str]()
+    shadows, unread = list[ShadowShown](), dict[str, str]()
     for name in filter(NAME.fullmatch, sorted(find_storage(root).list_names(root))):
         folders = StreamFolders(name, root)
         try:
             head = try_read_head(folders)
-        except ForeignCommit:
-            if _may_be_shadow_of(stream, folders):
+        except (TableError, DeltaError, OSError) as error:
+            if isinstance(error, TableError) and _find_source(folders) in streams:
                 raise
-            foreign.append(name)
+            unread[name] = str(error).splitlines()[0]
             continue
-        if head is not None and head.origin is not None and head.origin.stream == stream:
+        if head is not None and head.origin is not None and head.origin.stream in streams:
             shadows.append(_show(name, head, head.origin))
-    return ShadowsFound(tuple(shadows), tuple(foreign))
+    return ShadowsFound(tuple(shadows), unread)
 
 
-def _may_be_shadow_of(stream: str, folders: StreamFolders) -> bool:
-    """Whether the newest head in the log of a table with a foreign commit names the stream, or there is none."""
+def _find_source(folders: StreamFolders) -> str | None:
+    """The stream that the newest readable head in the log of a table names as its source."""
     for version in reversed(delta_log.list_versions(folders.table)):
-        entry = delta_log.read_entry(folders.table, version)
-        if entry is not None and entry.head is not None:
-            return entry.head.origin is not None and entry.head.origin.stream == stream
-    return True
+        with suppress(TableError):
+            entry = delta_log.read_entry(folders.table, version)
+            if entry is not None and entry.head is not None:
+                return None if entry.head.origin is None else entry.head.origin.stream
+    return None
 
 
 def _show(name: str, head: Head, origin: Origin) -> ShadowShown:
