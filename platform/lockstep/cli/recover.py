@@ -506,12 +506,10 @@ class Reset(msgspec.Struct, frozen=True):
     """Result of a reset.
 
     Attributes:
-        stream: Name of the stream.
-        begins_anew: Its next run makes a new table, and reads every topic from its first offset.
+        stream: Name of the stream; its next run makes a new table.
     """
 
     stream: str
-    begins_anew: bool
 
 
 @register_command("reset order_books --new", Panel.RECOVER)
@@ -530,7 +528,7 @@ def reset(
         raise typer.BadParameter("say --new")
     name = find_stream_or_exit(stream).name
     reset_new(name, load_settings_or_exit())
-    print_answer(Reset(name, begins_anew=True), _reset, as_json=as_json)
+    print_answer(Reset(name), _reset, as_json=as_json)
 
 
 @register_command("repair order_books --apply", Panel.RECOVER)
@@ -590,7 +588,7 @@ def _rebuilt(found: RebuildPlan) -> RenderableType:
 
 
 def _reset(found: Reset) -> RenderableType:
-    return style_text(f"{found.stream}: its next run reads every topic from its first offset, into a new table")
+    return style_text(f"{found.stream}: its next run makes a new table and reads every topic as if for the first time")
 
 
 def _checks(found: Repair) -> RenderableType:

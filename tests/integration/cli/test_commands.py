@@ -506,7 +506,7 @@ def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platf
     assert (unmounted.exit_code, "mount its disk" in unmounted.stderr) == (1, True)
     (fresh.folder / "tables").mkdir()
     said = fresh.call("reset", "adding", "--new", "--json")
-    assert msgspec.json.decode(said.stdout, type=recover.Reset) == recover.Reset("adding", begins_anew=True)
+    assert msgspec.json.decode(said.stdout, type=recover.Reset) == recover.Reset("adding")
     fresh.runs.run()
     assert fresh.call("query", "SELECT count(*) AS rows FROM adding", "--csv").stdout == "rows\n2\n"
 
