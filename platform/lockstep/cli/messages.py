@@ -21,7 +21,7 @@ from lockstep.cli.app import (
     register_command,
 )
 from lockstep.cli.output import escape_text, make_facts, make_grid, make_lines, print_answer, print_note, style_text
-from lockstep.integrity.resume_options import UNDECODABLE
+from lockstep.model.fault import Fault
 
 if TYPE_CHECKING:
     from lockstep.operations.inspect.message import StoredMessage
@@ -159,7 +159,7 @@ def _reason(row: QuarantineRow) -> RenderableType:
 def _format_session(cause: str, session: str | None) -> str | None:
     """The session; of a message that was not decoded only its key is known, which need not be one."""
     known = _escaped_or_none(session)
-    return f"unknown, of key {known}" if known is not None and cause == UNDECODABLE else known
+    return f"unknown, of key {known}" if known is not None and cause == Fault.UNDECODABLE else known
 
 
 def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:

@@ -31,8 +31,9 @@ from lockstep.declare.options import (
 from lockstep.declare.rules import OnViolation, Rule, check_rules
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
-from lockstep.integrity.base import Fault, IntegrityClass
+from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Judgement
+from lockstep.model.fault import Fault
 from lockstep.model.field_types import check_field_types
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from lockstep.integrity.multipart import MultipartGate
 from lockstep.integrity.opening import JoinedLog, OpeningAtFirst
 from lockstep.integrity.suspension import SkipGate, SuspensionGate, migrate_gate_state
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.model.fault import Fault
 from lockstep.model.position import SuspendedSession
 from lockstep.model.record import Envelope, Record
 
@@ -84,20 +85,6 @@ def report_implausible_time(happened_us: int) -> Verdict:
 def report_late(happened_us: int, floor_us: int) -> Verdict:
     """The verdict on a late message."""
     return Verdict(Judgement.LATE, "late", f"event time {floor_us} or later", str(happened_us))
-
-
-class Fault(Enum):
-    """Faults outside of the messages that a gate judges."""
-
-    UNDECODABLE = "undecodable"
-    TRANSFORM_FAILED = "transform raised"
-    HOLE = "hole"
-    EXPIRED = "expired unread"
-    TRUNCATED = "log truncated"
-    RECREATED = "topic re-created"
-    TOPIC_DELETED = "topic gone"
-    PARTITIONS_ADDED = "partitions grew"
-    SESSION_SPLIT = "session in two partitions"
 
 
 _OF_NO_SESSION = (Fault.TOPIC_DELETED, Fault.SESSION_SPLIT)

@@ -13,9 +13,10 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
+from lockstep.integrity.base import IntegrityClass, PartitionTime
 from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, accept_with_remark
+from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
 

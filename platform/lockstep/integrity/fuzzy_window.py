@@ -27,7 +27,6 @@ from lockstep.errors import DeclarationError
 from lockstep.integrity.base import (
     LONGEST,
     MAY_SKIP,
-    Fault,
     IntegrityClass,
     OnGrowth,
     PartitionTime,
@@ -48,6 +47,7 @@ from lockstep.integrity.verdict import (
     report_unknown_session,
     report_violation,
 )
+from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
 RecentMessages = dict[int, list[bytes | int]]

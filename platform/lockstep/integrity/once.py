@@ -17,9 +17,10 @@ from typing import ClassVar, TypedDict, cast
 from typing_extensions import override
 
 from lockstep.errors import DeclarationError
-from lockstep.integrity.base import Fault, IntegrityClass, PartitionTime
+from lockstep.integrity.base import IntegrityClass, PartitionTime
 from lockstep.integrity.sequence_numbers import make_digest
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, report_violation
+from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
 IDS_MAX = 100_000

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from lockstep.integrity.base import MAY_SKIP, Fault, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
+from lockstep.integrity.base import MAY_SKIP, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
 from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
 from lockstep.integrity.verdict import (
     ACCEPT,
@@ -26,6 +26,7 @@ from lockstep.integrity.verdict import (
     report_unknown_session,
     report_violation,
 )
+from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
 

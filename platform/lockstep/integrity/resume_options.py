@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol, Self
 import msgspec
 
 from lockstep.errors import LockstepError
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 
 SHOWN_MAX = 20
@@ -60,13 +61,12 @@ def make_resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
     return f"{find}, then: lockstep resume {stream} {given_up} --why '...' {fixed}"
 
 
-BURST, EXPIRED, GONE, GREW = "quarantine burst", "expired unread", "topic gone", "partitions grew"
-HOLE, RECREATED, TRUNCATED, UNDECODABLE = "hole", "topic re-created", "log truncated", "undecodable"
+BURST = "quarantine burst"
 REPEATS = ("repeat", "sequence goes back", "same number, other content", "same id, other content", "ids missing")
 """The session is complete without the message: passing over that one is enough."""
-NOTHING_THERE = (EXPIRED, HOLE)
+NOTHING_THERE = (Fault.EXPIRED, Fault.HOLE)
 """Offsets without a message: nothing to read again or to quarantine."""
-OF_A_TOPIC = (BURST, GONE, GREW, RECREATED, TRUNCATED)
+OF_A_TOPIC = (BURST, Fault.TOPIC_DELETED, Fault.PARTITIONS_ADDED, Fault.RECREATED, Fault.TRUNCATED)
 """Not about messages at an offset: each has an option of its own."""
 SESSION_LENGTH_MAX = 200
 _SURROGATE = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
@@ -155,7 +155,8 @@ class AcceptLoss(_OfPartition, frozen=True):
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
         here = self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
-        until = finding.offset + 1 if finding.cause == UNDECODABLE else finding.until  # of a run of them, any part
+        in_part = finding.cause == Fault.UNDECODABLE  # of a run of them, any part
+        until = finding.offset + 1 if in_part else finding.until
         return here and self.start <= finding.offset and until <= self.until
 
     @classmethod
@@ -178,7 +179,7 @@ class SkipSession(_OfPartition, frozen=True):
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`. An undecodable message has no known session."""
         here = self.concerns(finding.topic, finding.partition) and finding.session == self.session
-        return here and finding.cause not in {UNDECODABLE, *NOTHING_THERE, *OF_A_TOPIC}
+        return here and finding.cause not in {Fault.UNDECODABLE, *NOTHING_THERE, *OF_A_TOPIC}
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -228,28 +229,28 @@ class Truncated(_OfPartition, frozen=True):
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
-        return self.concerns(finding.topic, finding.partition) and finding.cause == TRUNCATED
+        return self.concerns(finding.topic, finding.partition) and finding.cause == Fault.TRUNCATED
 
 
 class Recreated(_OfTopic, frozen=True):
     """A topic was re-created: the new topic is read from its start, where all sessions start over."""
 
     OPTION: ClassVar[str] = "accept-recreated"
-    ANSWERS: ClassVar[str] = RECREATED
+    ANSWERS: ClassVar[str] = Fault.RECREATED
 
 
 class AcceptDeleted(_OfTopic, frozen=True):
     """A topic was deleted: it is dropped from the subscription."""
 
     OPTION: ClassVar[str] = "accept-gone"
-    ANSWERS: ClassVar[str] = GONE
+    ANSWERS: ClassVar[str] = Fault.TOPIC_DELETED
 
 
 class AcceptGrowth(_OfTopic, frozen=True):
     """A topic has new partitions, which are read from their start."""
 
     OPTION: ClassVar[str] = "accept-growth"
-    ANSWERS: ClassVar[str] = GREW
+    ANSWERS: ClassVar[str] = Fault.PARTITIONS_ADDED
 
 
 class Quarantined(msgspec.Struct, frozen=True):
@@ -313,10 +314,10 @@ def suggest_option(finding: Finding) -> Acceptance:
     topic, partition = finding.topic, finding.partition
     of_cause: dict[str, Acceptance] = {
         BURST: Quarantined(),
-        GONE: AcceptDeleted(topic),
-        GREW: AcceptGrowth(topic),
-        RECREATED: Recreated(topic),
-        TRUNCATED: Truncated(topic, partition),
+        Fault.TOPIC_DELETED: AcceptDeleted(topic),
+        Fault.PARTITIONS_ADDED: AcceptGrowth(topic),
+        Fault.RECREATED: Recreated(topic),
+        Fault.TRUNCATED: Truncated(topic, partition),
         **dict.fromkeys(REPEATS, AcceptLoss(topic, partition, finding.offset, finding.until)),
     }
     session = SkipSession(topic, partition, finding.session or "")
@@ -331,7 +332,7 @@ def suggest_options(findings: Iterable[Finding], accepted: Sequence[Acceptance])
 
 def _from_snapshot(finding: Finding) -> FromSnapshot:
     """With the range where a run of messages is given up, so that its extent is visible."""
-    if finding.cause == UNDECODABLE and finding.until > finding.offset + 1:
+    if finding.cause == Fault.UNDECODABLE and finding.until > finding.offset + 1:
         return FromSnapshot(finding.topic, finding.partition, finding.offset, finding.until)
     return FromSnapshot(finding.topic, finding.partition)
 

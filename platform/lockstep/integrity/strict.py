@@ -21,7 +21,7 @@ from typing import ClassVar, TypedDict, cast
 from typing_extensions import override
 
 from lockstep.errors import DeclarationError
-from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, PartitionTime, SessionStart
+from lockstep.integrity.base import IntegrityClass, OnGrowth, PartitionTime, SessionStart
 from lockstep.integrity.buffering import BufferingUntilSnapshot
 from lockstep.integrity.sequence_numbers import LARGEST, check_range, check_wrap, make_digest, unwrap_sequence
 from lockstep.integrity.verdict import (
@@ -33,6 +33,7 @@ from lockstep.integrity.verdict import (
     report_unknown_session,
     report_violation,
 )
+from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Link, Record
 
 REMEMBERED = 64

@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
-
-EXPIRED = "expired unread"
-"""Retention removed offsets before they were read."""
-
-GONE = "topic gone"
-"""The topic was deleted."""
-
-GREW = "partitions grew"
-"""A topic has more partitions than when it was subscribed."""
-
-RECREATED = "topic re-created"
-"""The topic was re-created: same name, other topic id."""
-
-TRUNCATED = "log truncated"
-"""The log ends before the position, or was truncated there and has grown since: records that were read are gone."""
 
 REGROWN = "other records: the log was cut and has grown again"
 """The finding's text for a truncated log that is as long as before."""
@@ -78,22 +64,22 @@ def find_recreated_topics(before: ClusterView, after: Mapping[str, Topic]) -> tu
 def _topic_changed(position: Position, topic: Topic | None) -> Finding | None:
     expected = f"topic id {position.topic_id}"
     if topic is None:
-        return Finding.at(position, GONE, expected=expected, found="no such topic")
+        return Finding.at(position, Fault.TOPIC_DELETED, expected=expected, found="no such topic")
     if topic.topic_id != position.topic_id:
-        return Finding.at(position, RECREATED, expected=expected, found=f"topic id {topic.topic_id}")
+        return Finding.at(position, Fault.RECREATED, expected=expected, found=f"topic id {topic.topic_id}")
     return None
 
 
 def _offsets_moved(position: Position, view: ClusterView) -> Finding | None:
     ends, expected = view.ends.get(position.key), f"offset {position.next_offset}"
     if position.key in view.cut:
-        return Finding.at(position, TRUNCATED, expected=expected, found=REGROWN)
+        return Finding.at(position, Fault.TRUNCATED, expected=expected, found=REGROWN)
     if ends is None:
         return None  # no leader at the moment: unavailable, not lost
     if ends.start > position.next_offset:
-        return Finding.at(position, EXPIRED, until=ends.start, expected=expected, found=f"log start {ends.start}")
+        return Finding.at(position, Fault.EXPIRED, until=ends.start, expected=expected, found=f"log start {ends.start}")
     if ends.high_watermark < position.next_offset and not position.catching_up:
-        return Finding.at(position, TRUNCATED, expected=expected, found=f"log end {ends.high_watermark}")
+        return Finding.at(position, Fault.TRUNCATED, expected=expected, found=f"log end {ends.high_watermark}")
     return None
 
 
@@ -113,7 +99,7 @@ def _grown(known: Mapping[Key, Position], view: ClusterView) -> list[Finding]:
 def _new_partition(topic: Topic, before: int, partition: int) -> Finding:
     return Finding.at(
         Position(topic=topic.name, topic_id=topic.topic_id, partition=partition, next_offset=0),
-        GREW,
+        Fault.PARTITIONS_ADDED,
         expected=f"{before} partitions",
         found=f"{topic.partitions} partitions",
         detail="sessions may have moved to another partition, where their order cannot be known",

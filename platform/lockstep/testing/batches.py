@@ -21,11 +21,12 @@ from lockstep.engine.driver import positions
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
-from lockstep.integrity.base import EPOCH, Fault, to_microseconds
+from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Position
 from lockstep.state.changelog import make_state_version

@@ -12,8 +12,9 @@ from typing_extensions import override
 
 from lockstep.declare.transform import InitialState, R
 from lockstep.engine.executor.compiled_stream import CompiledStream, Hooks
-from lockstep.integrity.base import Fault, PartitionTime
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import SuspendedSession
 from lockstep.model.record import Envelope, Kind, Record
@@ -85,13 +86,13 @@ class Recorder(Generic[R]):
 
     def _verdict(self, offset: int) -> Verdict:
         judged, aside = self._kept.verdicts.get(offset), self._aside.get(offset)
-        if aside is not None and aside.cause != "undecodable" and _is_overruled(judged, aside):
+        if aside is not None and aside.cause != Fault.UNDECODABLE and _is_overruled(judged, aside):
             refused = self._made.integrity.judge(Fault.TRANSFORM_FAILED)
             return _told(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)
         if judged is not None:
             return judged
         envelope = self.envelopes.get(offset)
-        undecodable = Verdict(judgement=self._made.integrity.judge(Fault.UNDECODABLE), cause="undecodable")
+        undecodable = Verdict(judgement=self._made.integrity.judge(Fault.UNDECODABLE), cause=Fault.UNDECODABLE)
         return SKIPPED if envelope is not None and envelope.kind is Kind.SKIP else undecodable
 
     def _envelope(self, message: object, record: Record) -> Envelope:

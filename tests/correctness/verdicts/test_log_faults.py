@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.integrity.base import Fault
 from lockstep.integrity.verdict import Judgement
+from lockstep.model.fault import Fault
 from tests.correctness.verdicts.log_faults import (
     LOG_CLASSES,
     LOG_TABLE,

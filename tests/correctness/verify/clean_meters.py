@@ -21,9 +21,9 @@ from lockstep import (
     Strict,
     Suspend,
 )
-from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
+from lockstep.model.fault import Fault
 from lockstep.table import delta_log
 from tests.correctness.verify.clean_tables import Made
 from tests.correctness.verify.metering import FAULTS, Metering

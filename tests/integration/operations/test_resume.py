@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from lockstep import Envelope, InRange, Kind, Limits, Link, Linked, Once, OnViolation, Record, Strict
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.integrity import base, resume_options
+from lockstep.integrity import resume_options
 from lockstep.integrity.resume_options import (
     AcceptLoss,
     Fixed,
@@ -21,6 +21,7 @@ from lockstep.integrity.resume_options import (
     make_resume_command,
     suggest_option,
 )
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings, plan_resume, resume_stream
 from lockstep.table.ledger import read_ledger
@@ -359,7 +360,7 @@ def test_options_are_read_as_they_are_written() -> None:
 
 def test_every_cause_of_a_fault_is_answered_by_what_is_proposed() -> None:
     for fault in (
-        *(each.value for each in base.Fault),
+        *Fault,
         resume_options.BURST,
         *resume_options.REPEATS,
         "gap",

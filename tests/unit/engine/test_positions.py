@@ -24,8 +24,9 @@ from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
-from lockstep.kafka.audit import EXPIRED, audit_positions
+from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef
 from lockstep.table.ledger import LedgerRow
@@ -110,7 +111,7 @@ def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_
     subscription.accept(made_anew, seen, suspend=True)
     assert subscription.find_new_topics(seen) == [after]
     subscription.take_up(seen, {("id-2", 0): 0})
-    assert [each.cause for each in audit_positions(subscription.known, seen)] == [EXPIRED]
+    assert [each.cause for each in audit_positions(subscription.known, seen)] == [Fault.EXPIRED]
     rows = subscription.ledger_rows(STAMP, (), seen.ends, full=True)
     told = {row.topic_id: (row.until, row.lifecycle, row.retired) for row in rows}
     assert told == {"id-1": (0, "re-created", True), "id-2": (0, "re-created", False)}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lockstep import Checksum, Halt, Linked, LogOnly, NoIntegrity, Sequence, Strict
-from lockstep.integrity.base import Fault, PartitionTime
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.strict import Evidence
 from lockstep.integrity.verdict import Judgement
+from lockstep.model.fault import Fault
 
 PROMISES = [
     (Strict(evidence=Sequence()), "strict: in order, none missing, none repeated, by Sequence"),

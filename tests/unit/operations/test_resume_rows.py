@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row, read_position
 from lockstep.integrity.resume_options import AcceptGrowth
-from lockstep.kafka.audit import GREW
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SegmentRef
 from lockstep.operations.resume import NotHalted, ResumeDecision, make_accepted_rows
@@ -33,9 +33,8 @@ READ = Position(
 def test_a_partition_that_was_added_takes_nothing_over_from_the_others() -> None:
     before = replace(make_unchanged_row(STAMP, READ, None), newest_timestamp=AT)
     added = replace(READ, partition=1, next_offset=0)
-    decision = ResumeDecision(
-        stream="x", findings=(Finding.at(added, GREW),), accepted=(AcceptGrowth("a"),), who="me", why="wanted"
-    )
+    found = Finding.at(added, Fault.PARTITIONS_ADDED)
+    decision = ResumeDecision(stream="x", findings=(found,), accepted=(AcceptGrowth("a"),), who="me", why="wanted")
     rows = make_accepted_rows(STAMP, {READ.key: before}, decision)
     assert [read_position(row) for row in rows] == [
         READ,

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from lockstep.declare.options import Limits
 from lockstep.engine.protocol import RangeResult, TaskResult
-from lockstep.integrity.base import Fault, IntegrityClass
+from lockstep.integrity.base import IntegrityClass
+from lockstep.integrity.resume_options import BURST
 from lockstep.integrity.verdict import Judgement
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 
 
@@ -29,7 +31,7 @@ def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding
     worst = max(results, key=lambda item: item.counts.refused).range.position
     return Finding.at(
         worst,
-        "quarantine burst",
+        BURST,
         expected=f"at most {limits.quarantine_share:.0%} of a batch refused",
         found=f"{refused} of {messages} messages",
         detail="fix decoder or transform, or accept this one burst; nothing was read past",
@@ -81,7 +83,7 @@ def _finding(item: RangeResult, other: int) -> Finding:
     position = item.range.position
     return Finding.at(
         position,
-        Fault.SESSION_SPLIT.value,
+        Fault.SESSION_SPLIT,
         until=item.reached.next_offset,
         expected=f"each session in one partition; one began in partition {other}",
         found=f"it begins in partition {position.partition} as well",

@@ -31,10 +31,10 @@ from lockstep.engine.driver.stop_offsets import StopOffsets
 from lockstep.engine.driver.topic_changes import TopicChanges, open_subscription
 from lockstep.engine.protocol import BatchIdentity, TaskResult
 from lockstep.errors import Fenced, KafkaError
-from lockstep.integrity.base import Fault
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.audit import audit_positions
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table.commit import BatchCommit, HourClosed
@@ -382,9 +382,9 @@ class MicroBatchLoop:
         for finding in filter(self._is_news, confirmed):
             suspend = self._judge(finding) is Judgement.SUSPEND
             self._partitions.accept(finding, self._monitor.view, suspend=suspend)
-            if finding.cause == Fault.TOPIC_DELETED.value:
+            if finding.cause == Fault.TOPIC_DELETED:
                 self._monitor.leave(frozenset({finding.topic}))
-            if finding.cause == Fault.PARTITIONS_ADDED.value:
+            if finding.cause == Fault.PARTITIONS_ADDED:
                 self._session_partitions.forget(finding.topic_id)
 
     def _is_news(self, finding: Finding) -> bool:
@@ -395,7 +395,7 @@ class MicroBatchLoop:
 
     def _judge(self, finding: Finding) -> Judgement:
         """The verdict of the class, except for the deletion of a drained topic that would have been retired."""
-        tolerated = finding.cause == Fault.TOPIC_DELETED.value and self._topics.tolerates_deletion(finding)
+        tolerated = finding.cause == Fault.TOPIC_DELETED and self._topics.tolerates_deletion(finding)
         return Judgement.GAP if tolerated else self._context.stream.integrity.judge(Fault(finding.cause))
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:

@@ -15,8 +15,8 @@ from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.protocol import LearnedRates, RangeResult, TaskResult, to_event_time
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
-from lockstep.kafka.audit import EXPIRED, GONE, GREW, RECREATED, TRUNCATED
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position, SegmentRef
@@ -470,18 +470,18 @@ class Subscription:
             suspend: The affected sessions are suspended until their next snapshot.
         """
         key = (finding.topic_id, finding.partition)
-        if finding.cause == EXPIRED and key in self.positions:
+        if finding.cause == Fault.EXPIRED and key in self.positions:
             before = self._lost.get(key)  # where the batch that was to say so was never committed
             start = finding.offset if before is None else before.start
             self._lost[key] = Hole(start=start, until=finding.until, cause="expired")
             self._move(key, finding.until, suspend=suspend)
-        elif finding.cause == TRUNCATED and key in self.positions:
+        elif finding.cause == Fault.TRUNCATED and key in self.positions:
             self._continue_after_truncation(key, finding.offset, suspend=suspend)
-        elif finding.cause == GREW and key in view.ends:
+        elif finding.cause == Fault.PARTITIONS_ADDED and key in view.ends:
             self._on_grown(key, view.topics[finding.topic], view.ends[key], suspend=suspend)
-        elif finding.cause == RECREATED and key in self.known and _has_leaders(view.topics[finding.topic], view):
+        elif finding.cause == Fault.RECREATED and key in self.known and _has_leaders(view.topics[finding.topic], view):
             self._set_aside(key, self.known[key], RECREATED_TOPIC)
-        elif finding.cause == GONE and key in self.known:
+        elif finding.cause == Fault.TOPIC_DELETED and key in self.known:
             self._set_aside(key, self.known[key], DELETED)
         elif key in self._told:
             return
@@ -494,10 +494,10 @@ class Subscription:
         Records appended to a truncated log at offsets already read are skipped, until the log has caught up.
         """
         key = (finding.topic_id, finding.partition)
-        if finding.cause == TRUNCATED and key in self.positions:
+        if finding.cause == Fault.TRUNCATED and key in self.positions:
             before = self.positions[key]
             return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
-        return finding.cause != GONE or key not in self._told
+        return finding.cause != Fault.TOPIC_DELETED or key not in self._told
 
     def _continue_after_truncation(self, key: Key, offset: int, *, suspend: bool) -> None:
         """Continue in a log with other records than those that were read."""

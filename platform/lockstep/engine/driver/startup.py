@@ -22,11 +22,12 @@ from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartb
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.positions import find_retired_topics, read_position
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
-from lockstep.integrity.base import Fault, IntegrityClass, OnGrowth, Suspend
+from lockstep.integrity.base import IntegrityClass, OnGrowth, Suspend
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterAdmin, Topic
 from lockstep.kafka.audit import find_compacted
+from lockstep.model.fault import Fault
 from lockstep.model.position import Key, SegmentRef
 from lockstep.model.table_schema import make_table_schema
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning

@@ -13,8 +13,9 @@ from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.rejects import Exclusions, VerdictHandler
 from lockstep.engine.executor.row_buffer import RowBuffer
 from lockstep.engine.executor.sessions import Sessions
-from lockstep.integrity.base import Fault, PartitionTime, find_event_time, to_microseconds
+from lockstep.integrity.base import PartitionTime, find_event_time, to_microseconds
 from lockstep.integrity.verdict import Gate, GateState, Judgement
+from lockstep.model.fault import Fault
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.state.decoded_sessions import SessionEntry

@@ -25,8 +25,9 @@ from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
 from lockstep.engine.executor.sessions import Sessions, check_session, is_multipart_open
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
-from lockstep.integrity.base import Fault, PartitionTime
+from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record

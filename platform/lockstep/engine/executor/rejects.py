@@ -14,9 +14,10 @@ from lockstep.declare.decoders.base import DecodeCause, Undecodable, describe_de
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.protocol import AcceptedLoss, Counts, to_event_time
-from lockstep.integrity.base import Fault, IntegrityClass
+from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.suspension import LOSS_ACCEPTED
 from lockstep.integrity.verdict import Judgement, Verdict
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.model.record import KafkaMessage, Record, read_headers
@@ -225,7 +226,7 @@ class VerdictHandler:
         given_up = record.offset < self._position.suspended_from
         # A class that only counts undecodable messages fills no quarantine; what an operator has given up is no burst.
         self.counts.refused += answer is not Judgement.GAP and not given_up
-        found = self.finding("undecodable", record.offset, session=format_key(record))
+        found = self.finding(Fault.UNDECODABLE, record.offset, session=format_key(record))
         self.reject(
             answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))
         )

@@ -35,8 +35,7 @@ from lockstep.engine.executor.row_buffer import Spill, encode_few
 from lockstep.engine.executor.sessions import count_digests
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
-from lockstep.integrity.base import Fault, to_microseconds
-from lockstep.integrity.resume_options import UNDECODABLE
+from lockstep.integrity.base import to_microseconds
 from lockstep.integrity.suspension import list_skips_without_snapshot, list_unread_skips
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
@@ -50,6 +49,7 @@ from lockstep.kafka.reader import (
     read_patiently,
     read_ranges,
 )
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Key, Position, SegmentRef, SuspendedSession
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
@@ -315,7 +315,7 @@ class Garbage(msgspec.Struct):
 def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None:
     """An undecodable-message finding, extended to the range of all that follow as planned; others unchanged."""
     finding = work.bounds.finding
-    if finding is None or finding.cause != UNDECODABLE or finding.detail == DecodeCause.CRASHES_WORKER:
+    if finding is None or finding.cause != Fault.UNDECODABLE or finding.detail == DecodeCause.CRASHES_WORKER:
         return finding
     seen = Garbage(until=finding.until, looked=finding.until)
     for message in _following(finding, work, opener):
@@ -479,7 +479,7 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgr
     if answer is Judgement.VIOLATION:
         found = Finding.at(
             position,
-            UNDECODABLE,
+            Fault.UNDECODABLE,
             offset=start,
             until=end,
             expected="record batches as they were written",
@@ -502,7 +502,7 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgr
 def _hole_finding(position: Position, hole: Hole) -> Finding:
     return Finding.at(
         position,
-        "hole",
+        Fault.HOLE,
         offset=hole.start,
         until=hole.until,
         expected=f"messages at offsets {hole.start} to {hole.until - 1}",

@@ -20,8 +20,9 @@ from lockstep.engine.driver.positions import IMPORTED, LedgerStamp, read_positio
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import KafkaError, LockstepError, TableError, format_some
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import EXPIRED, GREW, TRUNCATED, audit_positions
+from lockstep.kafka.audit import audit_positions
 from lockstep.model.decoding import decode_json
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 from lockstep.model.table_schema import make_table_schema
@@ -429,7 +430,8 @@ def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
     read = [each for each, row in zip(positions, rows, strict=True) if not row.retired]
     view = handle.cluster.view({each.topic for each in read})
     findings = audit_positions({each.key: each for each in read}, view)
-    obstacles += [*moved.obstacles, *_describe_findings([each for each in findings if each.cause != GREW])]
+    others = [each for each in findings if each.cause != Fault.PARTITIONS_ADDED]
+    obstacles += [*moved.obstacles, *_describe_findings(others)]
     exported_at = {move.make_position().key: move.source.next_offset for move in moved.moves}
     partitions = tuple(_look_at(view, read, exported_at))
     plan = ImportPlan(
@@ -509,7 +511,7 @@ def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: s
 
 def _describe_findings(findings: Sequence[Finding]) -> Iterator[RewindObstacle]:
     """One obstacle a kind: what Kafka has is not what the positions say. Growth is for the next run to judge."""
-    kinds = {EXPIRED: Obstacle.EXPIRED, TRUNCATED: Obstacle.TRUNCATED}
+    kinds: dict[str, Obstacle] = {Fault.EXPIRED: Obstacle.EXPIRED, Fault.TRUNCATED: Obstacle.TRUNCATED}
     steps = {
         Obstacle.EXPIRED: "import a later savepoint, or leave it to the class: --accept-expired; a strict stream halts",
         Obstacle.TRUNCATED: "wait until Kafka has them, or import an earlier savepoint",
