@@ -15,7 +15,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
-from lockstep.orchestration.restart_policy import Cursor, decide_restart
+from lockstep.orchestration.restart_policy import RestartCursor, decide_restart
 from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, look_at_streams
 from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
@@ -36,13 +36,13 @@ def topics_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], settin
         description="Starts a stream again for topics that match its pattern and that no run reads.",
     )
     def poll_topics(context: SensorEvaluationContext) -> SensorResult:
-        def look(stream: AnyStream, cursor: Cursor) -> SensorResult:
+        def look(stream: AnyStream, cursor: RestartCursor) -> SensorResult:
             handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
             seen = read_inputs(handle, context.instance)
             observed = observe_assets(handle, context.instance, cursor)
             return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
 
         cluster.ask_again()
-        return look_at_streams(context, streams, Cursor, look)
+        return look_at_streams(context, streams, RestartCursor, look)
 
     return poll_topics

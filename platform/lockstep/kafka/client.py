@@ -80,8 +80,8 @@ class ClusterClient(AdminClient):
             SettingsError: A secret is not where the settings refer to.
         """
         self.settings = settings
-        self._heard = ConnectionLog()
-        configuration = _heard_by(self._heard, {"socket.timeout.ms": SILENT_BROKER_MS, **_reach(settings)})
+        self._connection_log = ConnectionLog()
+        configuration = _with_log(self._connection_log, {"socket.timeout.ms": SILENT_BROKER_MS, **_reach(settings)})
         try:
             super().__init__(configuration)
         except KafkaException as error:
@@ -116,12 +116,12 @@ class ClusterClient(AdminClient):
     def clear_log(self) -> None:
         """The cluster has answered: discard earlier log lines."""
         self.poll(0)
-        self._heard.forget()
+        self._connection_log.forget()
 
     def is_failing_permanently(self) -> bool:
         """Whether the log lines since the last answer make waiting useless, such as a refused password."""
         self.poll(0)
-        cause = self._heard.cause()
+        cause = self._connection_log.cause()
         return cause is not None and cause.certain
 
     def explain_failure(self, what: str, error: ClientError) -> KafkaError:
@@ -137,7 +137,7 @@ class ClusterClient(AdminClient):
                 next_step="grant the user READ and DESCRIBE_CONFIGS on the stream's topics (docs/security.md)",
             )
         self.poll(0)
-        cause = self._heard.cause()
+        cause = self._connection_log.cause()
         if error.code() >= 0 or cause is None:
             return KafkaError(f"Kafka did not answer about {what}: {error.str()}", next_step=_BY_ITSELF)
         reason = explain_unverified_certificate(cause.unverified, self.settings.options) if cause.unverified else ""
@@ -151,28 +151,28 @@ class RangeConsumer(Consumer):
     """A consumer that records the log lines of its connections."""
 
     def __init__(
-        self, configuration: Configuration, heard: ConnectionLog | None = None, *, log_level: int = INFORMATION
+        self, configuration: Configuration, connection_log: ConnectionLog | None = None, *, log_level: int = INFORMATION
     ) -> None:
         """Create the consumer; nothing is sent yet. Raises as `ClusterClient` does.
 
         Args:
             configuration: Its configuration.
-            heard: Receives its events and log lines; a new one unless given.
+            connection_log: Receives its events and log lines; a new one unless given.
             log_level: Its log level.
         """
-        self._heard = heard or ConnectionLog()
+        self._connection_log = connection_log or ConnectionLog()
         try:
-            super().__init__({**_heard_by(self._heard, configuration), "log_level": log_level})
+            super().__init__({**_with_log(self._connection_log, configuration), "log_level": log_level})
         except KafkaException as error:
             raise _unusable(error) from error
 
     def clear_log(self) -> None:
         """The cluster has sent messages: discard earlier log lines."""
-        self._heard.forget()
+        self._connection_log.forget()
 
     def explain_silence(self) -> str:
         """Why no message arrives, in part of a sentence; empty without a log line."""
-        cause = self._heard.cause()
+        cause = self._connection_log.cause()
         return cause.problem if cause is not None else ""
 
 
@@ -242,10 +242,10 @@ def _reach(settings: KafkaSettings) -> Configuration:
     }
 
 
-def _heard_by(heard: ConnectionLog, configuration: Mapping[str, Plain]) -> dict[str, Any]:
+def _with_log(log: ConnectionLog, configuration: Mapping[str, Plain]) -> dict[str, Any]:
     # Errors are raised, with the logged cause; otherwise a restarting broker would be logged
     # 20 times a second.
-    return {**with_secrets(configuration), "error_cb": heard, "logger": heard, "log_level": INFORMATION}
+    return {**with_secrets(configuration), "error_cb": log, "logger": log, "log_level": INFORMATION}
 
 
 def _unusable(error: KafkaException) -> KafkaError:

@@ -323,7 +323,7 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
     folders, head = handle.folders, handle.require_head()
     target = find_target(folders, head, to)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
-    since = _Undone(folders, head, find_common_batch(head, target))
+    since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **handle.positions}
     rows = tuple(make_rewound_rows(held, newest, since.first))
     now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
@@ -361,7 +361,7 @@ def find_common_batch(head: Head, target: Head) -> int:
     return max((min(ours[each], theirs[each]) for each in ours.keys() & theirs.keys()), default=0)
 
 
-class _Undone:
+class _RewoundBatches:
     """What the ledger says of the batches that count after a batch, file by file: a month of them needs no memory.
 
     Attributes:
@@ -419,7 +419,7 @@ def read_rewound_rows(folders: StreamFolders, head: Head, target: Head, now: Map
         TableError: A ledger file is missing or damaged.
     """
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
-    since = _Undone(folders, head, find_common_batch(head, target))
+    since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **now}
     return RewoundRows(
         placed=tuple(make_rewound_rows(held, newest, since.first)),

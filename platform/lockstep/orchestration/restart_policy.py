@@ -37,7 +37,7 @@ ADOPT_SECONDS = 60.0
 """A run that adopts topics has subscribed them after its second poll, at an interval of seconds, and a batch."""
 
 
-class Cursor(SensorCursor, frozen=True):
+class RestartCursor(SensorCursor, frozen=True):
     """State of the sensor between evaluations.
 
     Attributes:
@@ -108,12 +108,12 @@ class RestartRequest(msgspec.Struct, frozen=True):
 class RestartDecision(msgspec.Struct, frozen=True):
     """The run to request, the new cursor, and the text for Dagster."""
 
-    cursor: Cursor
+    cursor: RestartCursor
     says: str
     restart: RestartRequest | None = None
 
 
-def decide_restart(observation: SensorObservation, cursor: Cursor, now: float) -> RestartDecision:
+def decide_restart(observation: SensorObservation, cursor: RestartCursor, now: float) -> RestartDecision:
     """Decide whether to request a run.
 
     1. Leave a stream alone that has never run, or was stopped, held or halted.
@@ -138,7 +138,7 @@ def decide_restart(observation: SensorObservation, cursor: Cursor, now: float) -
     return _restart(observation.head, seen, now, added)  # 4
 
 
-def _seen(observation: SensorObservation, cursor: Cursor, now: float) -> Cursor:
+def _seen(observation: SensorObservation, cursor: RestartCursor, now: float) -> RestartCursor:
     """The cursor with the writer's heartbeat at this evaluation."""
     sign = _sign(observation)
     same_epoch = sign.partition(":")[0] == cursor.pulse.partition(":")[0]
@@ -150,21 +150,21 @@ def _seen(observation: SensorObservation, cursor: Cursor, now: float) -> Cursor:
     )
 
 
-def _note_new(cursor: Cursor, added: tuple[str, ...], now: float) -> Cursor:
+def _note_new(cursor: RestartCursor, added: tuple[str, ...], now: float) -> RestartCursor:
     """The cursor with the time since when one of the new topics is new: others may come and be adopted meanwhile."""
     if cursor.new in added:
         return cursor
     return msgspec.structs.replace(cursor, new=added[0] if added else "", new_at=now)
 
 
-def _forget_old_request(cursor: Cursor, now: float) -> Cursor:
+def _forget_old_request(cursor: RestartCursor, now: float) -> RestartCursor:
     """The cursor without its last request, if that is long ago: topics of a younger one may only be gone for now."""
     if 0 <= now - cursor.asked_at < 2 * PAUSE_SECONDS_MAX:
         return cursor
     return msgspec.structs.replace(cursor, asked="", attempt=0)
 
 
-def _restart(head: Head, cursor: Cursor, now: float, added: tuple[str, ...]) -> RestartDecision:
+def _restart(head: Head, cursor: RestartCursor, now: float, added: tuple[str, ...]) -> RestartDecision:
     asked = _digest(added)
     attempt = cursor.attempt + 1 if asked == cursor.asked else 0
     # The time of the request before: Dagster launches no key a second time, and topics may come back unread.
@@ -188,7 +188,7 @@ def _left_alone(head: Head | None) -> str:
     return f"the stream is {head.desired.value} ({head.reason}) and is left alone"
 
 
-def _waiting(observation: SensorObservation, cursor: Cursor, now: float, added: tuple[str, ...]) -> str:
+def _waiting(observation: SensorObservation, cursor: RestartCursor, now: float, added: tuple[str, ...]) -> str:
     """Reason to wait; empty without one."""
     if observation.on_its_way is not None:
         return f"run {observation.on_its_way} is on its way"
@@ -204,12 +204,12 @@ def _waiting(observation: SensorObservation, cursor: Cursor, now: float, added: 
     return _writer_is_new(observation, cursor, now)
 
 
-def _pause(cursor: Cursor, added: tuple[str, ...]) -> float:
+def _pause(cursor: RestartCursor, added: tuple[str, ...]) -> float:
     again = _digest(added) == cursor.asked
     return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX) if again else PAUSE_SECONDS
 
 
-def _writer_is_new(observation: SensorObservation, cursor: Cursor, now: float) -> str:
+def _writer_is_new(observation: SensorObservation, cursor: RestartCursor, now: float) -> str:
     """Reason why a writer was seen too briefly to judge: it may be dead, or about to subscribe."""
     since = now - cursor.writer_at
     if observation.pulse is None or observation.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
@@ -217,14 +217,14 @@ def _writer_is_new(observation: SensorObservation, cursor: Cursor, now: float) -
     return "the next evaluations show whether its last run lives, and its subscription"
 
 
-def _supervised(observation: SensorObservation, before: Cursor, still_seconds: float) -> str:
+def _supervised(observation: SensorObservation, before: RestartCursor, still_seconds: float) -> str:
     """Reason to leave a dead writer to the supervisor; empty without one."""
     if observation.head is None or observation.head.desired is not Desired.RUNNING or _lives(observation, before):
         return ""
     return "no writer sends heartbeats: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
 
 
-def _adopting(observation: SensorObservation, cursor: Cursor, now: float) -> str:
+def _adopting(observation: SensorObservation, cursor: RestartCursor, now: float) -> str:
     """Reason to leave new topics to the writer; empty where it does not adopt any, or has not read them for long."""
     left = cursor.new_at + ADOPT_SECONDS - now
     adopts = (
@@ -236,7 +236,7 @@ def _adopting(observation: SensorObservation, cursor: Cursor, now: float) -> str
     return f"the run adopts them, or is replaced in {left:.0f} s" if adopts and 0 < left <= ADOPT_SECONDS else ""
 
 
-def _lives(observation: SensorObservation, cursor: Cursor) -> bool:
+def _lives(observation: SensorObservation, cursor: RestartCursor) -> bool:
     """Whether the writer's counter moved since the last evaluation, some seconds ago."""
     ended = observation.pulse is None or observation.pulse.phase is Phase.ENDED
     return not ended and _sign(observation) != cursor.pulse

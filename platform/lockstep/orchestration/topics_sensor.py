@@ -37,7 +37,7 @@ from lockstep.orchestration.names import (
 )
 from lockstep.orchestration.observation_policy import ObservationCursor, decide_observation
 from lockstep.orchestration.observed_assets import observe_ledger, observe_topics
-from lockstep.orchestration.restart_policy import Cursor, RestartDecision, RestartRequest, SensorObservation
+from lockstep.orchestration.restart_policy import RestartCursor, RestartDecision, RestartRequest, SensorObservation
 from lockstep.orchestration.run_statuses import IN_PROGRESS, NOT_WORKING_YET
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def make_sensor_result(stream: AnyStream, decision: RestartDecision, seen: Obser
     )
 
 
-def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Cursor) -> Observed:
+def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: RestartCursor) -> Observed:
     """Observe topics and ledger when due.
 
     Raises:

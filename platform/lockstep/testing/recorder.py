@@ -81,14 +81,14 @@ class Recorder(Generic[R]):
 
     def violation(self, finding: Finding) -> MessageResult[R]:
         """The result of the message of a violation."""
-        verdict = _told(finding, Judgement.VIOLATION, finding.found or finding.detail or None)
+        verdict = _make_verdict(finding, Judgement.VIOLATION, finding.found or finding.detail or None)
         return MessageResult(finding.offset, self.envelopes.get(finding.offset), verdict, (), self.topic)
 
     def _verdict(self, offset: int) -> Verdict:
         judged, aside = self._kept.verdicts.get(offset), self._aside.get(offset)
         if aside is not None and aside.cause != Fault.UNDECODABLE and _is_overruled(judged, aside):
             refused = self._made.integrity.judge(Fault.TRANSFORM_FAILED)
-            return _told(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)
+            return _make_verdict(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)
         if judged is not None:
             return judged
         envelope = self.envelopes.get(offset)
@@ -160,7 +160,7 @@ def _is_overruled(judged: Verdict | None, aside: QuarantineRow) -> bool:
     return judged.judgement is Judgement.BUFFER and aside.cause != "suspended"
 
 
-def _told(of: Finding | QuarantineRow, judgement: Judgement, found: str | None) -> Verdict:
+def _make_verdict(of: Finding | QuarantineRow, judgement: Judgement, found: str | None) -> Verdict:
     return Verdict(judgement=judgement, cause=of.cause, expected=of.expected, found=found)
 
 

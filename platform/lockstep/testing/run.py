@@ -132,7 +132,7 @@ def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]
         kept.states(),
         first.finding,
         tuple(kept.proven),
-        tuple(list_rejected(judge.kept.rows)),
+        tuple(list_rejected(judge.quarantined.rows)),
         tuple(list_rejected(judge.late.rows)),
     )
 
@@ -159,7 +159,7 @@ class _Pass(Generic[S, R]):
         self.proven: list[RowWithOrigin[R]] = []
         if not isinstance(fold.outcome, FoldStopped | MessageFailed):
             self.proven = notes.keep(
-                pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.kept.rows
+                pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.quarantined.rows
             )
 
     @classmethod

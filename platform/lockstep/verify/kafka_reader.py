@@ -76,7 +76,7 @@ class KafkaTopicLog:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._heard = ConnectionLog()
+        self._connection_log = ConnectionLog()
 
     def find_topics(self, topics: Iterable[str]) -> dict[str, FoundTopic]:
         """Those of some topics that exist now.
@@ -130,7 +130,7 @@ class KafkaTopicLog:
             raise self._unread("the settings of topics", _error(error).str()) from error
         return frozenset(name for name, policy in policies.items() if policy != "delete")
 
-    def kept(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
+    def read_ranges(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
         """First offset and high watermark of each partition."""
         consumer, found = self._consumer(committed=True), {}
         try:
@@ -202,15 +202,16 @@ class KafkaTopicLog:
     def _configuration(self) -> dict[str, Any]:
         settings = self._settings
         reach = {**settings.options, **settings.secrets, "bootstrap.servers": settings.bootstrap_servers}
-        heard: dict[str, Any] = {"error_cb": self._heard, "logger": self._heard, "log_level": LOG_LEVEL}
-        return {**with_secrets(reach), **heard, "client.id": "lockstep-verify"}
+        log = self._connection_log
+        logging: dict[str, Any] = {"error_cb": log, "logger": log, "log_level": LOG_LEVEL}
+        return {**with_secrets(reach), **logging, "client.id": "lockstep-verify"}
 
     def _admin(self) -> AdminClient:
         return AdminClient(self._configuration())
 
     def _unread(self, what: str, error: str) -> KafkaError:
         """Names the brokers, and the cause where a connection failed: the client itself only says "timed out"."""
-        cause, brokers = self._heard.cause(), self._settings.bootstrap_servers
+        cause, brokers = self._connection_log.cause(), self._settings.bootstrap_servers
         return KafkaError(
             f"{what} could not be read from Kafka ({brokers}): {error if cause is None else cause.problem}",
             next_step=_NEXT_STEP if cause is None else f"{cause.next_step}; then repeat the command",

@@ -113,9 +113,9 @@ class PartitionProof:
         return self._parts.stored.left
 
     @property
-    def compared_kept(self) -> int:
+    def compared_quarantined(self) -> int:
         """Number of rows of quarantine and late table compared with their messages."""
-        return self._parts.aside.kept.compared + self._parts.aside.late.compared
+        return self._parts.aside.quarantine.compared + self._parts.aside.late.compared
 
     def take(self, messages: Sequence[Message], reached: int) -> None:
         """Fold messages; every offset before `reached` is in them, or holds none."""
@@ -148,7 +148,7 @@ class PartitionProof:
             self._violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, found)
         for offset in parts.folding.waiting.held:
             parts.aside.expect_in_no_side_table(offset)
-        for kept in (parts.aside.kept, parts.aside.late):
+        for kept in (parts.aside.quarantine, parts.aside.late):
             for offset in kept.outside(range(chain.start, chain.until)):
                 if offset not in self._taken_over:  # buffered before the first range, and judged since
                     kept.unread(offset)
@@ -338,7 +338,7 @@ class PartitionProof:
         emitted = parts.folding.applying.emitted
         later = emitted.since(emitted.emitted_before(until))
         parts.folding.applying.emitted = later
-        parts.rows.compare(emitted, parts.cursor.before(until), parts.aside.kept)
+        parts.rows.compare(emitted, parts.cursor.before(until), parts.aside.quarantine)
 
     def _end(self, cause: str) -> None:
         self.ended = f"from offset {self._at - 1} on nothing is proven: {cause}"

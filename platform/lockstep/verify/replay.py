@@ -126,7 +126,7 @@ class Replay:
         where = self._place
         record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
         self.aside.counts["messages"] += 1
-        if self.aside.kept.is_undecoded(record):
+        if self.aside.quarantine.is_undecoded(record):
             self._undecodable(record, is_known=True)  # as the stream found it
             return
         try:
@@ -179,7 +179,7 @@ class Replay:
         except Exception as error:  # noqa: BLE001  # see above
             self.waiting.refused(record, envelope.session, error)
             return
-        may_undo = self.aside.kept.holds(record.offset) and (self.due.is_due or self.waiting.held)
+        may_undo = self.aside.quarantine.holds(record.offset) and (self.due.is_due or self.waiting.held)
         copied = self._copied() if may_undo else None
         self.due.fire_timers(record.offset, self.waits_before)
         raised = self._judge(message, refuses=copied is None)
@@ -279,7 +279,7 @@ class Replay:
     def _keep_out(self, fated: SessionOutcome, record: Record, session: str, held: Session | None) -> None:
         after = fated.known
         if fated.what is Action.REFUSE:  # a stop, unless another policy was in force then
-            self.aside.stop_unless_kept(record.offset, fated.cause)
+            self.aside.stop_unless_quarantined(record.offset, fated.cause)
             after = held.known._replace(waits=True) if held is not None else None
         self.aside.keep(record, fated.cause, session)
         if held is not None and after is not None and held.known != after:

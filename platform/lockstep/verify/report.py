@@ -7,8 +7,8 @@ from enum import Enum
 
 import msgspec
 
-KEPT_VIOLATIONS_MAX = 1_000
-"""Violations kept in full; further ones are only counted. One cause often breaks every row behind it."""
+LISTED_VIOLATIONS_MAX = 1_000
+"""Violations listed in full; further ones are only counted. One cause often breaks every row behind it."""
 
 
 class Invariant(Enum):
@@ -129,12 +129,12 @@ class Violations:
     """Collects violations.
 
     Attributes:
-        kept: The first ones, in full.
+        listed: The first ones, in full.
         counts: All, by kind.
     """
 
     def __init__(self) -> None:
-        self.kept: list[ProofViolation] = []
+        self.listed: list[ProofViolation] = []
         self.counts: Counter[ViolationKind] = Counter()
 
     def add(
@@ -142,18 +142,18 @@ class Violations:
     ) -> None:
         """Record a violation."""
         self.counts[kind] += 1
-        if len(self.kept) < KEPT_VIOLATIONS_MAX:
+        if len(self.listed) < LISTED_VIOLATIONS_MAX:
             topic, partition = (where.topic, where.partition) if where is not None else ("", None)
             place = {"topic": topic, "partition": partition, "offset": offset}
-            self.kept.append(ProofViolation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
+            self.listed.append(ProofViolation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
 
     def savepoint(self) -> tuple[int, Counter[ViolationKind]]:
         """A marker to restore to."""
-        return len(self.kept), self.counts.copy()
+        return len(self.listed), self.counts.copy()
 
     def rollback(self, marked: tuple[int, Counter[ViolationKind]]) -> None:
         """Discard the violations recorded since a marker."""
-        del self.kept[marked[0] :]
+        del self.listed[marked[0] :]
         self.counts = marked[1]
 
     def of(self, invariant: Invariant) -> int:

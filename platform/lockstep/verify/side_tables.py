@@ -130,7 +130,7 @@ class ExpectedSideRows:
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
         if session is None and row["session"] is not None:  # it stands under its key
             session = (record.key or b"").decode(errors="replace")
-        return _as_kept(record) | {"cause": cause, "session": None if session is None else _as_text(session)}
+        return _as_quarantined(record) | {"cause": cause, "session": None if session is None else _as_text(session)}
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""
@@ -164,7 +164,7 @@ class ExpectedSideRows:
         return rows[at - first]
 
 
-def _as_kept(record: Record) -> dict[str, object]:
+def _as_quarantined(record: Record) -> dict[str, object]:
     value = record.value
     return {
         "topic": record.topic,
@@ -218,15 +218,15 @@ class SideTableCheck:
     """The side tables of one partition.
 
     Attributes:
-        kept: Its quarantine.
+        quarantine: Its quarantine.
         late: Its late table.
         counts: Messages of the current range, by the names of the ledger's columns.
         given_up: Messages before this offset are quarantined, whatever they are.
         batch: The batch of the current range.
     """
 
-    def __init__(self, kept: ExpectedSideRows, late: ExpectedSideRows, violations: Violations) -> None:
-        self.kept, self.late, self._violations = kept, late, violations
+    def __init__(self, quarantine: ExpectedSideRows, late: ExpectedSideRows, violations: Violations) -> None:
+        self.quarantine, self.late, self._violations = quarantine, late, violations
         self.counts: Counter[str] = Counter()
         self.given_up = self.batch = 0
         self._times_us: tuple[int, int] | None = None
@@ -234,18 +234,18 @@ class SideTableCheck:
     def keep(self, record: Record, cause: str, session: str | None) -> None:
         """Expect a message in quarantine."""
         self.counts["quarantined"] += 1
-        self.kept.expect(record, cause, session, self.batch)
+        self.quarantine.expect(record, cause, session, self.batch)
         self.late.refuse(record.offset, with_rows=False)
 
     def keep_late(self, record: Record, session: str) -> None:
         """Expect a message in the late table."""
         self.counts["late"] += 1
         self.late.expect(record, "late", session, self.batch)
-        self.kept.refuse(record.offset, with_rows=False)
+        self.quarantine.refuse(record.offset, with_rows=False)
 
     def expect_in_no_side_table(self, offset: int, *, with_rows: bool = False) -> None:
         """Expect a message in neither."""
-        self.kept.refuse(offset, with_rows=with_rows)
+        self.quarantine.refuse(offset, with_rows=with_rows)
         self.late.refuse(offset, with_rows=with_rows)
 
     def drop(self, offset: int) -> None:
@@ -255,14 +255,14 @@ class SideTableCheck:
 
     def savepoint(self) -> Marked:
         """A marker of all counts and violations."""
-        compared = self.kept.compared, self.late.compared
+        compared = self.quarantine.compared, self.late.compared
         return Marked(self.counts.copy(), compared, self._violations.savepoint(), self._times_us)
 
     def rollback(self, marked: Marked) -> None:
         """Restore counts and violations to a marker."""
         self.counts.clear()
         self.counts.update(marked.counts)
-        self.kept.compared, self.late.compared = marked.compared
+        self.quarantine.compared, self.late.compared = marked.compared
         self._violations.rollback(marked.violations)
         self._times_us = marked.times_us
 
@@ -287,10 +287,10 @@ class SideTableCheck:
         if offset < self.given_up:
             return GateAnswer.QUARANTINE
         if answer is GateAnswer.STOP:
-            self.stop_unless_kept(offset, cause)
+            self.stop_unless_quarantined(offset, cause)
         return answer
 
-    def stop_unless_kept(self, offset: int, cause: str) -> None:
+    def stop_unless_quarantined(self, offset: int, cause: str) -> None:
         """Stop the fold, unless another policy was in force then."""
-        if not self.kept.holds(offset):
+        if not self.quarantine.holds(offset):
             raise ReadPastViolation(cause)

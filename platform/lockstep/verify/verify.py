@@ -73,7 +73,7 @@ class PartitionWork(msgspec.Struct):
         cleaned: Ledger rows before the rewind floor whose state was deleted since.
         floor: The rewind floor at the end.
         left: Ledger rows of a promotion whose state stayed with the shadow.
-        kept: Quarantine rows compared.
+        quarantined: Quarantine rows compared.
         ranges: Ledger rows.
         scopes: The proven extent of each partition.
         blocked: Why something that Kafka retains could not be proven.
@@ -89,7 +89,7 @@ class PartitionWork(msgspec.Struct):
     cleaned: int = 0
     floor: int = 0
     left: int = 0
-    kept: int = 0
+    quarantined: int = 0
     ranges: int = 0
     scopes: list[ProvenRange] = msgspec.field(default_factory=list)
     blocked: list[str] = msgspec.field(default_factory=list)
@@ -103,7 +103,7 @@ class PartitionWork(msgspec.Struct):
         self.states += proof.compared_states
         self.cleaned += proof.cleaned_states
         self.left += proof.left_states
-        self.kept += proof.compared_kept
+        self.quarantined += proof.compared_quarantined
         self.ranges += len(chain.ranges)
         if proof.ended:
             self.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {proof.ended}")
@@ -137,7 +137,7 @@ def make_summary(
         invariants=invariants,
         counts={**work.counts, "holes": work.holes, "accepted_loss": work.lost},
         violation_count=violations.counts.total(),
-        violations=tuple(violations.kept),
+        violations=tuple(violations.listed),
         scopes=tuple(sorted(work.scopes, key=lambda scope: (scope.topic, scope.partition, scope.topic_id))),
         notes=(*stored.notes, *_find_absent_states(stored.head, work), *blocked),
         cpu_seconds=round(cpu_seconds, 3),
@@ -180,9 +180,11 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
     if invariant is Invariant.ORDER:
         return f"{work.table_rows} rows in {len(stored.data_files)} files"
     if invariant is Invariant.FOLD:
-        return f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.kept} quarantined"
-    kept = sum(map(len, stored.quarantine.values()))
-    return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {kept} quarantine rows"
+        return (
+            f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.quarantined} quarantined"
+        )
+    quarantined = sum(map(len, stored.quarantine.values()))
+    return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {quarantined} quarantine rows"
 
 
 _WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
@@ -221,7 +223,7 @@ def check_without_kafka(
         ahead = 0 if is_dropped else row.rows_emitted
         compared = {
             "rows": (rows, "the table"),
-            "quarantined": (aside.kept.count(row.batch), "the quarantine"),
+            "quarantined": (aside.quarantine.count(row.batch), "the quarantine"),
             "late": (aside.late.count(row.batch), "the late table"),
         }
         for name, (stored, where) in compared.items():
@@ -253,7 +255,7 @@ def check_end(
         offset, expected = batch["_emit_offset"][0].as_py(), f"no rows from {chain.until} on"
         violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, f"{batch.num_rows} rows")
     batches = set(chain.ranges.rows.read_numbers("batch").tolist())
-    tables = ((aside.kept, ViolationKind.QUARANTINE_EXTRA), (aside.late, ViolationKind.LATE_EXTRA))
+    tables = ((aside.quarantine, ViolationKind.QUARANTINE_EXTRA), (aside.late, ViolationKind.LATE_EXTRA))
     for table, kind in tables:
         for offset in table.outside(range(chain.until)):
             table.unread(offset)
@@ -442,7 +444,7 @@ class _Proving:
         alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
         alive = [chain for chain in alive if self._has_partition(chain, topics[chain.place.topic].partitions)]
         self._compacted = kafka.find_compacted({chain.place.topic for chain in alive})
-        kept = kafka.kept((chain.place.topic, chain.place.partition) for chain in alive)
+        ranges = kafka.read_ranges((chain.place.topic, chain.place.partition) for chain in alive)
         for chain in found.values():
             if ids.get(chain.place.topic) != chain.place.topic_id:
                 gone = "re-created" if chain.place.topic in ids else "gone"
@@ -450,7 +452,7 @@ class _Proving:
         for at in range(0, len(alive), TOGETHER_MAX):
             group = alive[at : at + TOGETHER_MAX]
             self._floor.refresh()
-            self._prove_group([(c, kept[c.place.topic, c.place.partition]) for c in group], kafka)
+            self._prove_group([(c, ranges[c.place.topic, c.place.partition]) for c in group], kafka)
         self.work.floor = self._floor.batch
 
     def _has_partition(self, chain: LedgerChain, partitions: int) -> bool:
@@ -464,7 +466,7 @@ class _Proving:
 
     def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
         proofs = list(self._opened(group))
-        wanted = [WantedRange(c.place.topic, c.place.partition, each.start, _end(c, kept)) for c, kept, each in proofs]
+        wanted = [WantedRange(c.place.topic, c.place.partition, each.start, _end(c, held)) for c, held, each in proofs]
         for piece in kafka.read(wanted):
             self.work.messages += len(piece.messages)
             proofs[piece.index][2].take(piece.messages, piece.reached)
@@ -488,8 +490,8 @@ class _Proving:
         self, group: Iterable[tuple[LedgerChain, BufferedRange]]
     ) -> Iterator[tuple[LedgerChain, BufferedRange, PartitionProof]]:
         """Begin the proof of partitions; of those that cannot be folded again, check what is possible."""
-        for chain, kept in group:
-            provable = find_first_provable(chain.ranges, kept.first)
+        for chain, held in group:
+            provable = find_first_provable(chain.ranges, held.first)
             reproducible, gone = self._lookups.find_first_reproducible(chain.ranges)
             judged, other = find_first_judged(chain.ranges, self._head.policies, self._class)
             reproducible, gone = (judged, other) if judged > reproducible else (reproducible, gone)
@@ -499,18 +501,18 @@ class _Proving:
             first = find_first_with_state(
                 chain.ranges, max(provable, reproducible), self._floor.batch, inherited_up_to=self._inherited
             )
-            self._check_start(chain, kept)
+            self._check_start(chain, held)
             if self._rules is None:
                 self._not_again(chain, self.work.blocked[0])
             elif first == len(chain.ranges):
-                why = f"Kafka has nothing before offset {kept.first}, or no state from before it is kept"
+                why = f"Kafka has nothing before offset {held.first}, or no state from before it is kept"
                 self._not_again(chain, f"{gone or why}: order and counts only")
             else:
                 opened = self._open(chain, first)
                 if opened is not None:
-                    scope = self._scope(chain, first, kept)
+                    scope = self._scope(chain, first, held)
                     self._add_scope(chain, msgspec.structs.replace(scope, note=gone or scope.note))
-                    yield chain, kept, opened
+                    yield chain, held, opened
 
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
         """The proof of a partition from one of its ranges on, with the state stored before it."""
@@ -568,9 +570,9 @@ class _Proving:
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
         key = (chain.place.topic_id, chain.place.partition)
         erased = self._erased(chain)
-        kept = ExpectedSideRows(chain.place, self._quarantine.get(key), self._violations, erased=erased)
+        quarantine = ExpectedSideRows(chain.place, self._quarantine.get(key), self._violations, erased=erased)
         late = ExpectedSideRows(chain.place, self._late.get(key), self._violations, IN_LATE, erased)
-        return SideTableCheck(kept, late, self._violations)
+        return SideTableCheck(quarantine, late, self._violations)
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
         """Record a partition whose messages are not folded again."""
@@ -580,8 +582,8 @@ class _Proving:
         check_end(chain, cursor, aside, self._violations, dropped_up_to=self._dropped, erased=erased)
         self._add_scope(chain, _scope_of(chain, None, why))
 
-    def _scope(self, chain: LedgerChain, first: int, kept: BufferedRange) -> ProvenRange:
-        return _scope(chain, first, kept, self._origin, self._inherited)
+    def _scope(self, chain: LedgerChain, first: int, held: BufferedRange) -> ProvenRange:
+        return _scope(chain, first, held, self._origin, self._inherited)
 
     def _add_scope(self, chain: LedgerChain, scope: ProvenRange) -> None:
         """Record what is proven of a partition; of dropped rows only that they are gone."""
@@ -601,18 +603,18 @@ class _Proving:
     def _erased(self, chain: LedgerChain) -> ErasedSessions:
         return ErasedSessions(self._table_id, chain)
 
-    def _check_start(self, chain: LedgerChain, kept: BufferedRange) -> None:
+    def _check_start(self, chain: LedgerChain, held: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""
         joined_here = chain.is_joined and chain.joined_at == {chain.start}
         if self._origin is not None and chain.ranges[0].batch == FIRST_BATCH:
             joined_here = True  # the position that it took over, which is proven by its digest
-        if kept.first < chain.start and not joined_here and not chain.ranges[0].is_loss:
-            found = f"messages from {kept.first} on, the first batch starts at {chain.start}"
-            self._violations.add(ViolationKind.NEVER_READ, chain.place, kept.first, "all from the first offset", found)
+        if held.first < chain.start and not joined_here and not chain.ranges[0].is_loss:
+            found = f"messages from {held.first} on, the first batch starts at {chain.start}"
+            self._violations.add(ViolationKind.NEVER_READ, chain.place, held.first, "all from the first offset", found)
         for row in chain.expired:
-            if kept.first < row.read_from and row.read_from > row.start:  # the start of a log never moves back
+            if held.first < row.read_from and row.read_from > row.start:  # the start of a log never moves back
                 found = f"expired before offset {row.read_from}, says batch {row.batch}"
-                expected = f"messages from {max(kept.first, row.start)} on, which Kafka still has"
+                expected = f"messages from {max(held.first, row.start)} on, which Kafka still has"
                 self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
 
     def _unclaimed(self, found: Mapping[Key, LedgerChain]) -> None:
@@ -629,13 +631,13 @@ class _Proving:
                 self._violations.add(kind, None, None, "partitions of the ledger", found_rows)
 
 
-def _end(chain: LedgerChain, kept: BufferedRange) -> int:
+def _end(chain: LedgerChain, held: BufferedRange) -> int:
     """Where the second reading ends: records that a log lost at its end never arrive."""
-    return min(chain.until, kept.end)
+    return min(chain.until, held.end)
 
 
 def _scope(
-    chain: LedgerChain, first: int, kept: BufferedRange, origin: Origin | Imported | None, inherited_up_to: int
+    chain: LedgerChain, first: int, held: BufferedRange, origin: Origin | Imported | None, inherited_up_to: int
 ) -> ProvenRange:
     row, notes = chain.ranges[first], []
     taken = first > 0 and chain.ranges[first - 1].batch <= inherited_up_to
@@ -645,11 +647,11 @@ def _scope(
         notes.append(f"from batch {row.batch} on of a promoted shadow; rows before it checked for order and counts")
     elif first > 0:
         state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
-        notes.append(f"Kafka keeps nothing before {kept.first}; {state}, rows before it checked for order and counts")
+        notes.append(f"Kafka keeps nothing before {held.first}; {state}, rows before it checked for order and counts")
     if chain.is_joined:
         notes.append(f"reading began at offset {chain.ranges[0].joined_at}, as declared (Topics.start)")
-    if kept.end < chain.until:
-        notes.append(f"Kafka's log ends at {kept.end}: offsets from there on are not proven")
+    if held.end < chain.until:
+        notes.append(f"Kafka's log ends at {held.end}: offsets from there on are not proven")
     if chain.lossy:
         notes.append("; ".join(map(_describe_loss, chain.lossy)))
     return _scope_of(chain, row.read_from, "; ".join(notes))

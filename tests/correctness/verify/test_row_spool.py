@@ -64,7 +64,7 @@ def test_rows_of_many_files_come_back_by_partition_in_order_of_batches(
         assert [ranges[at] for at in reversed(range(BATCHES))] == expected[::-1]
         assert (ranges[-1], ranges[3:5], len(ranges)) == (expected[-1], expected[3:5], BATCHES)
     assert list(make_chains(found, violations := Violations())) == sorted(found)
-    assert list(violations.kept) == []
+    assert list(violations.listed) == []
 
 
 def test_a_walk_makes_a_few_ranges_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_ranges_that_do_not_join_are_named(tmp_path: Path) -> None:
     rows = [row(1), row(2, start=12), row(3, start=15), row(3, start=25), row(4, start=35, until=30)]
     violations = Violations()
     make_chains(spool(tmp_path, [rows]), violations)
-    assert [each.kind for each in violations.kept] == [
+    assert [each.kind for each in violations.listed] == [
         ViolationKind.RANGE_GAP,
         ViolationKind.RANGE_OVERLAP,
         ViolationKind.LEDGER_ROW_DOUBLED,
@@ -143,7 +143,7 @@ def test_rows_of_the_quarantine_are_found_by_offset(
     rows = spool_quarantine(tmp_path, (1, 5), (2, 7), (2, 3), (3, 5), (3, 9))
     violations, place = Violations(), ViolationPlace("t", "id", 0)
     kept = ExpectedSideRows(place, rows, violations)
-    assert [(each.kind, each.offset, each.found) for each in violations.kept] == [
+    assert [(each.kind, each.offset, each.found) for each in violations.listed] == [
         (ViolationKind.QUARANTINE_DOUBLED, 5, "again in batch 3")
     ]
     assert [offset for offset in range(12) if kept.holds(offset)] == [3, 5, 7, 9]
@@ -155,7 +155,7 @@ def test_rows_of_the_quarantine_are_found_by_offset(
     kept.expect(a_message(3, b"4"), "undecodable", None, 2)
     kept.expect(a_message(4, b"4"), "undecodable", None, 2)
     kept.refuse(7, with_rows=True)
-    assert [(each.kind, each.offset, each.found) for each in [*violations.kept][1:]] == [
+    assert [(each.kind, each.offset, each.found) for each in [*violations.listed][1:]] == [
         (ViolationKind.QUARANTINE_CHANGED, 9, "3"),
         (ViolationKind.QUARANTINE_CHANGED, 3, "b'3'"),
         (ViolationKind.QUARANTINE_MISSING, 4, "not there"),
@@ -176,5 +176,5 @@ def test_a_proof_holds_a_few_rows_of_the_quarantine(tmp_path: Path, monkeypatch:
     kept = ExpectedSideRows(ViolationPlace("t", "id", 0), rows, violations := Violations())
     for offset in range(BATCHES):
         kept.expect(a_message(offset, b"%d" % offset), "undecodable", None, 1 + offset // 10)
-    assert (list(violations.kept), kept.compared) == ([], BATCHES)
+    assert (list(violations.listed), kept.compared) == ([], BATCHES)
     assert (max(made), sum(made)) == (BLOCK_ROWS, BATCHES)

@@ -51,6 +51,6 @@ def test_quarantine_of_before_a_rewind_is_proven_after_compaction_and_clean_up_o
     run_housekeeping(run.folders, retention_seconds=HOUR)
     violations = Violations()
     stored = read_stored(run.folders, violations, tmp_path)
-    assert list(violations.kept) == []
+    assert list(violations.listed) == []
     (kept,) = stored.quarantine.values()
     assert kept.read_numbers("offset").tolist() == [3, 4, 103, 104]

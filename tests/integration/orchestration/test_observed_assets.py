@@ -23,7 +23,7 @@ from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
-from lockstep.orchestration.restart_policy import Cursor
+from lockstep.orchestration.restart_policy import RestartCursor
 from lockstep.orchestration.table_asset import make_table_metadata
 from lockstep.orchestration.topics_sensor import Observed, observe_assets
 from lockstep.settings import KafkaSettings, Settings
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.localdev.broker import Broker
 
-NEW_CURSOR = Cursor()
+NEW_CURSOR = RestartCursor()
 
 
 class Installed:
@@ -95,7 +95,7 @@ class Installed:
         """The stream, as one tick of the sensor opens it."""
         return StreamHandle(self.stream, self.settings)
 
-    def look(self, cursor: Cursor = NEW_CURSOR) -> Observed:
+    def look(self, cursor: RestartCursor = NEW_CURSOR) -> Observed:
         """A look of the sensor, whose events the daemon hands to the instance."""
         seen = observe_assets(self.handle, self.instance, cursor)
         for request in seen.partitions:
@@ -189,12 +189,12 @@ def test_many_changes_are_written_down_over_several_looks(installed: Installed, 
     assert len([event for event in first.events if event.partition]) == CHANGES_A_LOOK
     assert first.sweep.behind
 
-    second = installed.look(Cursor(sweep=first.sweep))
+    second = installed.look(RestartCursor(sweep=first.sweep))
     *own, _ = second.events
     assert sorted(str(event.partition) for event in own) == topics[CHANGES_A_LOOK:]
     assert len(table_of(of_all(second))) == len(topics)
     assert not second.sweep.behind
-    assert installed.look(Cursor(sweep=second.sweep)).events == []
+    assert installed.look(RestartCursor(sweep=second.sweep)).events == []
 
 
 def test_the_command_line_and_dagster_say_the_same_of_each_topic(installed: Installed, topic_family: str) -> None:

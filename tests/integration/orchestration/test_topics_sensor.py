@@ -20,7 +20,7 @@ from lockstep.localdev.producer import create_topic
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
-from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, Cursor
+from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, RestartCursor
 from lockstep.orchestration.shared_tick import STARTS_MAX
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
@@ -90,10 +90,10 @@ def test_a_failed_read_is_no_news_and_keeps_the_cursor(tmp_path: Path) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.2)
     settings = Settings(kafka=nowhere, table_root=tmp_path)
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
-        tick = Watched(order_books, settings, instance).tick(share(Cursor(attempt=2).encode()))
+        tick = Watched(order_books, settings, instance).tick(share(RestartCursor(attempt=2).encode()))
     assert tick.run_requests == []
     assert "Kafka did not answer" in str(tick.skip_message)
-    assert tick.cursor == share(Cursor(attempt=2).encode())
+    assert tick.cursor == share(RestartCursor(attempt=2).encode())
 
 
 def test_a_quiet_look_says_what_it_looked_at(watched: Watched) -> None:
@@ -115,7 +115,7 @@ def test_a_new_topic_gets_a_run_that_can_be_launched(watched: Watched, topic_fam
     config = validate_run_config(job, request.run_config)
     assert config["ops"]["order_books__table"]["config"]["available_now"] is True
     assert (request.tags[AUTOMATIC_TAG], request.tags[EPOCH_TAG]) == ("topics sensor", "1")
-    cursor, warning = Cursor.read(read_own(tick.cursor))
+    cursor, warning = RestartCursor.read(read_own(tick.cursor))
     assert (cursor.attempt, warning) == (0, "")
     assert time.time() - cursor.asked_at < 60
 
@@ -133,7 +133,7 @@ def test_a_stream_that_is_to_be_running_gets_a_never_ending_run_after_the_superv
     first = watched.tick()
     assert first.run_requests == []
     assert "the supervisor starts one" in str(first.skip_message)
-    cursor, _ = Cursor.read(read_own(first.cursor))
+    cursor, _ = RestartCursor.read(read_own(first.cursor))
     before = msgspec.structs.replace(cursor, pulse_at=time.time() - SUPERVISE_SECONDS)
     later = watched.tick(share(before.encode()))
 
@@ -152,7 +152,7 @@ def test_new_topics_are_left_to_a_run_that_adopts_them_and_not_to_another(
     create_topic(watched.settings.kafka.bootstrap_servers, f"{topic_family}.a")
     control = StreamFolders(watched.stream.name, watched.settings.table_root).control
     with Heartbeat(control, 1, never_ending=True, run_id="the writer"):
-        tick = watched.tick(share(Cursor(pulse="1:0").encode()))
+        tick = watched.tick(share(RestartCursor(pulse="1:0").encode()))
     adopts = "the run adopts them" in str(tick.skip_message)
     assert (adopts, len(tick.run_requests or [])) == ((True, 0) if declared is NewTopics.ADOPT else (False, 1))
 
@@ -183,7 +183,7 @@ def test_an_unreadable_cursor_is_reset_and_the_look_goes_on(watched: Watched) ->
     watched.claim()
     tick = watched.tick(share('"not a cursor"'))
     assert "none is new" in str(tick.skip_message)
-    cursor, warning = Cursor.read(read_own(tick.cursor))
+    cursor, warning = RestartCursor.read(read_own(tick.cursor))
     assert (cursor.run_key, cursor.pulse, warning) == ("", "1:", "")
 
 

@@ -71,7 +71,7 @@ def encode(message: Snapshot | Update | bytes) -> bytes:
 
 
 def rejected(folded: RangeFold) -> list[int]:
-    return [row.offset for row in folded.judge.kept.rows]
+    return [row.offset for row in folded.judge.quarantined.rows]
 
 
 def update(value: int) -> Update:
@@ -147,4 +147,4 @@ def test_a_range_ends_behind_the_message_with_which_its_quarantine_or_late_table
     monkeypatch.setattr(rejects, "KEPT_BYTES_MAX", 0)
     stream, messages, without = FILLING[filling]
     folded = fold(tmp_path, {**messages, 5: b"{"}, 6, without=without, stream=stream)
-    assert (folded.outcome, len(folded.judge.kept.rows + folded.judge.late.rows)) == (BufferFull(5), 1)
+    assert (folded.outcome, len(folded.judge.quarantined.rows + folded.judge.late.rows)) == (BufferFull(5), 1)

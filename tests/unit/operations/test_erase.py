@@ -136,7 +136,7 @@ def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
             aside = SideTableCheck(kept, late, violations)
             cursor, known = rows.cursor(key), ErasedSessions(stored.head.table_id, chain)
             check_without_kafka(chain.ranges, cursor, aside, violations, erased=known)
-    return list(violations.kept)
+    return list(violations.listed)
 
 
 def add_quarantine(folders: StreamFolders, *sessions: str, found: str = "2") -> None:

@@ -12,7 +12,7 @@ from lockstep.orchestration.restart_policy import (
     PAUSE_SECONDS_MAX,
     SUBSCRIBE_SECONDS,
     SUPERVISE_SECONDS,
-    Cursor,
+    RestartCursor,
     SensorObservation,
     decide_restart,
 )
@@ -22,8 +22,8 @@ NOW = 1_000_000.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)
 LIVING = HeartbeatRecord(counter=50, phase=Phase.WRITING, never_ending=True)
 DEAD, ENDED = LIVING, msgspec.structs.replace(LIVING, phase=Phase.ENDED)
-SEEN_BEFORE = Cursor(pulse="3:10")
-SUPERVISED = Cursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS)
+SEEN_BEFORE = RestartCursor(pulse="3:10")
+SUPERVISED = RestartCursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS)
 """A supervisor that has not started a writer for a minute."""
 
 
@@ -55,24 +55,26 @@ def desired(wish: Desired) -> Head:
 @pytest.mark.parametrize(
     ("seen", "cursor", "says"),
     [
-        (look(head=None), Cursor(), "has no table yet"),
-        (look(head=desired(Desired.HALTED)), Cursor(), "is halted (because)"),
-        (look(head=desired(Desired.STOPPED)), Cursor(), "is stopped (because)"),
-        (look(head=desired(Desired.HELD)), Cursor(), "is held (because)"),
-        (look(subscribed="a b"), Cursor(), "2 topics wanted, 2 subscribed, none is new"),
-        (look(wanted="", subscribed="a"), Cursor(), "none is new"),
-        (look(on_its_way="4711"), Cursor(), "run 4711 is on its way"),
-        (look(pulse=LIVING), Cursor(writer_at=NOW), "the next evaluations show"),
-        (look(), Cursor(), "no writer sends heartbeats: the supervisor starts one"),
-        (look(), Cursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS + 1), "the supervisor starts one"),
-        (look(pulse=DEAD), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
-        (look(pulse=ENDED), Cursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
-        (look(pulse=LIVING), Cursor(pulse="2:50"), "the next evaluations show"),
-        (look(), Cursor(asked_at=NOW - 1), "not long ago"),
-        (look(unfinished="k"), Cursor(run_key="k", awaited="b", asked_at=NOW - 500), "has not subscribed yet"),
+        (look(head=None), RestartCursor(), "has no table yet"),
+        (look(head=desired(Desired.HALTED)), RestartCursor(), "is halted (because)"),
+        (look(head=desired(Desired.STOPPED)), RestartCursor(), "is stopped (because)"),
+        (look(head=desired(Desired.HELD)), RestartCursor(), "is held (because)"),
+        (look(subscribed="a b"), RestartCursor(), "2 topics wanted, 2 subscribed, none is new"),
+        (look(wanted="", subscribed="a"), RestartCursor(), "none is new"),
+        (look(on_its_way="4711"), RestartCursor(), "run 4711 is on its way"),
+        (look(pulse=LIVING), RestartCursor(writer_at=NOW), "the next evaluations show"),
+        (look(), RestartCursor(), "no writer sends heartbeats: the supervisor starts one"),
+        (look(), RestartCursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS + 1), "the supervisor starts one"),
+        (look(pulse=DEAD), RestartCursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
+        (look(pulse=ENDED), RestartCursor(pulse="3:50", pulse_at=NOW - 1), "the supervisor starts one"),
+        (look(pulse=LIVING), RestartCursor(pulse="2:50"), "the next evaluations show"),
+        (look(), RestartCursor(asked_at=NOW - 1), "not long ago"),
+        (look(unfinished="k"), RestartCursor(run_key="k", awaited="b", asked_at=NOW - 500), "has not subscribed yet"),
     ],
 )
-def test_nothing_is_started_while_there_is_a_reason_to_wait(seen: SensorObservation, cursor: Cursor, says: str) -> None:
+def test_nothing_is_started_while_there_is_a_reason_to_wait(
+    seen: SensorObservation, cursor: RestartCursor, says: str
+) -> None:
     decision = decide_restart(seen, cursor, NOW)
     assert decision.restart is None
     assert says in decision.says
@@ -95,14 +97,14 @@ def test_the_desired_state_decides_the_kind_of_run_whatever_lives(
     never_ending: bool,  # noqa: FBT001
 ) -> None:
     counter = pulse.counter if pulse is not None else ""
-    long_ago = Cursor(pulse=f"3:{counter}", pulse_at=NOW - SUPERVISE_SECONDS)
+    long_ago = RestartCursor(pulse=f"3:{counter}", pulse_at=NOW - SUPERVISE_SECONDS)
     restart = decide_restart(look(wanted="c a b", head=desired(wish), pulse=pulse), long_ago, NOW).restart
     assert restart is not None
     assert (restart.never_ending, restart.added, restart.epoch) == (never_ending, ("b", "c"), 3)
 
 
 def test_a_bounded_stream_has_no_supervisor_to_wait_for() -> None:
-    assert decide_restart(look(head=desired(Desired.BOUNDED)), Cursor(), NOW).restart is not None
+    assert decide_restart(look(head=desired(Desired.BOUNDED)), RestartCursor(), NOW).restart is not None
 
 
 def test_a_writer_that_counts_is_asked_to_hand_over_at_once() -> None:
@@ -152,7 +154,7 @@ def test_a_run_that_never_subscribes_is_given_up_after_ten_minutes() -> None:
 def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
     ahead = msgspec.structs.replace(SUPERVISED, asked_at=NOW + 10 * PAUSE_SECONDS)
     assert decide_restart(look(), ahead, NOW).restart is not None
-    assert decide_restart(look(), Cursor(pulse="3:", pulse_at=NOW + 3600), NOW).restart is not None
+    assert decide_restart(look(), RestartCursor(pulse="3:", pulse_at=NOW + 3600), NOW).restart is not None
 
 
 @pytest.mark.parametrize("looks_between", [1, 3, 6])
@@ -206,25 +208,25 @@ def test_the_run_key_names_the_table_the_generation_and_the_attempt() -> None:
 
 
 def test_a_cursor_survives_its_encoding_and_is_sorted_json() -> None:
-    cursor = Cursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
+    cursor = RestartCursor(pulse="3:10", asked="ab", attempt=2, asked_at=5.0)
     assert cursor.encode() == (
         '{"asked":"ab","asked_at":5.0,"attempt":2,"awaited":"","new":"","new_at":0.0,"pulse":"3:10","pulse_at":0.0,"run_key":"",'
         '"sweep":{"behind":false,"looked_at":0.0},"version":1,"writer_at":0.0}'
     )
-    assert Cursor.read(cursor.encode()) == (cursor, "")
+    assert RestartCursor.read(cursor.encode()) == (cursor, "")
 
 
 @pytest.mark.parametrize("text", ["{", '{"attempt":"x"}', '{"version":9}', "[]"])
 def test_an_unreadable_cursor_begins_anew_with_a_warning(text: str) -> None:
-    cursor, warning = Cursor.read(text)
-    assert cursor == Cursor()
+    cursor, warning = RestartCursor.read(text)
+    assert cursor == RestartCursor()
     assert "is reset" in warning
 
 
 def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
     """Its first batch tells what it reads; a run asked for before that would only restart it."""
     claimed = look(wanted="a b", subscribed="", pulse=LIVING)
-    first = decide_restart(claimed, Cursor(), NOW)
+    first = decide_restart(claimed, RestartCursor(), NOW)
     assert first.restart is None
 
     counted_on = msgspec.structs.replace(claimed, pulse=msgspec.structs.replace(LIVING, counter=75))
@@ -277,7 +279,7 @@ def test_a_run_that_does_not_adopt_a_topic_is_replaced() -> None:
 def test_a_bounded_run_and_one_that_has_ended_adopt_nothing(wish: Desired) -> None:
     for pulse in (ENDED, msgspec.structs.replace(LIVING, never_ending=False), None):
         seen = look(head=desired(wish), pulse=pulse, adopts=True)
-        long_ago = Cursor(pulse=f"3:{'' if pulse is None else pulse.counter}", pulse_at=NOW - SUPERVISE_SECONDS)
+        long_ago = RestartCursor(pulse=f"3:{'' if pulse is None else pulse.counter}", pulse_at=NOW - SUPERVISE_SECONDS)
         assert decide_restart(seen, long_ago, NOW).restart is not None
 
 

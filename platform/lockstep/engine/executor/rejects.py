@@ -145,7 +145,7 @@ class VerdictHandler:
     def __init__(self, integrity: IntegrityClass, position: Position) -> None:
         self._integrity, self._position = integrity, position
         self.counts = Counts()
-        self.kept, self.late = QuarantineBuffer(), QuarantineBuffer()
+        self.quarantined, self.late = QuarantineBuffer(), QuarantineBuffer()
         self.accepted: list[AcceptedLoss] = []
 
     def check_room(self, record: Record) -> None:
@@ -154,7 +154,7 @@ class VerdictHandler:
         Raises:
             StopFold: Quarantine or late table hold as much as one range may.
         """
-        if self.kept.full or self.late.full:
+        if self.quarantined.full or self.late.full:
             raise StopFold(BufferFull(record.offset + 1))
 
     def judge(self, fault: Fault, offset: int) -> Judgement:
@@ -207,7 +207,7 @@ class VerdictHandler:
                 self.counts.before_snapshot += 1
             case Judgement.QUARANTINE | Judgement.SUSPEND:
                 self.counts.quarantined += 1
-                self.kept.add(record, found)
+                self.quarantined.add(record, found)
             case Judgement.ACCEPT | Judgement.BUFFER:
                 raise AssertionError(f"{judgement} rejects no message")
 

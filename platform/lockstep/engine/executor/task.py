@@ -296,7 +296,7 @@ def _range(work: RangeInProgress) -> Range:
     )
 
 
-class Garbage(msgspec.Struct):
+class UndecodableRun(msgspec.Struct):
     """Scan of a sequence of undecodable messages.
 
     Attributes:
@@ -317,7 +317,7 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
     finding = work.bounds.finding
     if finding is None or finding.cause != Fault.UNDECODABLE or finding.detail == DecodeCause.CRASHES_WORKER:
         return finding
-    seen = Garbage(until=finding.until, looked=finding.until)
+    seen = UndecodableRun(until=finding.until, looked=finding.until)
     for message in _following(finding, work, opener):
         decodes = _decodes(message, opener.compiled)
         if decodes is None:
@@ -589,8 +589,8 @@ def _process_bin(
             _check_complete(work)
         # 5
         rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, ranges, compiled)
-        quarantine = _write_aside(job.quarantine, task, [work.fold.judge.kept for work in ranges])
-        late = _write_aside(job.late, task, [work.fold.judge.late for work in ranges])
+        quarantine = _write_side_rows(job.quarantine, task, [work.fold.judge.quarantined for work in ranges])
+        late = _write_side_rows(job.late, task, [work.fold.judge.late for work in ranges])
         results = _save_states(job, task, ranges)
         # 6
         return TaskResult(ranges=results, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
@@ -607,7 +607,7 @@ def _write_rows(
     return (write_file(job.table, rows, prefix=f"rows-{_label(task)}", commit_hour=task.batch.commit_hour),)
 
 
-def _write_aside(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
+def _write_side_rows(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
     """One file of a side table for the bin; none without rows."""
     identity = {"generation": task.batch.generation, "batch": task.batch.number}
     rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]

@@ -134,8 +134,8 @@ def _find_halting(stream: str, findings: Sequence[Finding]) -> Place:
 
 def _in_kafka(log: KafkaTopicLog, place: Place) -> StoredMessage | None:
     where = (place.topic, place.partition)
-    kept = log.kept([where])[where]
-    if not kept.first <= place.offset < kept.end:
+    held = log.read_ranges([where])[where]
+    if not held.first <= place.offset < held.end:
         return None
     wanted = WantedRange(place.topic, place.partition, place.offset, place.offset + 1)
     messages = [each for piece in log.read([wanted]) for each in piece.messages]
