@@ -304,7 +304,7 @@ class Subscription:
         self._seconds: dict[Key, float] = {}
         self._bytes: dict[Key, float] = {}
         self._lost: dict[Key, Hole] = {}
-        self._told: set[Key] = set()
+        self._leaderless: set[Key] = set()
         self._newest_ms = {
             key: int(row.newest_timestamp.timestamp() * 1000)
             for key, row in known.items()
@@ -455,6 +455,7 @@ class Subscription:
     def _set_aside(self, key: Key, position: Position, change: str) -> None:
         self.positions.pop(key, None)
         self._gone.pop(key, None)
+        self._leaderless.discard(key)
         self._others[key] = position
         self._retired.add(key)
         self._lifecycle[key], self.is_unsaved = change, True
@@ -483,13 +484,14 @@ class Subscription:
             self._set_aside(key, self.known[key], RECREATED_TOPIC)
         elif finding.cause == GONE and key in self.known:
             self._set_aside(key, self.known[key], DELETED)
-        elif key in self._told:
+        elif key in self._leaderless:
             return
-        self._told.add(key)
+        else:  # it comes again until its partitions have leaders
+            self._leaderless.add(key)
         LOG.warning("%s", finding)
 
     def is_news(self, finding: Finding, *, suspend: bool) -> bool:
-        """Whether `accept` would change or report anything.
+        """Whether `accept` is to see a finding, unless nothing has changed since it saw it.
 
         Records appended to a truncated log at offsets already read are skipped, until the log has caught up.
         """
@@ -497,7 +499,7 @@ class Subscription:
         if finding.cause == TRUNCATED and key in self.positions:
             before = self.positions[key]
             return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
-        return finding.cause != GONE or key not in self._told
+        return True
 
     def _continue_after_truncation(self, key: Key, offset: int, *, suspend: bool) -> None:
         """Continue in a log with other records than those that were read."""
@@ -528,6 +530,7 @@ class Subscription:
         """
         self.positions[key] = find_first_position(topic, key, ends, joined_at=0)
         self._lifecycle[key] = GROWN
+        self._leaderless.discard(key)
         for sibling in [other for other in self.positions if other[0] == key[0]]:
             self.positions[sibling] = msgspec.structs.replace(self.positions[sibling], is_only=False)
             if suspend:
