@@ -10,7 +10,11 @@ import msgspec
 import pytest
 from typing_extensions import override
 
+from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.positions import (
+    RETIRED,
+    TELLING_BYTES,
+    TELLING_MESSAGES,
     LedgerStamp,
     Subscription,
     find_initial_positions,
@@ -29,6 +33,7 @@ from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.parquet import DataFile
 from lockstep.testing.script import InLog
 from tests.support.adding_stream import adding
 from tests.support.cluster_views import topic, view
@@ -144,6 +149,22 @@ def test_a_topic_made_anew_that_is_deleted_before_it_has_a_leader_is_deleted() -
     assert subscription.is_news(gone, suspend=False)
     subscription.accept(gone, NOTHING, suspend=False)
     assert not subscription.known
+
+
+def test_a_run_keeps_no_measurements_of_a_retired_topic() -> None:
+    """Topics that come and go for months are as many as those that ever were."""
+    seen = view(topic("a", "id-a", 2), ends={("id-a", 0): (0, 75, 75), ("id-a", 1): (0, 75, 75)})
+    subscription = Subscription({}, seen, frozenset())
+    file = DataFile(path="f", size=TELLING_BYTES, rows=11, statistics="{}")
+    large = msgspec.structs.replace(FACTS, counts=Counts(messages=TELLING_MESSAGES))
+    batch = BatchIdentity(generation=1, epoch=3, number=7, commit_hour="2026-01-01T12")
+    subscription.remember(BatchPlan(batch=batch, bins=((FACTS.range,),), unavailable=(), backlog=0))
+    subscription.advance([TaskResult(ranges=(large,), files=(file,), cpu_seconds=0.0)])
+    learned = subscription.learned
+    assert [*learned.seconds_a_message, *learned.bytes_a_message, *learned.bins_before] == [POSITION.key] * 3
+    subscription.retire({"a"}, RETIRED, who="ann", why="done")
+    learned = subscription.learned
+    assert [*learned.seconds_a_message, *learned.bytes_a_message, *learned.bins_before] == []
 
 
 def test_a_topic_made_anew_waits_until_all_its_partitions_have_a_leader() -> None:

@@ -350,9 +350,11 @@ class Subscription:
 
     def find_new_topics(self, view: ClusterView) -> list[Topic]:
         """Topics that are neither read nor in the ledger, once all their partitions have a leader."""
-        kept = (position.topic for key, position in self._others.items() if key not in self._retired)
-        known = {position.topic for position in self.positions.values()}.union(kept)
-        new = (topic for name, topic in sorted(view.topics.items()) if name not in known)
+        unread = view.topics.keys() - {position.topic for position in self.positions.values()}
+        if not unread:
+            return []  # mostly; the partitions that are carried may be thousands
+        kept = {position.topic for key, position in self._others.items() if key not in self._retired}
+        new = (view.topics[name] for name in sorted(unread - kept))
         return [each for each in new if _has_leaders(each, view)]
 
     def take_up(self, view: ClusterView, joined: Mapping[Key, int]) -> None:
@@ -456,6 +458,8 @@ class Subscription:
         self.positions.pop(key, None)
         self._gone.pop(key, None)
         self._leaderless.discard(key)
+        for learned in (self._bins, self._seconds, self._bytes):
+            learned.pop(key, None)
         self._others[key] = position
         self._retired.add(key)
         self._lifecycle[key], self.is_unsaved = change, True
