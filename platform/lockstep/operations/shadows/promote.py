@@ -549,7 +549,7 @@ def _read_side(folder: Path, shadow: Head) -> Iterator[pa.Table]:
     valid = shadow.valid_batches
     for path in live:
         rows = pq.ParquetFile(find_storage(folder).open_source(folder / str(path))).read()
-        written = zip(rows["generation"].to_pylist(), rows["batch"].to_pylist(), strict=True)
-        counts = pa.array([batch <= valid.get(generation, -1) for generation, batch in written], pa.bool_())
+        written = rows.select(["generation", "batch"]).to_pylist()
+        counts = pa.array([row["batch"] <= valid.get(row["generation"], -1) for row in written], pa.bool_())
         if (kept := rows.filter(counts)).num_rows:
             yield kept
