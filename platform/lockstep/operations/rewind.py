@@ -239,7 +239,8 @@ def _find_batch_before(folders: StreamFolders, head: Head, text: str) -> int:
     columns = ["batch", "generation", "topic_id", "topic", "partition", "start", "until"]
     held = ledger.read_columns(folders.ledger, columns, first_batch=head.rewind_floor)
     here = held.filter((pc.field("topic") == place.topic) & (pc.field("partition") == place.partition)).to_pylist()
-    counts = [row for row in here if row["batch"] <= head.valid_batches.get(row["generation"], -1)]
+    valid = head.valid_batches
+    counts = [row for row in here if row["batch"] <= valid.get(row["generation"], -1)]
     life = [row for row in counts if row["topic_id"] == counts[-1]["topic_id"]]
     first = next((row for row in life if row["until"] > place.offset), None)
     step = f"lockstep topics {folders.stream} shows the positions; lockstep message shows a message"

@@ -199,10 +199,10 @@ def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope:
     unfinished = [run.run_id for run in instance.get_runs(RunsFilter(statuses=UNFINISHED)) if scope.holds(run)]
     runs = [RUNLESS_RUN_ID, *unfinished]
     table = SqlEventLogStorageTable
-    ours = and_(table.c.asset_key.in_(_written(scope.assets)), table.c.run_id.in_(runs))
-    is_old = and_(ours, table.c.timestamp < _plain(before))
+    ours = table.c.asset_key.in_(_written(scope.assets))
+    is_old = and_(ours, table.c.run_id.in_(runs), table.c.timestamp < _plain(before))
     kind = (table.c.asset_key, table.c.dagster_event_type, table.c.partition)
-    old = [_all_but_newest(table, kind, is_old), *_of_gone_topics(instance, storage, scope, is_old)]
+    old = [_all_but_newest(table, kind, ours, is_old), *_of_gone_topics(instance, storage, scope, is_old)]
     if isinstance(storage, SqliteEventLogStorage):
         for run_id in runs:
             for each in old:
@@ -245,35 +245,37 @@ def _of_gone_topics(
         gone = sorted(known - set(instance.get_dynamic_partitions(partitions)))
         for first in range(0, len(gone), AT_ONCE):
             names_of_gone = table.c.partition.in_(gone[first : first + AT_ONCE])
-            yield select(table.c.id).where(of_asset, names_of_gone).limit(AT_ONCE)
+            yield select(table.c.id).where(of_asset, names_of_gone)
 
 
 def _prune_results(storage: SqlEventLogStorage, scope: PruningScope, before: datetime) -> int:
     table = AssetCheckExecutionsTable
     ours = table.c.asset_key.in_(_written(scope.assets))
     kind = (table.c.asset_key, table.c.check_name, table.c.partition)
-    old = _all_but_newest(table, kind, and_(ours, table.c.evaluation_event_timestamp < _plain(before)))
+    old = _all_but_newest(table, kind, ours, and_(ours, table.c.evaluation_event_timestamp < _plain(before)))
     return _delete(storage.index_connection, table, old)
 
 
-def _all_but_newest(table: Table, kind: tuple[ColumnElement[str], ...], which: ColumnElement[bool]) -> Ids:
-    """Ids of some rows of a table, without the newest row of each kind."""
-    newest = select(func.max(table.c.id)).group_by(*kind)
-    return select(table.c.id).where(which, table.c.id.not_in(newest)).limit(AT_ONCE)
+def _all_but_newest(
+    table: Table, kind: tuple[ColumnElement[str], ...], ours: ColumnElement[bool], which: ColumnElement[bool]
+) -> Ids:
+    """Ids of some of our rows, without the newest row of each kind; the rows of others are not read for it."""
+    newest = select(func.max(table.c.id)).where(ours).group_by(*kind)
+    return select(table.c.id).where(which, table.c.id.not_in(newest))
 
 
 def _delete(connect: Connect, table: Table, old: Ids) -> int:
-    """Delete rows, and the tags of events, in short transactions."""
-    count, tags = 0, AssetEventTagsTable
-    while True:
+    """Delete rows, which are found once, and the tags of events, in short transactions."""
+    tags = AssetEventTagsTable
+    with connect() as connection:
+        found = list(connection.scalars(old))
+    for first in range(0, len(found), AT_ONCE):
+        ids = found[first : first + AT_ONCE]
         with connect() as connection:
-            ids = list(connection.scalars(old))
-            if not ids:
-                return count
             if table is SqlEventLogStorageTable:
                 connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
             connection.execute(delete(table).where(table.c.id.in_(ids)))
-            count += len(ids)
+    return len(found)
 
 
 def _prune_files(instance: DagsterInstance, storage: SqliteEventLogStorage) -> int:

@@ -19,6 +19,7 @@ from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 from lockstep.operations.inspect.topics import read_topics
+from lockstep.operations.maintenance import retire
 from lockstep.operations.maintenance.erase import EraseRequest, erase_session, read_context
 from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.maintenance.retire import RetirementRefused, retire_topic
@@ -257,6 +258,38 @@ def test_unread_messages_and_unknown_topics_refuse_a_retirement(feed: Feed, runs
     with pytest.raises(RetirementRefused, match="is not read"):
         retire_topic(runs.handle, f"{feed.family}.mistyped", who="ann", why="done")
     assert runs.handle.require_head() == before
+
+
+@pytest.mark.parametrize(
+    ("why", "lives"), [("messages have arrived", [True, True]), ("the writer has ended", [True, False])]
+)
+def test_a_retirement_that_a_writer_did_not_commit_is_refused_for_what_kept_it(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, why: str, lives: list[bool]
+) -> None:
+    """A writer removes the requests to it at its end, too."""
+    topic = feed.create("fed")
+    feed.send(topic, session(2))
+    runs.run()
+    monkeypatch.setattr(retire, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(retire, "is_writer_alive", lambda *_: lives.pop(0))
+    monkeypatch.setattr(retire, "request_retirement", lambda *_: None)
+    with pytest.raises(RetirementRefused, match=f"was not retired: {why}"):
+        retire_topic(runs.handle, topic, who="ann", why="done")
+    assert changes(runs, topic) == ["added"]
+
+
+def test_a_retirement_says_at_once_that_another_run_took_over(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = feed.create("fed")
+    feed.send(topic, session(2))
+    runs.run()
+    monkeypatch.setattr(retire, "is_writer_alive", lambda *_: True)
+    monkeypatch.setattr(retire, "request_retirement", lambda *_: runs.run())
+    began = time.monotonic()
+    with pytest.raises(RetirementRefused, match="was not retired: the writer has ended"):
+        retire_topic(runs.handle, topic, who="ann", why="done")
+    assert time.monotonic() - began < retire.ANSWER_SECONDS
 
 
 def test_a_topic_that_drained_and_was_deleted_while_no_run_looked_is_no_fault(feed: Feed, runs: LocalRuns) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from lockstep import Envelope, Limits, OnGrowth, Ordered, Record, Sequence, Strict, Suspend, Transform
+from lockstep import Envelope, Limits, OnGrowth, Ordered, Record, Sequence, Strict, Suspend, Topics, Transform
 from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.declare.discovery import digest_code
@@ -730,6 +731,40 @@ def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_t
     assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
     with pytest.raises(ShadowRefused, match=f"no longer has 2 of the offsets .* most of {topic}/1: 2 from 0 on"):
         begin(ordered, "2")
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["gone", "forgotten"])
+def test_a_topic_that_is_deleted_refuses_a_shadow_that_would_read_it(
+    feed: Feed, runs: LocalRuns, *, is_forgotten: bool
+) -> None:
+    """A shadow of which the topic is no part, or that has all of it, begins."""
+    runs = runs.of(adding(feed.pattern, Ordered())).tuned(forget_seconds=0.0)
+    topic = feed.create("gone")
+    feed.send(feed.create("kept"), session(1))
+    read_in_batches(feed, runs, topic, session(3))
+    if is_forgotten:
+        forget(feed, runs, topic)
+    else:
+        feed.delete(topic)
+    with pytest.raises(ShadowRefused, match=f"no longer has 2 of the offsets .* most of {topic}/0: 2 from 2 on"):
+        begin(runs, "1")
+    assert plan_shadow(runs.handle, NAME, "2").obstacles == ()
+    of_others = dataclasses.replace(runs.stream, topics=Topics(pattern=feed.pattern, exclude=re.escape(topic)))
+    assert plan_shadow(runs.of(of_others).handle, NAME, "1").obstacles == ()
+
+
+def test_what_expired_of_a_topic_that_was_retired_then_and_read_again_since_refuses_a_shadow(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    topic = feed.create("values")
+    read_in_batches(feed, runs, topic, session(1))
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    assert plan_shadow(runs.handle, NAME, "2").partitions == ()
+    read_in_batches(feed, runs, topic, [update(3, a=1), update(4, a=1)])
+    assert plan_shadow(runs.handle, NAME, "2").to_read == 2
+    feed.expire(topic, 3)
+    with pytest.raises(ShadowRefused, match=f"no longer has 1 of the offsets .* most of {topic}/0: 1 from 2 on"):
+        begin(runs, "2")
 
 
 def test_a_shadow_that_is_begun_again_from_another_batch_keeps_that_one(feed: Feed, runs: LocalRuns) -> None:

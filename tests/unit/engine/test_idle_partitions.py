@@ -41,3 +41,15 @@ def test_nothing_is_behind_without_a_watermark_or_where_none_follows_the_clock()
     idle = IdlePartitions(EventTime(idle_advance=timedelta(seconds=10)))
     assert not idle.is_behind(msgspec.structs.replace(READ, watermark_us=None))
     assert not IdlePartitions(EventTime()).is_behind(READ)
+
+
+def test_a_partition_that_is_retired_leaves_nothing_behind() -> None:
+    """Read again, its time begins anew; until then it is no part of a long run."""
+    idle = IdlePartitions(EventTime(idle_advance=timedelta(seconds=10)))
+    advance(idle, READ, 0.0)
+    moved = advance(idle, READ, 10.0)
+    assert not idle.is_behind(moved)
+    assert idle.advance_watermarks({}, {}, NOW_US, 20.0) == {}
+    assert idle.is_behind(moved)
+    assert advance(idle, moved, 30.0) == moved
+    assert not idle.is_behind(advance(idle, moved, 40.0))

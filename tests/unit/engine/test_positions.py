@@ -10,7 +10,11 @@ import msgspec
 import pytest
 from typing_extensions import override
 
+from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.positions import (
+    RETIRED,
+    TELLING_BYTES,
+    TELLING_MESSAGES,
     LedgerStamp,
     Subscription,
     find_initial_positions,
@@ -30,6 +34,7 @@ from lockstep.model.fault import Fault
 from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.parquet import DataFile
 from lockstep.testing.script import InLog
 from tests.support.adding_stream import adding
 from tests.support.cluster_views import topic, view
@@ -54,6 +59,7 @@ OLD_STATE = SegmentRef(file="old", start=1, length=2)
 NEW_STATE = SegmentRef(file="new", start=30, length=40)
 POSITION = Position(topic="a", topic_id="id-a", partition=1, next_offset=50, leader_epoch=4, state=OLD_STATE)
 ENDS = PartitionOffsets(start=0, stable_end=70, high_watermark=75)
+NOTHING = view(ends={})
 FACTS = RangeResult(
     range=PlannedRange(POSITION, 64),
     reached=msgspec.structs.replace(POSITION, next_offset=60, leader_epoch=5, state=NEW_STATE, suspended_from=57),
@@ -115,6 +121,51 @@ def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_
     rows = subscription.ledger_rows(STAMP, (), seen.ends, full=True)
     told = {row.topic_id: (row.until, row.lifecycle, row.retired) for row in rows}
     assert told == {"id-1": (0, "re-created", True), "id-2": (0, "re-created", False)}
+
+
+def test_a_deletion_is_told_of_a_partition_of_which_something_else_was_told_before() -> None:
+    """It would be subscribed until the end of the run, and its deletion in no ledger."""
+    seen = view(topic("a", "id-1"), ends={("id-1", 0): (100, 1_000, 1_000)})
+    stood = msgspec.structs.replace(POSITION, topic_id="id-1", partition=0)
+    subscription = Subscription({stood.key: make_unchanged_row(STAMP, stood, ENDS)}, seen, frozenset({"a"}))
+    (expired,) = audit_positions(subscription.known, seen)
+    subscription.accept(expired, seen, suspend=False)
+    for _ in range(2):  # Kafka hides the topic, shows it again, and has deleted it then
+        (gone,) = audit_positions(subscription.known, NOTHING)
+        assert subscription.is_news(gone, suspend=False)
+        subscription.accept(gone, NOTHING, suspend=False)
+        (row,) = subscription.ledger_rows(STAMP, (), {}, full=subscription.is_unsaved)
+        assert (row.lifecycle, row.retired) == ("deleted", True)
+        subscription.read_again(seen)
+        assert not audit_positions(subscription.known, seen)
+
+
+def test_a_topic_made_anew_that_is_deleted_before_it_has_a_leader_is_deleted() -> None:
+    subscription = Subscription({}, view(topic("a", "id-1"), ends={("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
+    leaderless = view(topic("a", "id-2"), ends={})
+    (made_anew,) = audit_positions(subscription.known, leaderless)
+    subscription.accept(made_anew, leaderless, suspend=False)
+    assert subscription.positions.keys() == {("id-1", 0)}
+    (gone,) = audit_positions(subscription.known, NOTHING)
+    assert subscription.is_news(gone, suspend=False)
+    subscription.accept(gone, NOTHING, suspend=False)
+    assert not subscription.known
+
+
+def test_a_run_keeps_no_measurements_of_a_retired_topic() -> None:
+    """Topics that come and go for months are as many as those that ever were."""
+    seen = view(topic("a", "id-a", 2), ends={("id-a", 0): (0, 75, 75), ("id-a", 1): (0, 75, 75)})
+    subscription = Subscription({}, seen, frozenset())
+    file = DataFile(path="f", size=TELLING_BYTES, rows=11, statistics="{}")
+    large = msgspec.structs.replace(FACTS, counts=Counts(messages=TELLING_MESSAGES))
+    batch = BatchIdentity(generation=1, epoch=3, number=7, commit_hour="2026-01-01T12")
+    subscription.remember(BatchPlan(batch=batch, bins=((FACTS.range,),), unavailable=(), backlog=0))
+    subscription.advance([TaskResult(ranges=(large,), files=(file,), cpu_seconds=0.0)])
+    learned = subscription.learned
+    assert [*learned.seconds_a_message, *learned.bytes_a_message, *learned.bins_before] == [POSITION.key] * 3
+    subscription.retire({"a"}, RETIRED, who="ann", why="done")
+    learned = subscription.learned
+    assert [*learned.seconds_a_message, *learned.bytes_a_message, *learned.bins_before] == []
 
 
 def test_a_topic_made_anew_waits_until_all_its_partitions_have_a_leader() -> None:

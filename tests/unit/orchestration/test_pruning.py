@@ -1,5 +1,6 @@
 """What Dagster keeps of the streams is bounded: on a real instance, whose clock is moved."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,10 @@ from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
 from dagster._core.storage.compute_log_manager import ComputeIOType
+from sqlalchemy import Engine, event
 
 from assets.order_books import order_books
+from lockstep.orchestration import pruning
 from lockstep.orchestration.pruning import ASSET_JOB, Pruned, PruningLimits, PruningScope, prune_storage
 from lockstep.orchestration.pruning_job import make_pruning_job, read_limits
 from lockstep.settings import DagsterSettings
@@ -218,6 +221,27 @@ def test_results_of_a_check_go_but_for_the_newest(instance: DagsterInstance) -> 
     (left,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     assert left.evaluation is not None
     assert not left.evaluation.passed
+
+
+def test_what_is_old_is_found_once_among_our_rows_however_much_of_it_there_is(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster's database may be shared by teams whose events are millions."""
+    monkeypatch.setattr(pruning, "AT_ONCE", 2)
+    for _ in range(8):
+        instance.report_runless_asset_event(AssetObservation(TOPICS))
+        instance.report_runless_asset_event(AssetCheckEvaluation(TABLE, "complete", passed=True, metadata={}))
+    asked = list[str]()
+    event.listen(Engine, "before_cursor_execute", note := lambda _1, _2, statement, *_: asked.append(statement))
+    try:
+        pruned = prune_storage(instance, SCOPE, LIMITS, days_on(8))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+    assert (pruned.events, pruned.check_results) == (7 + 8, 7)
+    found = [statement for statement in asked if "GROUP BY" in statement]
+    assert len(found) == 3  # events in the file of no run and in the index, results
+    assert all(re.search(r"max\(.*\sWHERE \S+asset_key IN .* GROUP BY", text, re.DOTALL) for text in found)
 
 
 def test_evaluations_of_a_check_without_a_run_go_in_both_files_and_those_of_others_stay(

@@ -157,6 +157,9 @@ class IdlePartitions:
         if self._advance_us is None:
             return {}
         clock, moved = time.monotonic() if clock is None else clock, {}
+        if len(self._since) > len(positions):  # some were retired
+            self._since = {key: since for key, since in self._since.items() if key in positions}
+            self._moved = {key: at for key, at in self._moved.items() if key in positions}
         for key, position in positions.items():
             offset, since = self._since.get(key, (-1, clock))
             drained = key in ends and ends[key].high_watermark <= position.next_offset

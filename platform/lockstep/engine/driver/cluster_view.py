@@ -136,7 +136,8 @@ class ClusterMonitor:
             return frozenset()
         answer = self._context.admin.compared(asked)
         ends = self.view.ends
-        self._held |= {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
+        held = {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
+        self._held = {key: epoch for key, epoch in self._held.items() if key in ends} | held  # others were retired
         doubted = asked.keys() - answer.holding
         silent = doubted - answer.cut
         left = {key: each for key, each in ends.items() if key not in silent}

@@ -304,7 +304,7 @@ class Subscription:
         self._seconds: dict[Key, float] = {}
         self._bytes: dict[Key, float] = {}
         self._lost: dict[Key, Hole] = {}
-        self._told: set[Key] = set()
+        self._leaderless: set[Key] = set()
         self._newest_ms = {
             key: int(row.newest_timestamp.timestamp() * 1000)
             for key, row in known.items()
@@ -350,9 +350,11 @@ class Subscription:
 
     def find_new_topics(self, view: ClusterView) -> list[Topic]:
         """Topics that are neither read nor in the ledger, once all their partitions have a leader."""
-        kept = (position.topic for key, position in self._others.items() if key not in self._retired)
-        known = {position.topic for position in self.positions.values()}.union(kept)
-        new = (topic for name, topic in sorted(view.topics.items()) if name not in known)
+        unread = view.topics.keys() - {position.topic for position in self.positions.values()}
+        if not unread:
+            return []  # mostly; the partitions that are carried may be thousands
+        kept = {position.topic for key, position in self._others.items() if key not in self._retired}
+        new = (view.topics[name] for name in sorted(unread - kept))
         return [each for each in new if _has_leaders(each, view)]
 
     def take_up(self, view: ClusterView, joined: Mapping[Key, int]) -> None:
@@ -455,6 +457,9 @@ class Subscription:
     def _set_aside(self, key: Key, position: Position, change: str) -> None:
         self.positions.pop(key, None)
         self._gone.pop(key, None)
+        self._leaderless.discard(key)
+        for learned in (self._bins, self._seconds, self._bytes):
+            learned.pop(key, None)
         self._others[key] = position
         self._retired.add(key)
         self._lifecycle[key], self.is_unsaved = change, True
@@ -483,13 +488,14 @@ class Subscription:
             self._set_aside(key, self.known[key], RECREATED_TOPIC)
         elif finding.cause == Fault.TOPIC_DELETED and key in self.known:
             self._set_aside(key, self.known[key], DELETED)
-        elif key in self._told:
+        elif key in self._leaderless:
             return
-        self._told.add(key)
+        else:  # it comes again until its partitions have leaders
+            self._leaderless.add(key)
         LOG.warning("%s", finding)
 
     def is_news(self, finding: Finding, *, suspend: bool) -> bool:
-        """Whether `accept` would change or report anything.
+        """Whether `accept` is to see a finding, unless nothing has changed since it saw it.
 
         Records appended to a truncated log at offsets already read are skipped, until the log has caught up.
         """
@@ -497,7 +503,7 @@ class Subscription:
         if finding.cause == Fault.TRUNCATED and key in self.positions:
             before = self.positions[key]
             return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
-        return finding.cause != Fault.TOPIC_DELETED or key not in self._told
+        return True
 
     def _continue_after_truncation(self, key: Key, offset: int, *, suspend: bool) -> None:
         """Continue in a log with other records than those that were read."""
@@ -528,6 +534,7 @@ class Subscription:
         """
         self.positions[key] = find_first_position(topic, key, ends, joined_at=0)
         self._lifecycle[key] = GROWN
+        self._leaderless.discard(key)
         for sibling in [other for other in self.positions if other[0] == key[0]]:
             self.positions[sibling] = msgspec.structs.replace(self.positions[sibling], is_only=False)
             if suspend:

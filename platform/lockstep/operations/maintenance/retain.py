@@ -196,12 +196,12 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
 def _read_counting(folders: StreamFolders, head: Head) -> Iterator[dict[str, Any]]:
     """The ledger rows that count, some batches at a time, after those of which retention has dropped the rows."""
     columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
-    begin = head.retention.batch + 1 if head.retention is not None else 0
+    begin, counts = head.retention.batch + 1 if head.retention is not None else 0, head.valid_batches
     for first in range(begin, head.batch + 1, BATCHES_A_READ):
         rows = ledger.read_columns(
             folders.ledger, columns, first_batch=first, last_batch=min(first + BATCHES_A_READ - 1, head.batch)
         )
-        yield from (row for row in rows.to_pylist() if row["batch"] <= head.valid_batches.get(row["generation"], -1))
+        yield from (row for row in rows.to_pylist() if row["batch"] <= counts.get(row["generation"], -1))
 
 
 def _find_last_rows(table: Path, files: list[LiveFile]) -> dict[PartitionKey, RowPlace]:

@@ -78,7 +78,7 @@ def retire_topic(handle: StreamHandle, topic: str, *, who: str, why: str) -> Ret
     Raises:
         NoTable: The stream has never run.
         StreamHalted: It is halted: `lockstep resume` comes first.
-        RetirementRefused: The topic is not read, has unread messages, or the writer did not answer.
+        RetirementRefused: The topic is not read, has unread messages, or the writer did not answer or ended.
         KafkaError: Kafka does not answer.
         Fenced: A run took over at the same moment.
     """
@@ -121,15 +121,23 @@ def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> Non
     trigger, control = handle.stream.trigger, handle.folders.control
     deadline = time.monotonic() + ANSWER_SECONDS + (trigger.seconds if isinstance(trigger, Every) else 0)
     request_retirement(control, epoch, request)
+    has_successor = False
     try:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not has_successor:
             time.sleep(POLL_SECONDS)
-            if not any(row.topic in request.topics for row in StreamHandle(handle.stream, handle.settings).subscribed):
+            now = StreamHandle(handle.stream, handle.settings)
+            if not any(row.topic in request.topics for row in now.subscribed):
                 return
+            has_successor = now.require_head().epoch != epoch
     finally:
         unanswered = forget_retire_request(control, epoch)
-    problem = "was not retired: the writer did not answer" if unanswered else "was not retired: messages have arrived"
-    raise RetirementRefused(handle.stream.name, request.topics[0], problem, "try again; nothing was changed")
+    if has_successor or not is_writer_alive(control, epoch):
+        why = "the writer has ended"
+    else:
+        why = "the writer did not answer" if unanswered else "messages have arrived"
+    raise RetirementRefused(
+        handle.stream.name, request.topics[0], f"was not retired: {why}", "try again; nothing was changed"
+    )
 
 
 def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) -> None:

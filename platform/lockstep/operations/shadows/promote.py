@@ -231,8 +231,8 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
         *_find_unfit_columns(folders, own, target, shadow),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
-    forgotten = ledger.read_forgotten(own.ledger, newest.keys() - read.keys())
-    counted = {key: row for key, row in forgotten.items() if row.batch <= shadow.valid_batches.get(row.generation, -1)}
+    forgotten, valid = ledger.read_forgotten(own.ledger, newest.keys() - read.keys()), shadow.valid_batches
+    counted = {key: row for key, row in forgotten.items() if row.batch <= valid.get(row.generation, -1)}
     partitions = tuple(_compare(handle.view, newest, {**counted, **read}))
     return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, partitions, obstacles))
 
@@ -546,14 +546,10 @@ def _read_side(folder: Path, shadow: Head) -> Iterator[pa.Table]:
     if not delta_log.has_log(folder):
         return
     live = pa.table(delta_log.open_delta_table(folder).get_add_actions()).column("path").to_pylist()
+    valid = shadow.valid_batches
     for path in live:
         rows = pq.ParquetFile(find_storage(folder).open_source(folder / str(path))).read()
-        counts = pa.array(
-            [_is_counted(shadow, row) for row in rows.select(["generation", "batch"]).to_pylist()], pa.bool_()
-        )
+        written = rows.select(["generation", "batch"]).to_pylist()
+        counts = pa.array([row["batch"] <= valid.get(row["generation"], -1) for row in written], pa.bool_())
         if (kept := rows.filter(counts)).num_rows:
             yield kept
-
-
-def _is_counted(shadow: Head, row: Mapping[str, object]) -> bool:
-    return int(str(row["batch"])) <= shadow.valid_batches.get(int(str(row["generation"])), -1)

@@ -69,7 +69,7 @@ class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
         partition: Partition number.
         begins_at: The first offset that the shadow reads.
         position: The position of the stream.
-        expired: Offsets from `begins_at` on that Kafka no longer has.
+        expired: Offsets from `begins_at` on that Kafka no longer has; of a topic that is deleted, up to `position`.
     """
 
     topic: str
@@ -331,13 +331,16 @@ def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
 def _look_at(
     source: StreamHandle, rows: Iterable[LedgerRow], newest: Mapping[Key, LedgerRow]
 ) -> Iterable[ShadowedPartition]:
+    there = {topic.topic_id for topic in source.view.topics.values()}
+    selected = source.stream.topics.select(row.topic for row in newest.values())
     for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
-        if row.retired:
-            continue
         key: Key = (row.topic_id, row.partition)
         ends, now = source.view.ends.get(key), newest.get(key)
-        first = row.until if ends is None else ends.start
         position = row.until if now is None else now.until
+        if row.retired and position == row.until:
+            continue
+        is_gone = row.topic_id not in there and row.topic in selected
+        first = ends.start if ends is not None else position if is_gone else row.until
         expired = max(0, first - row.until)
         yield ShadowedPartition(
             topic=row.topic, partition=row.partition, begins_at=row.until, position=position, expired=expired
