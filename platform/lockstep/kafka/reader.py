@@ -493,7 +493,7 @@ class _Prober:
         for run in read_ranges(self._client, [whole], self._tuning, self._log):
             if isinstance(run, UnreadableRange):
                 return run
-            extend_spans(seen, (message.offset() or 0 for message in run.messages))
+            add_offsets(seen, (message.offset() or 0 for message in run.messages))
         return seen, self._log.fetches
 
     def close(self) -> None:
@@ -543,7 +543,7 @@ def find_whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int
             start = fetch.last + 1
 
 
-def extend_spans(spans: list[tuple[int, int]], offsets: Iterable[int]) -> None:
+def add_offsets(spans: list[tuple[int, int]], offsets: Iterable[int]) -> None:
     """Add rising offsets to the spans [start, until) of consecutive ones, in place."""
     for at in offsets:
         if spans and spans[-1][1] == at:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep.kafka.reader import UNPROVEN, extend_spans, mark_proven
+from lockstep.kafka.reader import UNPROVEN, add_offsets, mark_proven
 from lockstep.model.finding import Hole
 
 OFFSETS = some.sets(some.integers(0, 40))
@@ -13,7 +13,7 @@ OFFSETS = some.sets(some.integers(0, 40))
 
 def spans_of(offsets: set[int]) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
-    extend_spans(spans, sorted(offsets))
+    add_offsets(spans, sorted(offsets))
     return spans
 
 
