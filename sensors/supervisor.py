@@ -19,6 +19,7 @@ from lockstep.orchestration.shared_tick import STARTS_MAX, look_at_streams
 from lockstep.orchestration.supervisor_policy import SupervisorCursor, decide_supervision
 from lockstep.orchestration.supervisor_sensor import carry_out, find_starting, observe_runs
 from lockstep.settings import Settings
+from lockstep.state.local_store_pool import read_boot_id
 
 POLL_SECONDS = 4
 """The daemon polls every five seconds: a longer interval than this would skip every other poll."""
@@ -41,7 +42,8 @@ def supervisor_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], se
             handle = StreamHandle(stream, settings)
             seen = observe_runs(handle, context.instance, cursor)
             may_start = len(starting - {stream.name}) < STARTS_MAX
-            decision = decide_supervision(seen, cursor, time.monotonic(), may_start=may_start)
+            now, boot = time.monotonic(), read_boot_id() or ""
+            decision = decide_supervision(seen, cursor, now, boot=boot, may_start=may_start)
             (starting.add if decision.cursor.starting else starting.discard)(stream.name)
             return carry_out(handle, context.instance, decision)
 

@@ -52,7 +52,8 @@ def _project(found: CreatedProject) -> RenderableType:
 
 def _renewed_project(found: RenewedProject) -> RenderableType:
     rows = [(name, "added") for name in found.added]
-    rows += [(name, "replaced; its content before is in the file with .before at the end") for name in found.replaced]
+    pairs = zip(found.replaced, found.saved, strict=True)
+    rows += [(name, f"replaced; its content before is in {saved}") for name, saved in pairs]
     rows += [(name, "yours, kept; a new project has other lines") for name in found.kept]
     if not rows:
         return style_text(f"{found.folder}: all files are those of this release")

@@ -202,18 +202,28 @@ class AvailableNow(Trigger):
     """
 
 
+FILE_BATCHES_MAX = 20
+"""Messages of a file, at most, in `Limits.batch_messages`: 4,000,000 by default fill 128 MB where a message has 32
+bytes of Parquet. Without a bound rows that a fold gives seldom would make batches of all messages of an hour."""
+
+
 @dataclass(frozen=True)
 class FileSize(Trigger):
     """A batch when its rows fill a file, or when a message has waited long enough.
 
     Until then messages stay in Kafka, which stores them more safely than a half-written file: a stop has
     nothing to finish, a kill nothing to repeat. Sizes are learned from previous batches; files of a
-    steady stream are within a fifth of the target, so they need no compaction. The first batch of a run
-    takes everything available.
+    steady stream are within a fifth of the target, so they need no compaction. How long messages have
+    waited before a run is unknown, so it begins with what is there: a batch of at most
+    `Limits.batch_messages`, from which it learns sizes, then batches of whole files, then the rest.
+
+    A file takes at most 20 times `Limits.batch_messages`: where a message adds so little that these do
+    not fill it, the batch begins with a smaller file; raise `batch_messages` for larger ones.
 
     Attributes:
         target: Wanted size of a file: a number and kB, MB or GB (or KiB, MiB, GiB), "128 MB".
-        at_most: Maximum wait of a message before its batch begins.
+        at_most: Maximum wait of a message before its batch begins, while a run lives. A quiet stream
+            writes one file in this time.
     """
 
     target: str
@@ -236,6 +246,12 @@ class FileSize(Trigger):
 
 def _is_wait(at_most: object) -> bool:
     return isinstance(at_most, timedelta) and timedelta(seconds=1) <= at_most <= timedelta(days=1)
+
+
+def find_longest_batch(trigger: Trigger, limits: Limits) -> timedelta:
+    """How long a batch may take, by the deadline; with `FileSize` by so many deadlines as a file has full batches."""
+    batches = FILE_BATCHES_MAX if isinstance(trigger, FileSize) else 1
+    return batches * timedelta(seconds=limits.batch_seconds)
 
 
 def find_longest_wait(trigger: Trigger) -> timedelta:
@@ -263,7 +279,8 @@ class Limits:
     Attributes:
         batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one
             small Spark job and one commit, about 0.1 CPU seconds) under half a microsecond a
-            message; more only delays the rows. With `FileSize` the size of files decides instead.
+            message; more only delays the rows. With `FileSize` the size of files decides instead, up
+            to 20 times as many messages a file.
         message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB,
             so 8 MiB leaves room for raised brokers; a range is read in memory.
         topics: Most topics of the stream; a pattern that matches more is considered a mistake.

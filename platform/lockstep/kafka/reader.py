@@ -24,9 +24,7 @@ from __future__ import annotations
 
 import re
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message, TopicPartition
@@ -488,14 +486,14 @@ class _Prober:
         shows_all = {"isolation.level": "read_uncommitted", "debug": "msg"}
         self._client = RangeConsumer({**configuration, **shows_all}, self._log, log_level=DEBUG)
 
-    def look(self, whole: Range) -> tuple[set[int], list[Fetch]] | UnreadableRange:
-        """Offsets with a message, and the fetches that showed that; earlier results are discarded."""
+    def look(self, whole: Range) -> tuple[list[tuple[int, int]], list[Fetch]] | UnreadableRange:
+        """[start, until) of offsets with a message, and the fetches that showed that; earlier results are discarded."""
         self._log.fetches.clear()
-        seen: set[int] = set()
+        seen: list[tuple[int, int]] = []
         for run in read_ranges(self._client, [whole], self._tuning, self._log):
             if isinstance(run, UnreadableRange):
                 return run
-            seen.update(message.offset() or 0 for message in run.messages)
+            add_offsets(seen, (message.offset() or 0 for message in run.messages))
         return seen, self._log.fetches
 
     def close(self) -> None:
@@ -545,9 +543,41 @@ def find_whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int
             start = fetch.last + 1
 
 
+def add_offsets(spans: list[tuple[int, int]], offsets: Iterable[int]) -> None:
+    """Add rising offsets to the spans [start, until) of consecutive ones, in place."""
+    for at in offsets:
+        if spans and spans[-1][1] == at:
+            spans[-1] = (spans[-1][0], at + 1)
+        else:
+            spans.append((at, at + 1))
+
+
+def mark_proven(holes: Iterable[Hole], spans: Sequence[tuple[int, int]], cause: str) -> Iterator[Hole]:
+    """The holes, of which the unproven parts inside of the spans have a cause; all in offset order."""
+    index = 0
+    for hole in holes:
+        if hole.cause != UNPROVEN:
+            yield hole
+            continue
+        at = hole.start
+        while index < len(spans) and spans[index][1] <= at:
+            index += 1
+        while index < len(spans) and spans[index][0] < hole.until:
+            start, until = max(at, spans[index][0]), min(hole.until, spans[index][1])
+            if at < start:
+                yield Hole(start=at, until=start, cause=UNPROVEN)
+            yield Hole(start=start, until=until, cause=cause)
+            at = until
+            if spans[index][1] > hole.until:
+                break  # the next hole may begin inside of the span
+            index += 1
+        if at < hole.until:
+            yield Hole(start=at, until=hole.until, cause=UNPROVEN)
+
+
 def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: Tuning) -> list[Hole] | UnreadableRange:
-    """1. Read the whole range once.  2. Read undecided offsets batch by batch.  3. Split where the cause changes."""
-    causes = dict.fromkeys((at for start, until in gaps for at in range(start, until)), UNPROVEN)
+    """1. Read the whole range once.  2. Read undecided offsets batch by batch.  3. Join what has the same cause."""
+    holes = [Hole(start=start, until=until, cause=UNPROVEN) for start, until in gaps]
     prober = _Prober(configuration, tuning)
     try:
         looked = prober.look(whole)  # 1
@@ -556,52 +586,46 @@ def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: T
     if isinstance(looked, UnreadableRange):
         return looked
     seen, fetches = looked
-    causes |= dict.fromkeys(causes.keys() & seen, "aborted")
-    for start, until in find_whole_spans(fetches, whole.start):
-        _mark(causes, start, until)
-    unreadable = _by_batches(configuration, whole, causes, tuning) if UNPROVEN in causes.values() else None  # 2
-    return unreadable or list(_holes(causes, gaps))  # 3
+    holes = list(mark_proven(holes, seen, "aborted"))
+    # What has a record but no message is a marker.
+    holes = list(mark_proven(holes, list(find_whole_spans(fetches, whole.start)), "marker"))
+    markers = _by_batches(configuration, whole, holes, tuning)  # 2
+    if isinstance(markers, UnreadableRange):
+        return markers
+    return list(_join(mark_proven(holes, markers, "marker"), frozenset(start for start, _ in gaps)))  # 3
 
 
 def _by_batches(
-    configuration: Configuration, whole: Range, causes: dict[int, str], tuning: Tuning
-) -> UnreadableRange | None:
-    """Mark offsets proven by fetches of one batch each; returns the reason if they could not be read."""
-    prober = _Prober({**configuration, **ONE_BATCH}, tuning)
+    configuration: Configuration, whole: Range, holes: Sequence[Hole], tuning: Tuning
+) -> list[tuple[int, int]] | UnreadableRange:
+    """Unproven offsets that fetches of one batch each prove to be markers; or the reason if they could not be read."""
+    unproven = [hole for hole in _join(holes, frozenset()) if hole.cause == UNPROVEN][: tuning.probed_runs_max]
+    if not unproven:
+        return []
+    markers, prober = set[int](), _Prober({**configuration, **ONE_BATCH}, tuning)
     try:
-        for start, until in _runs(causes)[: tuning.probed_runs_max]:
-            looked = prober.look(msgspec.structs.replace(whole, start=start, until=until))
+        for hole in unproven:
+            looked = prober.look(msgspec.structs.replace(whole, start=hole.start, until=hole.until))
             if isinstance(looked, UnreadableRange):
                 return looked
-            for fetch in looked[1]:
-                if fetch.records == fetch.control == 1 and causes.get(fetch.last) == UNPROVEN:
-                    causes[fetch.last] = "marker"
+            markers |= {fetch.last for fetch in looked[1] if fetch.records == fetch.control == 1}
     finally:
         prober.close()
-    return None
+    return [(at, at + 1) for at in sorted(markers)]
 
 
-def _mark(causes: dict[int, str], start: int, until: int) -> None:
-    """Mark offsets with a record but without a message: they are markers."""
-    offsets = list(causes)
-    for at in offsets[bisect_left(offsets, start) : bisect_left(offsets, until)]:
-        if causes[at] == UNPROVEN:
-            causes[at] = "marker"
-
-
-def _runs(causes: Mapping[int, str]) -> list[tuple[int, int]]:
-    """[start, until) of consecutive offsets that are still unproven."""
-    runs: list[tuple[int, int]] = []
-    for at in (at for at, cause in causes.items() if cause == UNPROVEN):
-        runs[-1:] = [(runs[-1][0], at + 1)] if runs and runs[-1][1] == at else [*runs[-1:], (at, at + 1)]
-    return runs
-
-
-def _holes(causes: Mapping[int, str], gaps: Gaps) -> Iterator[Hole]:
-    for start, until in gaps:
-        for cause, offsets in groupby(range(start, until), key=causes.__getitem__):
-            run = list(offsets)
-            yield Hole(start=run[0], until=run[-1] + 1, cause=cause)
+def _join(holes: Iterable[Hole], apart: frozenset[int]) -> Iterator[Hole]:
+    """The holes; one that follows another of the same cause at once joins it, unless its start is `apart`."""
+    last: Hole | None = None
+    for hole in holes:
+        if last is not None and last.until == hole.start and last.cause == hole.cause and hole.start not in apart:
+            last = Hole(start=last.start, until=hole.until, cause=hole.cause)
+            continue
+        if last is not None:
+            yield last
+        last = hole
+    if last is not None:
+        yield last
 
 
 LOOKS = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ _DECLARED_STREAMS = re.compile(r"^(STREAMS: .*?) = \(.*\)$", re.MULTILINE)
 
 
 BEFORE = ".before"
-"""Suffix of what an update replaced."""
+"""Suffix of what an update replaced; with a number where an earlier update has left one."""
 WIRING = ("jobs", "sensors")
 """Folders whose modules follow the release; all other files of a project are the user's."""
 
@@ -68,13 +69,16 @@ class RenewedProject(msgspec.Struct, frozen=True):
     Attributes:
         folder: The project.
         added: Files that it lacked.
-        replaced: Files with another content, which is kept under the same name with `.before` at the end.
+        replaced: Files with another content.
+        saved: The new names of their content, in the same order: `.before` at the end, or `.before2` after an earlier
+            update, and so on.
         kept: Files of the user that differ from those of a new project.
     """
 
     folder: str
     added: tuple[str, ...]
     replaced: tuple[str, ...]
+    saved: tuple[str, ...]
     kept: tuple[str, ...]
 
 
@@ -88,7 +92,7 @@ def renew_project(folder: Path) -> RenewedProject:
         raise LockstepError(
             f"{folder} has no {DEFINITIONS}: it is no project", next_step="begin one: lockstep init FOLDER"
         )
-    added, replaced, kept = list[str](), list[str](), list[str]()
+    added, replaced, kept = list[str](), dict[str, str](), list[str]()
     for name, text in _make_contents("").items():
         path = folder / name
         before = path.read_text() if path.exists() else None
@@ -97,12 +101,22 @@ def renew_project(folder: Path) -> RenewedProject:
         if Path(name).parts[0] not in WIRING and before is not None:
             kept.append(name)
             continue
-        if before is not None:
-            path.rename(path.with_name(path.name + BEFORE))
+        if before is None:
+            added.append(name)
+        else:
+            saved = path.rename(_find_free_name(path))
+            replaced[name] = saved.relative_to(folder).as_posix()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        (added if before is None else replaced).append(name)
-    return RenewedProject(str(folder), *(tuple(sorted(names)) for names in (added, replaced, kept)))
+    names = sorted(replaced)
+    saved_names = tuple(replaced[name] for name in names)
+    return RenewedProject(str(folder), tuple(sorted(added)), tuple(names), saved_names, tuple(sorted(kept)))
+
+
+def _find_free_name(path: Path) -> Path:
+    """The name for what is replaced: none that an earlier update has given."""
+    names = (path.with_name(f"{path.name}{BEFORE}{number}") for number in chain(("",), count(2)))
+    return next(name for name in names if not name.exists())
 
 
 def _make_contents(brokers: str) -> Mapping[str, str]:

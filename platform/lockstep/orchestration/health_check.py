@@ -2,10 +2,10 @@
 
 The health sensor evaluates it without a run: on a change, every half hour, and after a run that left it out. Until the
 first time it shows no result, which is no pass. It may be executed by hand, and holds up nothing that comes after the
-table.
+table. After such a run the sensor gives the last results of the table's other checks again: nothing has changed them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -14,7 +14,9 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSeverity,
+    DagsterEventType,
     DagsterInstance,
+    DagsterRunStatus,
     MetadataValue,
     TableColumn,
     TableRecord,
@@ -22,6 +24,9 @@ from dagster import (
     asset_check,
 )
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as _EVALUATED,
+)
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from lockstep.declare.stream import AnyStream
@@ -29,7 +34,7 @@ from lockstep.operations.inspect.health import read_health
 from lockstep.operations.monitoring.health import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.markdown import escape_markdown
-from lockstep.orchestration.names import HEALTH, make_table_key
+from lockstep.orchestration.names import HEALTH, list_checks, make_table_key, name_checks_step
 from lockstep.settings import Settings
 
 if TYPE_CHECKING:
@@ -104,17 +109,50 @@ def find_newest_materialization(stream: AnyStream, instance: DagsterInstance) ->
     return next(iter(instance.fetch_materializations(make_table_key(stream), limit=1).records), None)
 
 
-def is_result_hidden(stream: AnyStream, instance: DagsterInstance) -> bool:
-    """Whether Dagster shows a run that ended before it evaluated the check, in place of the last result.
+def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozenset[str]:
+    """Names of the checks in whose place Dagster shows a run that has ended and did not execute them.
 
-    Each Materialize plans the check; where the table's step fails, as of a halted stream, the check does not run.
+    Each Materialize plans all checks of the table. Where the table's step fails, as of a halted stream, they do not
+    run: Dagster shows "Execution failed", or "Skipped" after a termination, until each is evaluated again. A run whose
+    step of the checks failed has executed them. One that succeeded had nothing new to check.
     """
-    key = AssetCheckKey(make_table_key(stream), HEALTH)
-    newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if newest is None or newest.status is not AssetCheckExecutionRecordStatus.PLANNED:
-        return False
-    run = instance.get_run_by_id(newest.run_id)
-    return run is None or run.is_finished
+    table = make_table_key(stream)
+    keys = [AssetCheckKey(table, name) for name in (HEALTH, *list_checks(stream))]
+    newest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    planned = {
+        key.name: record.run_id
+        for key, record in newest.items()
+        if record.status is AssetCheckExecutionRecordStatus.PLANNED
+    }
+    runs = {run_id: instance.get_run_by_id(run_id) for run_id in set(planned.values())}
+    left_out = {
+        run_id
+        for run_id, run in runs.items()
+        if run is not None
+        and run.status in {DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED}
+        and not _has_failed(name_checks_step(stream), run_id, instance)
+    }
+    over = {run_id for run_id, run in runs.items() if run is None or run.is_finished}
+    return frozenset(name for name, run_id in planned.items() if run_id in (over if name == HEALTH else left_out))
+
+
+def list_last_results(
+    stream: AnyStream, checks: Iterable[str], instance: DagsterInstance
+) -> list[AssetCheckEvaluation]:
+    """The newest evaluation of each of these checks that has one; it names the materialization that it judged."""
+    table = make_table_key(stream)
+    histories = (
+        instance.event_log_storage.get_asset_check_execution_history(
+            AssetCheckKey(table, name), limit=1, status=_EVALUATED
+        )
+        for name in sorted(checks)
+    )
+    return [each for records in histories for record in records if (each := record.evaluation) is not None]
+
+
+def _has_failed(step: str, run_id: str, instance: DagsterInstance) -> bool:
+    failures = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_FAILURE).records
+    return any(record.event_log_entry.step_key == step for record in failures)
 
 
 def find_severity(alarms: Sequence[Alarm]) -> AssetCheckSeverity:

@@ -9,8 +9,14 @@ import msgspec
 from dagster import SensorResult, SkipReason
 
 from lockstep.operations.inspect.health import read_health
-from lockstep.orchestration.health_check import find_newest_materialization, is_result_hidden, make_health_evaluation
+from lockstep.orchestration.health_check import (
+    find_hidden_checks,
+    find_newest_materialization,
+    list_last_results,
+    make_health_evaluation,
+)
 from lockstep.orchestration.health_policy import HealthCursor, HealthLook, decide_health
+from lockstep.orchestration.names import HEALTH
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -28,24 +34,28 @@ def observe_health(
 ) -> SensorResult:
     """Look at a stream.
 
-    1. Read health, the newest materialization of the table, and whether Dagster shows the last evaluation.
+    1. Read health, the newest materialization of the table, and which checks' last results Dagster does not show.
     2. Decide what is announced.
     3. Send what waits for the webhook; what it does not take waits for the next look.
+    4. Give what was decided, and the hidden results of the other checks again.
     """
     health, newest = read_health(handle), find_newest_materialization(handle.stream, instance)  # 1
+    hidden = find_hidden_checks(handle.stream, instance)
     look = HealthLook(
         stream=handle.stream.name,
         alarms=health.alarms,
         unknown=health.unknown,
         has_run=health.facts.has_table or health.facts.is_unreadable,
         materialization=0 if newest is None else newest.storage_id,
-        is_hidden=is_result_hidden(handle.stream, instance),
+        is_hidden=HEALTH in hidden,
         notifies=bool(webhook.reference),
     )
     decision = decide_health(look, cursor, time.time())  # 2
     after = send_waiting(decision.cursor, webhook)  # 3
+    # 4
     announced = [each.alarm for each in after.raised]
     events = [make_health_evaluation(handle.stream, health.facts, announced, newest)] if decision.evaluates else []
+    events += list_last_results(handle.stream, hidden - {HEALTH}, instance)
     left = f"; webhook: {webhook.problem}, {len(after.waiting)} waiting" if after.waiting and webhook.problem else ""
     return SensorResult(asset_events=events, skip_reason=SkipReason(f"{decision.says}{left}"), cursor=after.encode())
 

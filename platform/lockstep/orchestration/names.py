@@ -125,6 +125,11 @@ def list_checks(stream: AnyStream) -> tuple[str, ...]:
     return (*BUILT_IN, *(rule.name for rule in stream.rules))
 
 
+def name_checks_step(stream: AnyStream) -> str:
+    """The step of a run that evaluates these checks."""
+    return f"{stream.name}_table_checks"
+
+
 def make_automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
     """Tags of an automatic run.
 

@@ -102,9 +102,10 @@ class HeartbeatObservation(msgspec.Struct, frozen=True):
 
 
 class SupervisorCursor(SensorCursor, frozen=True):
-    """State of the sensor between polls. Times are of the machine's monotonic clock.
+    """State of the sensor between polls. Times are of the machine's monotonic clock, which begins with its boot.
 
     Attributes:
+        boot: Id of the boot: after another one, or on another machine, these times mean nothing.
         looked_at: Time of the last poll.
         signs: Counters by their process.
         lives_since: When the writer of the epoch was first seen to count.
@@ -113,6 +114,7 @@ class SupervisorCursor(SensorCursor, frozen=True):
         starting: Whether a run was on its way at the last poll.
     """
 
+    boot: str = ""
     looked_at: float = 0.0
     signs: dict[str, HeartbeatObservation] = msgspec.field(default_factory=dict)
     lives_since: float = 0.0
@@ -180,7 +182,12 @@ class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_supervision(
-    observation: SupervisorObservation, cursor: SupervisorCursor, now: float, *, may_start: bool = True
+    observation: SupervisorObservation,
+    cursor: SupervisorCursor,
+    now: float,
+    *,
+    boot: str = "",
+    may_start: bool = True,
 ) -> SupervisorDecision:
     """Decide what to do for a stream.
 
@@ -195,9 +202,10 @@ def decide_supervision(
         observation: Inputs.
         cursor: Cursor of the previous poll.
         now: Monotonic clock of this machine.
+        boot: Id of its boot; empty where the system has none.
         may_start: Whether few enough other streams start.
     """
-    seen = _counted(observation, cursor, now)  # 1
+    seen = _counted(observation, cursor, now, boot)  # 1
     decided = _start_or_wait(observation, seen, now, may_start=may_start)  # 2 to 6
     dead = [run for run in observation.runs if _is_dead(run, observation, seen, now) and not run.process_exists]
     held = {RunStage.LAUNCHED, RunStage.CANCELING}
@@ -247,9 +255,12 @@ def _start(head: Head, observation: SupervisorObservation, seen: SupervisorCurso
     )
 
 
-def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: float) -> SupervisorCursor:
-    """The cursor after this poll. A clock that went back is that of another boot: all counting restarts."""
-    rebooted = now < before.looked_at
+def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: float, boot: str) -> SupervisorCursor:
+    """The cursor after this poll. With the clock of another boot, which may be of another machine, counting restarts.
+
+    Where the system has no id of its boots, a clock that went back shows one.
+    """
+    rebooted = boot != before.boot or now < before.looked_at
     old: Mapping[str, HeartbeatObservation] = {} if rebooted else before.signs
     counts = rebooted or now - before.looked_at >= POLL_SECONDS_MIN
     signs = {
@@ -261,6 +272,7 @@ def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: 
     lived = lives and now - lives_since >= LIVED_SECONDS
     return msgspec.structs.replace(
         before,
+        boot=boot,
         looked_at=now if counts else before.looked_at,
         signs=signs,
         lives_since=lives_since if lives else 0.0,

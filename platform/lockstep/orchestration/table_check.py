@@ -29,7 +29,7 @@ from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_
 from lockstep.errors import LockstepError
 from lockstep.operations.tables import has_table
 from lockstep.orchestration.markdown import escape_markdown
-from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key
+from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key, name_checks_step
 from lockstep.orchestration.observation_policy import SWEEP_SECONDS
 from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
@@ -57,7 +57,7 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
     folders, table = StreamFolders(stream.name, settings.table_root), make_table_key(stream)
     names = list_checks(stream)
 
-    @multi_asset_check(name=f"{stream.name}_table_checks", specs=_make_specs(stream), can_subset=True)
+    @multi_asset_check(name=name_checks_step(stream), specs=_make_specs(stream), can_subset=True)
     def check(context: AssetCheckExecutionContext, spark: SparkResource) -> Iterator[AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
         try:

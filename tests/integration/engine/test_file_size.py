@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import FileSize
+from lockstep.declare.options import FILE_BATCHES_MAX
 from lockstep.engine.driver.clocks import BacklogClock
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.loop import RunOutcome
@@ -95,6 +96,23 @@ def test_the_first_batch_of_a_run_learns_from_what_is_there() -> None:
     assert messages(plan.bins) == [200_000]
 
 
+@pytest.mark.parametrize("each", [0.0, 1.0])
+def test_messages_that_add_little_to_a_file_make_no_endless_batch(each: float) -> None:
+    """A fold that gives rows seldom: the batch begins before the file is full, and takes no more than its bound."""
+    most = FILE_BATCHES_MAX * 200_000
+    assert plan_batch(given_goal({("a", 0): most - 1}, target=10**9, each=each)).bins == ()
+    full = plan_batch(given_goal({("a", 0): 3 * most, ("b", 0): 2 * most}, target=10**9, each=each))
+    assert (sum(messages(full.bins)), full.backlog) == (most, 4 * most)
+    due = plan_batch(given_goal({("a", 0): 3 * most}, target=10**9, each=each, left=0.0))
+    assert messages(due.bins) == [most]
+
+
+def test_a_file_of_tiny_messages_has_its_bound_too() -> None:
+    most = FILE_BATCHES_MAX * 200_000
+    plan = plan_batch(given_goal({("a", 0): 10 * most}, target=64_000, each=0.001))
+    assert messages(plan.bins) == [most]
+
+
 @given(
     some.dictionaries(some.tuples(some.text("ab", min_size=1), some.integers(0, 3)), some.integers(0, 10**6)),
     some.integers(64_000, 10**8),
@@ -113,6 +131,7 @@ def test_no_file_is_planned_larger_than_its_target_and_the_room_for_error(
 def test_what_a_batch_leaves_has_waited_less_than_what_it_took() -> None:
     waits = BacklogClock().note_poll(100, now=10.0)
     assert waits.left_seconds(60, now=10.0) == -FOR_EVER  # before the run's first batch nobody knows
+    assert waits.note_batch(0.5, now=10.0).left_seconds(60, now=10.0) == -FOR_EVER  # nor of what it leaves
     waits = waits.note_batch(1.0, now=10.0).note_poll(0, now=20.0)
     assert waits.left_seconds(60, now=20.0) == FOR_EVER
     waits = waits.note_poll(5, now=30.0).note_poll(9, now=40.0)

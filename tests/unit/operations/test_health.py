@@ -245,5 +245,6 @@ def test_a_stream_without_an_objective_is_never_stale_but_may_be_stalled() -> No
 def test_a_stream_has_as_long_as_its_trigger_waits_and_a_batch_may_take() -> None:
     assert compute_patience_seconds(replace(STREAM, trigger=Every(seconds=60))) == 60 + 300
     slow = replace(adding(r"a\..+"), trigger=FileSize("128 MB", at_most=timedelta(minutes=60)))
-    assert compute_patience_seconds(slow) == 3_600 + 300
+    assert compute_patience_seconds(slow) == 3_600 + 20 * 300  # a file has as many messages as 20 full batches at most
     assert judge_health(but(partitions=(waits(1800),), progress_seconds=1800.0), slow) == ()
+    assert judge_health(but(partitions=(waits(5000),), progress_seconds=5000.0), slow) == ()

@@ -56,8 +56,8 @@ def look(
 class Supervised:
     """A sensor whose looks follow each other."""
 
-    def __init__(self, now: float = BOOT) -> None:
-        self.cursor, self.now = SupervisorCursor(), now
+    def __init__(self, now: float = BOOT, boot: str = "a boot") -> None:
+        self.cursor, self.now, self.boot = SupervisorCursor(), now, boot
         self.decisions: list[SupervisorDecision] = []
 
     def see(self, seen: SupervisorObservation, *, after: float = TICK_SECONDS) -> SupervisorDecision:
@@ -66,7 +66,7 @@ class Supervised:
         text = self.cursor.encode()
         cursor, warning = SupervisorCursor.read(text)
         assert warning == ""
-        decision = decide_supervision(seen, cursor, self.now)
+        decision = decide_supervision(seen, cursor, self.now, boot=self.boot)
         self.cursor = decision.cursor
         self.decisions.append(decision)
         return decision
@@ -142,6 +142,18 @@ def test_after_a_reboot_no_back_off_of_before_holds_up_the_start() -> None:
     after = Supervised(now=30.0)
     after.cursor = before.cursor
     assert after.until_start(STILL) <= POLLS * TICK_SECONDS
+
+
+def test_the_clock_of_another_machine_ends_no_launch_and_no_back_off() -> None:
+    """The daemon went on elsewhere, on a machine that is up for months longer."""
+    before = Supervised(now=30.0, boot="here")
+    launched = look(run(), pulse=None)
+    before.see(launched)
+    there = Supervised(now=9_000_000.0, boot="there")
+    there.cursor = before.cursor
+    decision = there.see(launched)
+    assert (decision.start, decision.close) == (None, ())
+    assert [there.see(launched).close for _ in range(int(LAUNCH_SECONDS_MAX / TICK_SECONDS))][-1] == ("the run",)
 
 
 @pytest.mark.parametrize("pulse", [None, PULSE])
@@ -308,7 +320,10 @@ def test_two_looks_from_the_same_cursor_ask_for_the_same_start() -> None:
     """Two daemons, or a tick that is repeated: the key and the reservation are the same."""
     supervised = Supervised()
     supervised.see_all([STILL] * (POLLS - 1))
-    twice = [decide_supervision(STILL, supervised.cursor, supervised.now + TICK_SECONDS).start for _ in range(2)]
+    twice = [
+        decide_supervision(STILL, supervised.cursor, supervised.now + TICK_SECONDS, boot=supervised.boot).start
+        for _ in range(2)
+    ]
     assert twice[0] is not None
     assert twice[0] == twice[1]
 
@@ -324,7 +339,7 @@ def test_a_start_waits_while_too_many_other_streams_start_and_does_not_count_as_
     supervised = Supervised()
     supervised.see_all([STILL] * (POLLS - 1))
     supervised.now += TICK_SECONDS
-    waits = decide_supervision(STILL, supervised.cursor, supervised.now, may_start=False)
+    waits = decide_supervision(STILL, supervised.cursor, supervised.now, boot=supervised.boot, may_start=False)
     assert (waits.start, waits.says) == (None, "waits until fewer other streams start")
     assert (waits.cursor.attempt, waits.cursor.starting) == (0, False)
     supervised.cursor = waits.cursor

@@ -36,9 +36,14 @@ class BacklogClock(msgspec.Struct, frozen=True):
         return BacklogClock(min(self.since, now))
 
     def note_batch(self, share: float, now: float) -> BacklogClock:
-        """Update after a batch that took a share, 0 to 1, of the backlog: the oldest messages of each partition."""
-        if math.isinf(self.since) or share >= 1:
+        """Update after a batch that took a share, 0 to 1, of the backlog: the oldest messages of each partition.
+
+        What it left of the backlog of a run's start still waits since before that.
+        """
+        if share >= 1:
             return BacklogClock(now)
+        if math.isinf(self.since):
+            return self
         return BacklogClock(self.since + share * (now - self.since))
 
     def left_seconds(self, at_most: float, now: float) -> float:

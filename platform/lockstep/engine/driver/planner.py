@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from lockstep.declare.options import FILE_BATCHES_MAX
 from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Key, Position
@@ -216,23 +217,26 @@ def _plan_full_files(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
 
     While sizes are unknown, a batch of at most `messages_max` messages measures them. Partitions are not split, so
     several files have about equal sizes only while no partition is much larger than the others; otherwise one file is
-    planned, with a share of all of them.
+    planned, with a share of all of them. A file of `FILE_BATCHES_MAX` times `messages_max` messages is full, too.
     """
     goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
     usual = sum(each.values()) / len(each) if each else 0.0
-    waiting_bytes = sum(lag * each.get(key, usual) for key, lag in lagging.items())
-    full = min(given.cores, int(waiting_bytes // goal.target_bytes))
+    waiting, waiting_bytes = sum(lagging.values()), sum(lag * each.get(key, usual) for key, lag in lagging.items())
+    full, messages_max = (
+        min(given.cores, int(waiting_bytes // goal.target_bytes)),
+        FILE_BATCHES_MAX * given.messages_max,
+    )
     for count in range(full, 0, -1):
-        most = int(sum(lagging.values()) * count * goal.target_bytes / waiting_bytes)
+        most = int(min(waiting * goal.target_bytes / waiting_bytes, messages_max) * count)
         ranges = _ranges(share_batch(lagging, most), given)
         sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
         bins = pack_bins(ranges, _key, sizes, count, given.learned.bins_before)
         if count == 1 or is_balanced(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
-    ranges = _ranges(lagging if each else share_batch(lagging, given.messages_max), given)
-    enough_to_learn = not each and sum(lagging.values()) >= given.messages_max
+    most = messages_max if each else given.messages_max
+    ranges = _ranges(share_batch(lagging, most), given)
     due = goal.left_seconds <= sum(_seconds(item, given) for item in ranges)
-    return (tuple(ranges),) if ranges and (due or enough_to_learn) else ()
+    return (tuple(ranges),) if ranges and (due or waiting >= most) else ()
 
 
 def _key(item: PlannedRange) -> Key:

@@ -12,7 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from lockstep.declare.options import find_longest_wait
+from lockstep.declare.options import find_longest_batch, find_longest_wait
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import Phase
 from lockstep.kafka.admin import Place
@@ -222,8 +222,9 @@ def make_unreadable_alarm(problem: str, next_step: str) -> Alarm:
 
 
 def compute_patience_seconds(stream: AnyStream) -> float:
-    """Longest time without a commit while messages wait: the trigger's wait, and a batch up to its deadline."""
-    return find_longest_wait(stream.trigger).total_seconds() + stream.limits.batch_seconds
+    """Longest time without a commit while messages wait: the trigger's wait, and a batch."""
+    longest = find_longest_wait(stream.trigger) + find_longest_batch(stream.trigger, stream.limits)
+    return longest.total_seconds()
 
 
 def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
