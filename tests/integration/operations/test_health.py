@@ -62,6 +62,20 @@ def test_a_stream_that_never_ran_has_no_alarm_and_one_that_has_read_all_neither(
     assert (facts.desired, facts.batch, facts.writer) == (Desired.BOUNDED, 1, Phase.ENDED)
 
 
+def test_commits_of_a_clock_that_was_ahead_raise_an_alarm(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.send(feed.create("values"), session(2))
+    runs.run()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 2 * HOUR)
+    health = read_health(runs.handle)
+    assert raised(health) == {AlarmKind.CLOCK: AlarmSeverity.WARNING}
+    assert health.facts.progress_seconds == 0.0
+    assert 2 * HOUR - 60 < health.facts.ahead_seconds <= 2 * HOUR
+    assert problem(health, AlarmKind.CLOCK).startswith("batch 1 was committed 1")
+
+
 def desire(runs: LocalRuns, desired: Desired) -> Health:
     """The health once an operator has set another desired state."""
     output = OutputLog(runs.folders.table)

@@ -15,6 +15,7 @@ from lockstep import Every, FileSize, Objectives
 from lockstep.engine.driver.heartbeat import Phase
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.monitoring.health import (
+    CLOCK_SECONDS_MAX,
     OF_KAFKA,
     WRITER_SECONDS_MAX,
     AlarmKind,
@@ -106,6 +107,11 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
         but(desired=Desired.BOUNDED, writer=Phase.ENDED, writer_seconds=1e6, partitions=(waits(600),)),
         [(AlarmKind.FRESHNESS, ERROR)],
     ),
+    "commits of a clock that was ahead": (
+        but(ahead_seconds=CLOCK_SECONDS_MAX + 1, progress_seconds=0.0),
+        [(AlarmKind.CLOCK, WARNING)],
+    ),
+    "a clock that differs a little": (but(ahead_seconds=CLOCK_SECONDS_MAX, progress_seconds=0.0), []),
     "a stopped stream": (
         but(desired=Desired.STOPPED, writer_seconds=1e6, partitions=(waits(1e5),), unavailable=(("a.b", 0),)),
         [],

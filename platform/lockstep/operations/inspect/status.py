@@ -21,7 +21,14 @@ from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
 from lockstep.operations.maintenance.growth import DiskGrowth, read_growth
-from lockstep.operations.monitoring.health import NO_DEBT, Alarm, AlarmKind, CompactionDebt, make_unreadable_alarm
+from lockstep.operations.monitoring.health import (
+    CLOCK_SECONDS_MAX,
+    NO_DEBT,
+    Alarm,
+    AlarmKind,
+    CompactionDebt,
+    make_unreadable_alarm,
+)
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -263,10 +270,6 @@ def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
     """Time of the halt. The halt is the last batch: only a resume is committed as a batch after it."""
     entry = delta_log.read_entry(folders.table, head.batch_version) if head.desired is Desired.HALTED else None
     return None if entry is None else entry.written_at
-
-
-CLOCK_SECONDS_MAX = 60.0
-"""Clocks of producers, brokers and this machine may differ by less."""
 
 
 def _find_ahead_seconds(rows: Iterable[LedgerRow]) -> float:

@@ -25,6 +25,8 @@ WRITER_SECONDS_MAX = 180.0
 """A supervisor notices a dead writer within 12 s, and its start takes 20 to 60 s; 3 minutes are a start that failed."""
 COUNTING_SECONDS_MAX = 30.0
 """A heartbeat is written every 0.4 s; one that is older than this belongs to a dead writer, or to a full disk."""
+CLOCK_SECONDS_MAX = 60.0
+"""Clocks of producers, brokers and the machines of lockstep may differ by less."""
 URGENT_RATIO = 1 / 3
 """Headroom below this share of its objective is an error: a warning comes first, with two thirds of the time left."""
 
@@ -43,6 +45,7 @@ class AlarmKind(Enum):
 
     HALTED = "halted"
     UNREADABLE = "unreadable"
+    CLOCK = "clock"
     KAFKA = "kafka"
     NO_WRITER = "no_writer"
     STALLED = "stalled"
@@ -130,6 +133,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         writer: Phase of that writer's last heartbeat; None without one.
         writer_seconds: Age of that heartbeat; None without one.
         progress_seconds: Time since the last batch was committed, or the writer claimed the table; None before that.
+        ahead_seconds: How far the time of the newest commit is in the future; 0 if it is not.
         freshness_seconds: Age of the newest committed message; None without one.
         positions: The next offset of each partition ever read, by (topic id, partition).
         kafka: Reason why Kafka did not answer; empty when it did.
@@ -150,6 +154,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     writer: Phase | None = None
     writer_seconds: float | None = None
     progress_seconds: float | None = None
+    ahead_seconds: float = 0.0
     freshness_seconds: float | None = None
     positions: Mapping[Key, int] = {}
     kafka: str = ""
@@ -211,7 +216,7 @@ def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
         return (make_unreadable_alarm(facts.reason, facts.next_step),)
     if not facts.has_table:
         return ()
-    judges = (_judge_writer, _judge_waiting, _judge_retention, _judge_partitions, _judge_table)
+    judges = (_judge_writer, _judge_clock, _judge_waiting, _judge_retention, _judge_partitions, _judge_table)
     found = [alarm for judge in judges for alarm in judge(facts, stream)]
     return tuple(sorted(found, key=lambda alarm: alarm.severity is not AlarmSeverity.ERROR))
 
@@ -238,6 +243,17 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         since = "" if facts.writer_seconds is None else f" for {format_duration(facts.writer_seconds)}"
         problem = f"the stream is to be running, and epoch {facts.epoch} has had no live writer{since}"
         yield _alarm(AlarmKind.NO_WRITER, problem, f"lockstep start {stream.name}")
+
+
+def _judge_clock(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """Commits of a clock that was ahead: commit times never go back, so hours do not end until this one has come."""
+    if facts.ahead_seconds > CLOCK_SECONDS_MAX:
+        problem = (
+            f"batch {facts.batch} was committed {format_duration(facts.ahead_seconds)} ahead of this machine's clock: "
+            "until then no hour closes, so that compaction, export and retention wait, and a stall is not seen"
+        )
+        step = f"compare the clocks of the machines that run {stream.name} and of this one (chronyc tracking)"
+        yield _alarm(AlarmKind.CLOCK, problem, step, AlarmSeverity.WARNING)
 
 
 def _lacks_writer(facts: HealthFacts) -> bool:
