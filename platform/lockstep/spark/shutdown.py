@@ -7,8 +7,6 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,6 +28,7 @@ def stop_context(context: SparkContext) -> None:
 
 def _call(end: Callable[[], object]) -> None:
     """Call into the JVM from a thread that may hang there."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
     def call() -> None:
         with suppress(Py4JError, OSError):  # the JVM may be gone
