@@ -11,6 +11,7 @@ from dagster import (
     sensor,
 )
 
+from lockstep.boot import read_boot_id
 from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
@@ -19,7 +20,6 @@ from lockstep.orchestration.shared_tick import STARTS_MAX, look_at_streams
 from lockstep.orchestration.supervisor_policy import SupervisorCursor, decide_supervision
 from lockstep.orchestration.supervisor_sensor import carry_out, find_starting, observe_runs
 from lockstep.settings import Settings
-from lockstep.state.local_store_pool import read_boot_id
 
 POLL_SECONDS = 4
 """The daemon polls every five seconds: a longer interval than this would skip every other poll."""

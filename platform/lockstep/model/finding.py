@@ -18,8 +18,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One violation, as committed with the halt and shown to operators.
 
     Attributes:
-        cause: A short, stable name: "gap", "broken link", "unknown session", "undecodable",
-            "transform raised", "checksum", "hole", "expired", "truncated", "re-created", ...
+        cause: A short, stable name: one of `Fault`, or of a verdict: "gap", "broken link", "unknown session", ...
         topic: Name of the topic.
         topic_id: Kafka's topic id; a re-created topic has another.
         partition: Partition number.

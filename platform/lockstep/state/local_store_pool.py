@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from urllib.parse import quote
 
 from lockstep.addresses import make_absolute
+from lockstep.boot import read_boot_id
 from lockstep.state.decoded_sessions import ENTRY_BYTES, SessionCache
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreFile, StoreLock, find_whole_file
 from lockstep.storage import make_private_folder, require_own_folder
@@ -89,7 +90,6 @@ UNUSED_SECONDS, SWEEP_SECONDS = 7 * 86_400.0, 3_600.0
 """A store that was not used for so long is deleted; a process looks for such stores so often. Topics go for good."""
 
 _BOOT_FOLDER = re.compile(r"boot-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class IdleFiles:
@@ -313,14 +313,6 @@ def _remove_store(path: Path) -> None:
             lock.release()
     finally:
         lock.close()
-
-
-def read_boot_id() -> str | None:
-    """The kernel's id of this boot; None on systems without one, where no store outlives its use."""
-    try:
-        return _BOOT_ID.read_text().strip() or None
-    except OSError:
-        return None
 
 
 def compute_stores_max(handles: int) -> int:

@@ -24,7 +24,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    ("errors", "cron", "addresses", "native", "time_limit"),
+    ("errors", "boot", "cron", "addresses", "native", "time_limit"),
     ("store_clients",),
     ("settings", "storage", "html_page"),
     ("model",),

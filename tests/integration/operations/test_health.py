@@ -72,7 +72,7 @@ def test_commits_of_a_clock_that_was_ahead_raise_an_alarm(
     health = read_health(runs.handle)
     assert raised(health) == {AlarmKind.CLOCK: AlarmSeverity.WARNING}
     assert health.facts.progress_seconds == 0.0
-    assert 2 * HOUR - 60 < health.facts.ahead_seconds <= 2 * HOUR
+    assert 2 * HOUR - 60 < health.facts.commit_ahead_seconds <= 2 * HOUR
     assert problem(health, AlarmKind.CLOCK).startswith("batch 1 was committed 1")
 
 

@@ -108,10 +108,10 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
         [(AlarmKind.FRESHNESS, ERROR)],
     ),
     "commits of a clock that was ahead": (
-        but(ahead_seconds=CLOCK_SECONDS_MAX + 1, progress_seconds=0.0),
+        but(commit_ahead_seconds=CLOCK_SECONDS_MAX + 1, progress_seconds=0.0),
         [(AlarmKind.CLOCK, WARNING)],
     ),
-    "a clock that differs a little": (but(ahead_seconds=CLOCK_SECONDS_MAX, progress_seconds=0.0), []),
+    "a clock that differs a little": (but(commit_ahead_seconds=CLOCK_SECONDS_MAX, progress_seconds=0.0), []),
     "a stopped stream": (
         but(desired=Desired.STOPPED, writer_seconds=1e6, partitions=(waits(1e5),), unavailable=(("a.b", 0),)),
         [],

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.boot import read_boot_id
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.operations.doctor.machine import check_local_root
 from lockstep.state import local_store_pool
@@ -37,7 +38,6 @@ from lockstep.state.local_store_pool import (
     IdleFiles,
     LocalStorePool,
     compute_stores_max,
-    read_boot_id,
 )
 from lockstep.state.restore import LocalStateUnusable
 from tests.support.small_disk import SmallDisk
@@ -130,7 +130,7 @@ def test_stores_of_two_streams_lie_apart(home: Home) -> None:
 
 
 def test_nothing_stays_on_a_system_without_boots(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("lockstep.state.local_store_pool._BOOT_ID", tmp_path / "none")
+    monkeypatch.setattr("lockstep.boot._BOOT_ID", tmp_path / "none")
     home.boot = ""
     version = filled(home)
     assert home.values(version, list(VALUES)) == expected()

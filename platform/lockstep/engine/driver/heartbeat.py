@@ -19,6 +19,7 @@ from typing import Self
 
 import msgspec
 
+from lockstep.boot import read_boot_id
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 
@@ -297,9 +298,9 @@ def _started(pid: int) -> int | None:
 
 
 def _place() -> str | None:
+    boot = read_boot_id()
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        return None if boot is None else f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return None
 

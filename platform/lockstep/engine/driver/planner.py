@@ -222,10 +222,8 @@ def _plan_full_files(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
     usual = sum(each.values()) / len(each) if each else 0.0
     waiting, waiting_bytes = sum(lagging.values()), sum(lag * each.get(key, usual) for key, lag in lagging.items())
-    full, messages_max = (
-        min(given.cores, int(waiting_bytes // goal.target_bytes)),
-        FILE_BATCHES_MAX * given.messages_max,
-    )
+    full = min(given.cores, int(waiting_bytes // goal.target_bytes))
+    messages_max = FILE_BATCHES_MAX * given.messages_max
     for count in range(full, 0, -1):
         most = int(min(waiting * goal.target_bytes / waiting_bytes, messages_max) * count)
         ranges = _ranges(share_batch(lagging, most), given)

@@ -126,7 +126,8 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
     folders, now = handle.folders, time.time()
     last, beaten_at = read_heartbeat(folders.control, head.epoch), find_heartbeat_time(folders.control, head.epoch)
     quarantined, lately = _read_quarantine(folders, head, now)
-    progressed_at = _find_progress_time(folders, head, handle.positions.values())
+    committed_at = max((row.committed_at.timestamp() for row in handle.positions.values()), default=None)
+    moments = [at for at in (committed_at, _find_claim_time(folders, head)) if at is not None]
     return HealthFacts(
         stream=handle.stream.name,
         desired=head.desired,
@@ -136,8 +137,8 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         batch=head.batch,
         writer=None if last is None else last.phase,
         writer_seconds=None if beaten_at is None else max(0.0, now - beaten_at),
-        progress_seconds=None if progressed_at is None else max(0.0, now - progressed_at),
-        ahead_seconds=0.0 if progressed_at is None else max(0.0, progressed_at - now),
+        progress_seconds=max(0.0, now - max(moments)) if moments else None,
+        commit_ahead_seconds=0.0 if committed_at is None else max(0.0, committed_at - now),
         freshness_seconds=find_freshness_seconds(handle.subscribed, now),
         positions={key: row.until for key, row in handle.positions.items()},
         kafka=cluster.problem,
@@ -184,13 +185,6 @@ def _read_transactions(handle: StreamHandle, figures: Mapping[Key, PartitionFigu
         for key, each in figures.items()
         if (begun := begun_ms.get((topic := each.topic, partition := each.partition))) is not None
     )
-
-
-def _find_progress_time(folders: StreamFolders, head: Head, rows: Iterable[LedgerRow]) -> float | None:
-    """Time of the newest batch, or of the claim of the writer where that is newer; in seconds since 1970."""
-    committed = max((row.committed_at.timestamp() for row in rows), default=None)
-    moments = [moment for moment in (committed, _find_claim_time(folders, head)) if moment is not None]
-    return max(moments, default=None)
 
 
 def _find_claim_time(folders: StreamFolders, head: Head) -> float | None:

@@ -73,7 +73,7 @@ def find_undeclared_table(name: str, root: Path) -> UndeclaredTable | None:
     folders = StreamFolders(name, root)
     try:
         head = try_read_head(folders)
-    except (TableError, DeltaError, OSError):  # a table of somebody else
+    except (TableError, DeltaError, PermissionError):  # a table of somebody else
         return None
     if head is None or head.origin is not None:
         return None

@@ -133,7 +133,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         writer: Phase of that writer's last heartbeat; None without one.
         writer_seconds: Age of that heartbeat; None without one.
         progress_seconds: Time since the last batch was committed, or the writer claimed the table; None before that.
-        ahead_seconds: How far the time of the newest commit is in the future; 0 if it is not.
+        commit_ahead_seconds: How far the time of the newest commit is in the future; 0 if it is not.
         freshness_seconds: Age of the newest committed message; None without one.
         positions: The next offset of each partition ever read, by (topic id, partition).
         kafka: Reason why Kafka did not answer; empty when it did.
@@ -154,7 +154,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     writer: Phase | None = None
     writer_seconds: float | None = None
     progress_seconds: float | None = None
-    ahead_seconds: float = 0.0
+    commit_ahead_seconds: float = 0.0
     freshness_seconds: float | None = None
     positions: Mapping[Key, int] = {}
     kafka: str = ""
@@ -247,10 +247,11 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
 
 def _judge_clock(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     """Commits of a clock that was ahead: commit times never go back, so hours do not end until this one has come."""
-    if facts.ahead_seconds > CLOCK_SECONDS_MAX:
+    if facts.commit_ahead_seconds > CLOCK_SECONDS_MAX:
+        ahead = format_duration(facts.commit_ahead_seconds)
         problem = (
-            f"batch {facts.batch} was committed {format_duration(facts.ahead_seconds)} ahead of this machine's clock: "
-            "until then no hour closes, so that compaction, export and retention wait, and a stall is not seen"
+            f"batch {facts.batch} was committed {ahead} ahead of this machine's clock: until then no hour closes, so "
+            "that compaction, export and retention wait, and a stall is not seen"
         )
         step = f"compare the clocks of the machines that run {stream.name} and of this one (chronyc tracking)"
         yield _alarm(AlarmKind.CLOCK, problem, step, AlarmSeverity.WARNING)

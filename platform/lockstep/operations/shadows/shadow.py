@@ -244,7 +244,7 @@ def look_for_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
         folders = StreamFolders(name, root)
         try:
             head = try_read_head(folders)
-        except (TableError, DeltaError, OSError) as error:
+        except (TableError, DeltaError, PermissionError) as error:
             if isinstance(error, TableError) and _find_source(folders) in streams:
                 raise
             unread[name] = str(error).splitlines()[0]
