@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 DEFAULT_TABLE_ROOT: Final = Path("var/tables")
 """From the working folder; the first start of a stream makes it."""
+HOURS_MAX: Final = 876_600
+"""A hundred years: what is subtracted from now stays a date."""
+REQUEST_SECONDS_MAX: Final = 3_600
+"""The longest time that librdkafka takes for one request."""
 ALIKE_MIN: Final = 0.85
 """Similarity from which on a variable is proposed for a mistyped one; below it, hints are mostly wrong."""
 _HOW_TO_SAY: Final = 'name its file or variable, as "file:/run/secrets/NAME" or "env:NAME"'
@@ -209,7 +213,7 @@ class KafkaSettings(_Refusing):
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = "127.0.0.1:9092"
     options: Annotated[dict[str, str], AfterValidator(_reach_only)] = {}
     secrets: Annotated[dict[str, str], AfterValidator(_references_only)] = {}
-    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=REQUEST_SECONDS_MAX)] = 15.0
 
     @model_validator(mode="after")
     def _protected_as_meant(self) -> KafkaSettings:
@@ -273,7 +277,7 @@ class DagsterSettings(_Refusing):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 7.0
+    retention_days: Annotated[float, Field(gt=0, le=HOURS_MAX / 24)] = 7.0
     runs_max: Annotated[int, Field(ge=1)] = 50
 
 
@@ -349,7 +353,7 @@ class Settings(_Refusing, BaseSettings):
     schedules: ScheduleSettings = ScheduleSettings()
     table_root: Annotated[Path, BeforeValidator(_folder_or_prefix)] = DEFAULT_TABLE_ROOT
     local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
-    retention_hours: Annotated[float, Field(ge=1)] = 72.0
+    retention_hours: Annotated[float, Field(ge=1, le=HOURS_MAX)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256
 
     @property

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 if TYPE_CHECKING:
@@ -142,6 +144,13 @@ class Feed:
         admin.create_topics([wanted])[topic].result(ANSWER_SECONDS)
         self._await_partitions(admin, topic, partitions)
         return topic
+
+    def configure(self, topic: str, setting: str, value: str) -> None:
+        """Change a setting of a topic."""
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin = self._admin()
+        admin.incremental_alter_configs([resource])[resource].result(ANSWER_SECONDS)
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions to a topic, and wait until the broker shows them."""

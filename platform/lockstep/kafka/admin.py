@@ -79,6 +79,8 @@ REQUEST_PARTITIONS = 200
 """The client searches its list of partitions for each answer: 11 us a partition with 1,000 in a request, 6 with 200."""
 REQUESTS_MAX = 100_000
 """Kept parts of requests, some 200 bytes each: three a partition."""
+POLICY_SECONDS = 300.0
+"""Age of the retention policies at which they are asked for again."""
 SILENT_LEADER_SECONDS, SILENT_AGAIN_SECONDS = 2.0, 0.1
 """Time for a leader after another one has answered; and for one that was silent in the last look already."""
 
@@ -111,6 +113,20 @@ class _Leader(NamedTuple):
 
     key: Key
     broker: int
+
+
+class RetentionPolicy(NamedTuple):
+    """What a topic's settings say about which of its messages go.
+
+    Attributes:
+        topic: Name of the topic.
+        deletes_only: cleanup.policy is `delete` alone.
+        retention_ms: Retention by age; None for unlimited.
+    """
+
+    topic: str
+    deletes_only: bool
+    retention_ms: int | None
 
 
 class Topic(msgspec.Struct, frozen=True, gc=False):
@@ -176,12 +192,11 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 class ClusterAdmin:
-    """Queries one cluster. Caches the cleanup policy of each topic id, the slowest request."""
+    """Queries one cluster. Caches the retention policy of each topic id for a while: it is the slowest request."""
 
     def __init__(self, admin: ClusterClient, timeout_seconds: float) -> None:
         self._admin, self._timeout = admin, timeout_seconds
-        self._policies: dict[str, bool] = {}
-        self._retentions: dict[str, int | None] = {}
+        self._policies, self._renewed_at = dict[str, RetentionPolicy](), time.monotonic()
         self._cluster_id: str | None = None
         self._silent: set[int] = set()
 
@@ -220,6 +235,7 @@ class ClusterAdmin:
         Raises:
             KafkaError: A request was not answered.
         """
+        self._renew_policies()
         topics, leaders = self._describe(names)
         return self.view_offsets(ClusterView(cluster_id=self.cluster_id(), topics=topics, ends={}, leaders=leaders))
 
@@ -340,8 +356,8 @@ class ClusterAdmin:
                 name=name,
                 topic_id=ids[name],
                 partitions=len(each.partitions),
-                deletes_only=self._policies[ids[name]],
-                retention_ms=self._retentions[ids[name]],
+                deletes_only=self._policies[ids[name]].deletes_only,
+                retention_ms=self._policies[ids[name]].retention_ms,
             )
             for name, each in described.items()
         }
@@ -414,18 +430,31 @@ class ClusterAdmin:
 
     def _learn_policies(self, ids: Mapping[str, str]) -> None:
         unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in self._policies}
-        if not unknown:
+        if unknown:
+            self._refuse_unreadable(unknown)
+            self._policies |= self._ask_policies(unknown)
+
+    def _renew_policies(self) -> None:
+        """Ask again after a while: an operator changes them beside a run. Without an answer, the old ones stay."""
+        if time.monotonic() - self._renewed_at < POLICY_SECONDS:
             return
-        self._refuse_unreadable(unknown)
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in unknown]
+        self._renewed_at = time.monotonic()
+        with suppress(KafkaError):
+            names = {policy.topic: topic_id for topic_id, policy in self._policies.items()}
+            self._policies = self._ask_policies(names, passes_over_gone=True)
+
+    def _ask_policies(self, ids: Mapping[str, str], *, passes_over_gone: bool = False) -> dict[str, RetentionPolicy]:
+        """Those of the topics, by topic id."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in ids]
         ask = partial(self._admin.describe_configs, resources)
-        answers = self._ask_patiently(
-            "topic settings", lambda seconds: self._answer_each(ask(request_timeout=seconds), "the settings of topic")
-        )
+        read = partial(self._answer_each, what="the settings of topic", passes_over_gone=passes_over_gone)
+        answers = self._ask_patiently("topic settings", lambda seconds: read(ask(request_timeout=seconds)))
+        found: dict[str, RetentionPolicy] = {}
         for resource, settings in answers.items():
             policy, kept_ms = settings["cleanup.policy"].value, int(settings["retention.ms"].value)
-            self._policies[unknown[resource.name]] = policy == "delete"
-            self._retentions[unknown[resource.name]] = kept_ms if "delete" in policy and kept_ms >= 0 else None
+            retention_ms = kept_ms if "delete" in policy and kept_ms >= 0 else None
+            found[ids[resource.name]] = RetentionPolicy(resource.name, policy == "delete", retention_ms)
+        return found
 
     def _refuse_unreadable(self, names: Iterable[str]) -> None:
         """Refuse topics that this user may see but not read: better here than in a task that waits.

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
 
 from lockstep import LogOnly, Ordered, Strict
 from lockstep.engine.driver.loop import RunOutcome
@@ -27,7 +24,7 @@ from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.integration.engine.test_transactions import holes as holes_in_ledger
 from tests.support.adding_stream import adding
-from tests.support.feed import ANSWER_SECONDS, Feed, send_within, session, snapshot, update
+from tests.support.feed import Feed, send_within, session, snapshot, update
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
@@ -157,23 +154,16 @@ def causes(found: list[Hole] | reader.UnreadableRange) -> dict[int, str]:
 def compact_for_a_while(feed: Feed, topic: str, *, gone: int) -> None:
     """Let the broker compact a topic until a message is gone; then it only deletes again."""
     compact(feed, topic, gone=gone)
-    set_policy(feed, topic, "delete")
+    feed.configure(topic, "cleanup.policy", "delete")
 
 
 def compact(feed: Feed, topic: str, *, gone: int) -> None:
     """Let the broker compact a topic, and wait until a message is gone, be it committed or not."""
-    set_policy(feed, topic, "compact")
+    feed.configure(topic, "cleanup.policy", "compact")
     deadline = time.monotonic() + CLEANED_SECONDS_MAX
     while gone in offsets_of(feed, topic):
         assert time.monotonic() < deadline, "the log was not cleaned"
         time.sleep(0.2)
-
-
-def set_policy(feed: Feed, topic: str, policy: str) -> None:
-    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": feed.bootstrap_servers, "log_level": 2})
-    admin.incremental_alter_configs([resource])[resource].result(ANSWER_SECONDS)
 
 
 def offsets_of(feed: Feed, topic: str) -> set[int]:

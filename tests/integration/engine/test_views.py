@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Uuid
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from lockstep import Every
 from lockstep.integrity.resume_options import IntegrityLost
@@ -19,6 +20,8 @@ from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from confluent_kafka.admin._config import ConfigResource
 
     from lockstep.engine.driver.metrics import BatchReport
     from lockstep.engine.driver.planner import BatchPlan
@@ -105,6 +108,38 @@ def test_a_view_of_many_partitions_is_asked_for_in_parts(
     ends = [whole.ends[whole.topics[topic].topic_id, partition] for partition in range(5)]
     spans = [(each.start, each.stable_end, each.high_watermark) for each in ends]
     assert spans == [(0, 1, 1), (0, 2, 2), (0, 3, 3), (2, 4, 4), (0, 5, 5)]
+
+
+def test_changed_retention_is_seen_after_a_while(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator who raises it against the alarm `headroom` would otherwise see the alarm until the run's end."""
+    topic, gone = feed.create("values", config={"retention.ms": "60000"}), feed.create("gone")
+    cluster_admin = ClusterAdmin(make_admin_client(runs.settings.kafka), 15.0)
+    assert cluster_admin.view([topic, gone]).topics[topic].retention_ms == 60_000
+    feed.configure(topic, "retention.ms", "120000")
+    feed.configure(topic, "cleanup.policy", "compact,delete")
+    feed.delete(gone)
+    assert cluster_admin.view([topic]).topics[topic].retention_ms == 60_000
+    monkeypatch.setattr(admin, "POLICY_SECONDS", 0.0)
+    found = cluster_admin.view([topic]).topics[topic]
+    assert (found.retention_ms, found.deletes_only) == (120_000, False)
+
+
+def test_retention_stays_known_while_kafka_does_not_answer_about_it(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = feed.create("values", config={"retention.ms": "60000"})
+    client = make_admin_client(runs.settings.kafka)
+    cluster_admin = ClusterAdmin(client, 0.5)
+    before = cluster_admin.view([topic])
+
+    def do_not_answer(resources: Sequence[ConfigResource], **_: object) -> dict[ConfigResource, Future[object]]:
+        answer = Future[object]()
+        answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))  # noqa: SLF001  # the client's name
+        return dict.fromkeys(resources, answer)
+
+    monkeypatch.setattr(client, "describe_configs", do_not_answer)
+    monkeypatch.setattr(admin, "POLICY_SECONDS", 0.0)
+    assert cluster_admin.view([topic]) == before
 
 
 def test_descriptions_leave_nothing_in_memory(feed: Feed, runs: LocalRuns) -> None:

@@ -151,6 +151,13 @@ def test_a_group_and_its_part_joined_by_one_underscore_are_refused_with_the_righ
         ('local_root = "s3://bucket/x"', "local_root = 's3://bucket/x': is not the path of a folder"),
         ('table_root = ""', "table_root = '': is not the path of a folder"),
         ('local_root = "~/local"', "local_root = '~/local': begins with ~, which only a shell expands"),
+        ("retention_hours = inf", "retention_hours = inf: Input should be less than or equal to 876600"),
+        ("retention_hours = nan", "retention_hours = nan: Input should be"),
+        ("[dagster]\nretention_days = 1e300", "dagster.retention_days = 1e+300: Input should be less than or equal to"),
+        (
+            "[kafka]\ntimeout_seconds = 1e6",
+            "kafka.timeout_seconds = 1000000.0: Input should be less than or equal to 3600",
+        ),
         ("retention_hours = true", "retention_hours = True: is true or false, which no setting is"),
         ("[kafka]\ntimeout_seconds = true", "kafka.timeout_seconds = True: is true or false, which no setting is"),
         ("[spark]\nmaster = 4", "spark.master = 4: Input should be a valid string"),
