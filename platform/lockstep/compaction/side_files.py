@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from lockstep.compaction.ledger_files import FilesCompaction, commit_replacement, find_replaced, list_older, merge_rows
 from lockstep.compaction.plan import COMPACTED_PREFIX, is_closed
 from lockstep.errors import TableError
+from lockstep.model.commit_hour import compute_next_hour, format_hour
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
@@ -43,7 +44,6 @@ BIN_BYTES = 64 * 1024 * 1024
 GROUP_BYTES = 16 * 1024 * 1024
 """Decoded bytes of a row group."""
 COMPRESSION = Compression("zstd", 3)
-_HOUR = "%Y-%m-%dT%H"
 SESSION_COLUMNS = ["batch", "topic", "session", "key"]
 """By which a message is found to be of an erased session."""
 
@@ -103,8 +103,7 @@ def _is_over(hour: str, head: Head) -> bool:
     """Whether an hour is closed, and the next one, too, where the stream goes on: health counts whole files."""
     if hour <= head.closed_hour:
         return True
-    next_hour = datetime.strptime(hour, _HOUR).replace(tzinfo=UTC) + timedelta(hours=1)
-    return is_closed(next_hour.strftime(_HOUR), head)
+    return is_closed(compute_next_hour(hour), head)
 
 
 def _split_bin(files: Iterable[SideTableFile]) -> Iterable[tuple[SideTableFile, ...]]:
@@ -127,7 +126,7 @@ def list_side_files(table: DeltaTable) -> tuple[SideTableFile, ...]:
 
 
 def _read_file(row: dict[str, Any]) -> SideTableFile:
-    hour = datetime.fromtimestamp(row["modification_time"] / 1000, UTC).strftime(_HOUR)
+    hour = format_hour(datetime.fromtimestamp(row["modification_time"] / 1000, UTC))
     bounds = (int(row.get(name) or 0) for name in ("min.generation", "min.batch", "max.batch"))
     name = LedgerFileName.parse(row["path"]) or LedgerFileName(hour, *bounds)
     return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name, row["modification_time"])

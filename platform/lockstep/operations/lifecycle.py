@@ -7,11 +7,8 @@ yet, until the clock has caught up.
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import suppress
-from datetime import datetime
-from typing import Final
 
 import msgspec
 
@@ -21,6 +18,7 @@ from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.commit_hour import parse_hour
 from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -213,9 +211,6 @@ def _stopped(head: Head, ended_by: str) -> Stopped:
     return Stopped(head.stream, head.desired.value, head.reason, ended_by, head.epoch, head.batch)
 
 
-_HOUR: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
-
-
 def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
     """Close an hour and all hours before it: no batch can be committed into them any more.
 
@@ -257,10 +252,8 @@ def _checked(hour: str, head: Head) -> str:
 
 
 def _is_hour(text: str) -> bool:
-    if not _HOUR.fullmatch(text):
-        return False
     try:
-        datetime.strptime(text, "%Y-%m-%dT%H")  # noqa: DTZ007  # only whether it is one
+        parse_hour(text)
     except ValueError:
         return False
     return True

@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -54,7 +53,7 @@ class LocalStorage(Storage):
     @override
     def replace(self, path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
+        draft = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
         with _name_in_errors(path):
             draft.write_bytes(content)
             draft.replace(path)
@@ -154,8 +153,7 @@ class LocalStorage(Storage):
 
     @override
     def point(self, pointer: Path, target: Path) -> None:
-        draft = pointer.with_name(f"{pointer.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-        draft.unlink(missing_ok=True)
+        draft = pointer.with_name(f"{pointer.name}.{uuid.uuid4().hex}.tmp")
         draft.symlink_to(target.name)
         draft.replace(pointer)
         _sync(pointer.parent)

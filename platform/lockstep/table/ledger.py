@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockstep.model.commit_hour import format_hour
 from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import SuspendedSession
@@ -236,8 +237,7 @@ class LedgerFileName(msgspec.Struct, frozen=True):
     @staticmethod
     def of_batch(row: LedgerRow) -> LedgerFileName:
         """The name for the file of one batch."""
-        hour = row.committed_at.astimezone(UTC).strftime("%Y-%m-%dT%H")
-        return LedgerFileName(hour, row.generation, row.batch, row.batch)
+        return LedgerFileName(format_hour(row.committed_at), row.generation, row.batch, row.batch)
 
     @staticmethod
     def parse(path: str) -> LedgerFileName | None:

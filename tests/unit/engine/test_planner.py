@@ -15,7 +15,6 @@ from lockstep.engine.driver.planner import (
     BatchPlan,
     PlanInput,
     choose_commit_hour,
-    compute_next_hour,
     plan_batch,
 )
 from lockstep.engine.protocol import BatchIdentity, LearnedRates
@@ -342,7 +341,3 @@ def test_open_transactions_are_not_read() -> None:
 )
 def test_the_log_closes_hours_not_the_clock(clock: str, head: str, closed: str, expected: str) -> None:
     assert choose_commit_hour(clock, head, closed) == expected
-
-
-def test_the_next_hour_of_a_leap_day() -> None:
-    assert compute_next_hour("2028-02-28T23") == "2028-02-29T00"

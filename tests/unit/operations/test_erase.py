@@ -24,10 +24,10 @@ from lockstep.compaction import erase as rewriting
 from lockstep.compaction.plan import LiveFiles
 from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
-from lockstep.engine.driver.planner import compute_next_hour, find_current_hour
 from lockstep.errors import CommitUnknown, NotCommitted
 from lockstep.export import write as write_hours
 from lockstep.export.dataset import list_exported_hours, publish_hour
+from lockstep.model.commit_hour import compute_next_hour, find_current_hour
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.maintenance import erase
 from lockstep.operations.maintenance.erase import (

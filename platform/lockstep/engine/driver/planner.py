@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from lockstep.declare.options import FILE_BATCHES_MAX
 from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange
 from lockstep.kafka.admin import PartitionOffsets
+from lockstep.model.commit_hour import compute_next_hour, find_current_hour
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.table.commit import Writer
@@ -296,14 +296,3 @@ def choose_commit_hour(clock_hour: str, head_hour: str, closed_hour: str) -> str
     """
     after_closed = compute_next_hour(closed_hour) if closed_hour else ""
     return max(clock_hour, head_hour, after_closed)
-
-
-def find_current_hour() -> str:
-    """The hour of this machine's clock, "YYYY-MM-DDTHH" UTC."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H")
-
-
-def compute_next_hour(hour: str) -> str:
-    """The hour after one, "YYYY-MM-DDTHH" UTC."""
-    moment = datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) + timedelta(hours=1)
-    return moment.strftime("%Y-%m-%dT%H")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from itertools import groupby
 
 import msgspec
@@ -18,6 +17,7 @@ from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.admin import Place
 from lockstep.kafka.progress import compute_freshness_seconds
+from lockstep.model.commit_hour import parse_hour
 from lockstep.model.position import Key
 from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
 from lockstep.operations.monitoring.health import (
@@ -219,6 +219,6 @@ def read_debt(folders: StreamFolders, head: Head, now: float, target_bytes: int 
     if not bins:
         return CompactionDebt()
     oldest = bins[0].commit_hour
-    ended_at = datetime.strptime(oldest, "%Y-%m-%dT%H").replace(tzinfo=UTC).timestamp() + 3_600
+    ended_at = parse_hour(oldest).timestamp() + 3_600
     hours = sum(1 for _ in groupby(part.commit_hour for part in bins))
     return CompactionDebt(hours, sum(len(part.files) for part in bins), oldest, max(0.0, now - ended_at))

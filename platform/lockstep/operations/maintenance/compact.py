@@ -24,7 +24,7 @@ from lockstep.compaction.side_files import (
     plan_side_tables,
 )
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.planner import find_current_hour
+from lockstep.model.commit_hour import find_current_hour
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.tables import StreamHandle, has_table, open_table

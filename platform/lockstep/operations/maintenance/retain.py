@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from lockstep.compaction.plan import LiveFile, LiveFiles
 from lockstep.compaction.row_order import PartitionKey, RowPlace, find_segments
 from lockstep.compaction.run import make_removal
 from lockstep.declare.stream import RETENTION_MAX
-from lockstep.engine.driver.planner import find_current_hour
 from lockstep.errors import CommitUnknown, TableError
+from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
@@ -34,7 +34,6 @@ PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
 BATCHES_A_READ = 2_000
 """Of the ledger at a time: an hour at a trigger of 5 s has 720, and a retention drops one at a time, mostly."""
-_HOUR = "%Y-%m-%dT%H"
 
 
 class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +83,7 @@ def find_oldest_hour(head: Head, clock_hour: str, keep: timedelta) -> str:
     newest = min(head.hour, clock_hour)
     if not newest:
         return ""
-    return (datetime.strptime(newest, _HOUR).replace(tzinfo=UTC) - min(keep, RETENTION_MAX)).strftime(_HOUR)
+    return format_hour(parse_hour(newest) - min(keep, RETENTION_MAX))
 
 
 def plan_retention(folders: StreamFolders, keep: timedelta, *, exported: frozenset[str] | None = None) -> RetentionPlan:

@@ -24,6 +24,7 @@ from lockstep.engine.driver.positions import LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import StateError, TableError, format_some
 from lockstep.kafka.admin import ClusterView
+from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import Key
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.derive import list_derived_from
@@ -426,7 +427,7 @@ def _copy_all(
     label, now = WrittenBy(plan.generation, head.epoch + 1, plan.batch).label, ledger.read_clock()
     rows, needs = _copy_positions(folders, prepared, label, now, cause)
     made += needs
-    name = LedgerFileName(f"{now:%Y-%m-%dT%H}", plan.generation, head.batch + FIRST_BATCH, plan.batch)
+    name = LedgerFileName(format_hour(now), plan.generation, head.batch + FIRST_BATCH, plan.batch)
     file = ledger.write_ledger_parts(folders.ledger, (*_renumber_ledger(prepared), rows), name)
     made.append(folders.ledger / file.path)
     kept = _copy_side(own.quarantine, folders.quarantine, prepared, made)
