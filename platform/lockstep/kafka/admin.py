@@ -435,7 +435,7 @@ class ClusterAdmin:
             self._policies |= self._ask_policies(unknown)
 
     def _renew_policies(self) -> None:
-        """Ask again from time to time: an operator changes them during a run. Without an answer they stay as they were."""
+        """Ask again: an operator changes them during a run. Without an answer they stay as they were."""
         if time.monotonic() - self._renewed_at < POLICY_SECONDS:
             return
         self._renewed_at = time.monotonic()

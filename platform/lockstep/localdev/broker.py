@@ -233,6 +233,8 @@ class Broker:
     def start_cluster(cls, folder: Path, nodes: int = 3) -> tuple[Self, ...]:
         """Start a cluster of nodes that are brokers and controllers, and wait until each answers.
 
+        Node N is in rack `rack-N`: a consumer with that `client.rack` reads from its replicas.
+
         Args:
             folder: A new folder; each node has one in it.
             nodes: Number of nodes; all partitions are on each.
@@ -243,10 +245,14 @@ class Broker:
         free = find_free_ports(2 * nodes)
         ports = [Ports(clients, controller) for clients, controller in zip(free[::2], free[1::2], strict=True)]
         voters = ",".join(f"{number}@127.0.0.1:{each.controller}" for number, each in enumerate(ports, 1))
-        shared = {**make_replication_settings(nodes), "controller.quorum.voters": voters}
+        shared = {
+            **make_replication_settings(nodes),
+            "controller.quorum.voters": voters,
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        }
         cluster, brokers = make_cluster_id(), list[Self]()
         for number, each in enumerate(ports, 1):
-            settings = {**shared, "node.id": str(number)}
+            settings = {**shared, "node.id": str(number), "broker.rack": f"rack-{number}"}
             broker = cls(folder / str(number), each, _Wanted(settings, NO_SETTINGS, NO_SETTINGS, None, detached=False))
             broker.folder.mkdir(parents=True)
             brokers.append(broker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -10,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lockstep import Every
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.kafka.client import make_reader_configuration
 from lockstep.localdev.broker import Broker
 from lockstep.settings import KafkaSettings
 from lockstep.verify.report import InvariantStatus
@@ -45,15 +48,46 @@ def leaders(servers: str, topic: str) -> dict[int, int]:
     return {number: partition.leader for number, partition in metadata.topics[topic].partitions.items()}
 
 
+FETCHED = re.compile(r"/(?P<node>\d+): Fetch topic \S+ \[(?P<partition>\d+)\] at offset (?P<offset>\d+)")
+
+
+class FetchLog:
+    """The log of a client: its fetches."""
+
+    def __init__(self) -> None:
+        self.fetches: list[re.Match[str]] = []
+
+    def log(self, _level: int, form: str, *arguments: object) -> None:
+        if found := FETCHED.search(form % arguments):
+            self.fetches.append(found)
+
+
+def find_nodes_read_from(going: Going) -> dict[int, int]:
+    """The node that a task fetches each partition from, after the leader of each has named one."""
+    log = FetchLog()
+    settings = {**make_reader_configuration(going.runs.settings.kafka), "debug": "fetch", "log_level": 7}
+    consumer = Consumer(settings, logger=log)
+    consumer.assign([TopicPartition(going.topic, number, 0) for number in going.sent])
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while set(going.sent) - {int(each["partition"]) for each in log.fetches if int(each["offset"])}:
+        assert time.monotonic() < deadline
+        consumer.consume(100, 0.1)
+    consumer.close()
+    return {int(each["partition"]): int(each["node"]) for each in log.fetches}
+
+
 class Going:
     """A run that goes on, over one topic with partitions on all brokers."""
 
-    def __init__(self, brokers: tuple[Broker, ...], root: Path, family: str, through: str | None = None) -> None:
+    def __init__(
+        self, brokers: tuple[Broker, ...], root: Path, family: str, through: str | None = None, rack: str = ""
+    ) -> None:
         self.servers = ",".join(broker.bootstrap_servers for broker in brokers)
         self.feed = Feed(self.servers, family)
         self.topic = self.feed.create("spread", partitions=PARTITIONS)
         self.sent: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
-        kafka = KafkaSettings(bootstrap_servers=through or self.servers)
+        options = {"client.rack": rack} if rack else {}
+        kafka = KafkaSettings(bootstrap_servers=through or self.servers, options=options)
         self.runs = LocalRuns(adding(self.feed.pattern), self.servers, root, kafka=kafka, tuning=QUICK)
         self._stop, self._executor = threading.Event(), ThreadPoolExecutor(max_workers=1)
 
@@ -129,9 +163,32 @@ def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker,
     going.assert_whole()
 
 
+def test_a_reader_of_followers_reads_on_when_its_broker_is_silent(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
+    """With `client.rack` all partitions are read from one broker, which for most of them is a follower."""
+    with Going(brokers, tmp_path, "racked", rack="rack-1") as going:
+        going.wait_until(lambda: find_nodes_read_from(going) == dict.fromkeys(going.sent, 1))  # once it is in sync
+        silent = brokers[0]
+        assert silent.pid is not None
+        os.kill(silent.pid, signal.SIGSTOP)
+        try:
+            going.wait_until(lambda: 1 not in leaders(_without(brokers, silent), going.topic).values())
+            for number in going.sent:
+                going.send_next(number)
+            going.wait_until(lambda: all(going.is_read(number) for number in going.sent))
+        finally:
+            os.kill(silent.pid, signal.SIGCONT)
+        for number in going.sent:
+            going.send_next(number)
+        going.wait_until(lambda: all(going.is_read(number) for number in going.sent))
+    going.assert_whole()
+
+
 @pytest.mark.slow
-def test_a_killed_broker_and_a_rolling_restart_lose_nothing(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
-    with Going(brokers, tmp_path, "rolling") as going:
+@pytest.mark.parametrize("rack", ["", "rack-2"])
+def test_a_killed_broker_and_a_rolling_restart_lose_nothing(
+    brokers: tuple[Broker, ...], tmp_path: Path, rack: str
+) -> None:
+    with Going(brokers, tmp_path, f"rolling{rack}", rack=rack) as going:
         for broker in brokers:
             broker.kill()
             for number in going.sent:
