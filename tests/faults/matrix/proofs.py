@@ -828,6 +828,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
 
 
 PARTS = "integration/orchestration/test_dagster_faults.py::"
+POSTGRES = "integration/orchestration/test_postgres.py::"
 COMEBACK, SUPERVISION = "integration/orchestration/test_comeback.py::", "unit/orchestration/test_supervisor_sensor.py::"
 SUPERVISOR = "unit/orchestration/test_supervisor_policy.py::"
 
@@ -879,7 +880,7 @@ DAGSTER: tuple[Fault, ...] = (
     ),
     Fault(
         "F54",
-        "the databases of Dagster are locked for a minute; the disk under them is full",
+        "the databases of Dagster are locked for a minute; the disk under them is full; its Postgres is gone or silent",
         "the stream writes on, is not started twice; with room again new topics are read and dead runs replaced",
         T2,
         (
@@ -887,6 +888,8 @@ DAGSTER: tuple[Fault, ...] = (
             f"{PARTS}test_a_stream_writes_on_while_the_disk_of_dagster_is_full",
             f"{PARTS}test_a_run_that_is_killed_while_the_disk_of_dagster_is_full_is_replaced_once_there_is_room",
             f"{PARTS}test_a_handover_that_meets_a_full_disk_of_dagster_leaves_one_writer",
+            f"{POSTGRES}test_a_stream_writes_on_while_postgres_is_away_and_a_new_topic_waits",
+            f"{POSTGRES}test_a_run_that_is_killed_while_postgres_is_away_is_replaced_once_it_is_back",
         ),
     ),
     Fault(
