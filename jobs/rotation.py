@@ -1,6 +1,5 @@
 """One schedule per stream: replaces its never-ending run once a day. No logic."""
 
-import zlib
 from datetime import timedelta
 
 from dagster import (
@@ -14,21 +13,19 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
-from lockstep.orchestration.rotation import ROTATION_AGE_MIN, rotate_stream
+from lockstep.orchestration.rotation import ROTATION_AGE_MIN, make_rotation_cron, rotate_stream
 from lockstep.settings import Settings
-
-MINUTES_OF_AN_HOUR = 60
 
 
 def rotation_schedules(
     stream: AnyStream, settings: Settings, age_min: timedelta = ROTATION_AGE_MIN
 ) -> list[ScheduleDefinition]:
-    """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core."""
+    """A handover a day, in the night."""
 
     @schedule(
         name=names.name_rotation_schedule(stream),
         job_name=names.name_stream_job(stream),
-        cron_schedule=f"{zlib.crc32(stream.name.encode()) % MINUTES_OF_AN_HOUR} 3 * * *",
+        cron_schedule=make_rotation_cron(stream),
         default_status=DefaultScheduleStatus.RUNNING,
         description=(
             f"Replaces the never-ending run of {stream.name} by a handover, if it is older than half a day. The old "
