@@ -1,7 +1,5 @@
 """One schedule per stream: replaces its never-ending run once a day. No logic."""
 
-from datetime import timedelta
-
 from dagster import (
     DefaultScheduleStatus,
     RunRequest,
@@ -13,13 +11,11 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
-from lockstep.orchestration.rotation import ROTATION_AGE_MIN, make_rotation_cron, rotate_stream
+from lockstep.orchestration.rotation import make_rotation_cron, rotate_stream
 from lockstep.settings import Settings
 
 
-def rotation_schedules(
-    stream: AnyStream, settings: Settings, age_min: timedelta = ROTATION_AGE_MIN
-) -> list[ScheduleDefinition]:
+def rotation_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """A handover a day, in the night."""
 
     @schedule(
@@ -33,6 +29,6 @@ def rotation_schedules(
         ),
     )
     def rotate_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
-        return rotate_stream(stream, settings, context.instance, age_min=age_min)
+        return rotate_stream(stream, settings, context.instance)
 
     return [rotate_run]

@@ -39,9 +39,7 @@ def make_rotation_cron(stream: AnyStream) -> str:
     return f"{zlib.crc32(stream.name.encode()) % MINUTES_OF_AN_HOUR} 3 * * *"
 
 
-def rotate_stream(
-    stream: AnyStream, settings: Settings, instance: DagsterInstance, *, age_min: timedelta = ROTATION_AGE_MIN
-) -> RunRequest | SkipReason:
+def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> RunRequest | SkipReason:
     """Request a run that takes over from the active writer, or give the reason to skip.
 
     Raises:
@@ -60,7 +58,7 @@ def rotate_stream(
     if record is None:
         return SkipReason("the run that writes is none of this Dagster: there is nothing to rotate")
     age = time.time() - (record.start_time or record.create_timestamp.timestamp())
-    if age < age_min.total_seconds():
+    if age < ROTATION_AGE_MIN.total_seconds():
         return SkipReason(f"run {last.run_id} is {format_duration(age)} old")
     return RunRequest(
         run_key=f"{stream.name}-rotation-{last.run_id}",

@@ -13,9 +13,9 @@ from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
 from lockstep.engine.driver.heartbeat import Heartbeat
 from lockstep.model.table_schema import make_table_schema
+from lockstep.orchestration import rotation
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
-from lockstep.orchestration.rotation import ROTATION_AGE_MIN
 from lockstep.orchestration.spark_resource import make_spark_resource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import commit_claim
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 class Rotated:
     """A stream with its rotation, on an instance of its own."""
 
-    def __init__(self, root: Path, instance: DagsterInstance, age_min: timedelta = timedelta(0)) -> None:
+    def __init__(self, root: Path, instance: DagsterInstance) -> None:
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
-        self.root = root
-        self.instance, self.schedule = instance, rotation_schedules(order_books, settings, age_min)[0]
+        self.instance, self.schedule = instance, rotation_schedules(order_books, settings)[0]
         self.folders = StreamFolders("order_books", settings.table_root)
         self.definitions = Definitions(
             assets=make_stream_assets(order_books, settings, owners=()),
@@ -73,14 +72,17 @@ def rotated(tmp_path: Path) -> Iterator[Rotated]:
         yield Rotated(tmp_path, instance)
 
 
-def test_a_run_that_is_old_is_handed_over_to_a_never_ending_one(rotated: Rotated) -> None:
+def test_a_run_that_is_old_is_handed_over_to_a_never_ending_one(
+    rotated: Rotated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rotated.claim()
     old = rotated.run(DagsterRunStatus.STARTED)
     rotated.write(old.run_id)
-    requests, said = Rotated(rotated.root, rotated.instance, ROTATION_AGE_MIN).tick()
+    requests, said = rotated.tick()
     assert requests == []
     assert said.startswith(f"run {old.run_id} is ")
 
+    monkeypatch.setattr(rotation, "ROTATION_AGE_MIN", timedelta(0))
     ((request,), _) = rotated.tick()
 
     assert old.run_id in str(request.run_key)
