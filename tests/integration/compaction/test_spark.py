@@ -75,7 +75,7 @@ def test_a_running_structured_streaming_query_sees_each_row_once(two_hours: Stre
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_500)
 @pytest.mark.fault("F43")
 def test_a_thousand_reads_during_compactions_see_a_version_of_the_table(
     table: StreamTable, spark: SparkSession

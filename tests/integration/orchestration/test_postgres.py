@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lockstep.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 AWAY_SECONDS = 75.0
 """The run reports to Dagster once a minute."""
@@ -56,7 +56,6 @@ def test_a_bounded_run_commits_and_is_recorded(site: Site) -> None:
     assert [run.status for run in site.runs()] == [DagsterRunStatus.SUCCESS]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
 def test_a_stream_writes_on_while_postgres_is_away_and_a_new_topic_waits(
     site: Site, postgres: Postgres, how: str
@@ -77,7 +76,6 @@ def test_a_stream_writes_on_while_postgres_is_away_and_a_new_topic_waits(
         site.read_on("the run goes on after it")
 
 
-@pytest.mark.slow
 def test_a_run_that_is_killed_while_postgres_is_away_is_replaced_once_it_is_back(
     site: Site, postgres: Postgres
 ) -> None:

@@ -15,7 +15,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import RunStart
 from lockstep.engine.driver.positions import LedgerStamp
 from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
-from lockstep.engine.protocol import BatchIdentity, TaskResult
+from lockstep.engine.protocol import BatchIdentity, TaskResult, to_event_time
 from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
@@ -135,8 +135,8 @@ class Committer:
             committed_at=now,
             batch_seconds=batch_seconds,
             restart_cause=self._claimed.cause if self.first else None,
-            planned_at_us=planned_at_us,
-            lookups=lookups,
+            planned_at=to_event_time(planned_at_us),
+            lookups=list(lookups) or None,
         )
         rows = rows_of(stamp, full)
         file = ledger.write_ledger(self._folders.ledger, rows)  # 2

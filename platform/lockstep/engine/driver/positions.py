@@ -7,12 +7,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.protocol import LearnedRates, RangeResult, TaskResult, to_event_time
+from lockstep.engine.protocol import Counts, LearnedRates, PlannedRange, RangeResult, TaskResult, to_event_time
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
@@ -24,13 +24,6 @@ from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
 
 LOG = logging.getLogger("lockstep")
 
-_NOTHING_READ: Final[dict[str, Any]] = dict.fromkeys(
-    (
-        *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "repeats", "gaps"),
-        *("dropped", "quarantined", "state_bytes"),
-    ),
-    0,
-)
 NO_ENDS = PartitionOffsets(start=-1, stable_end=-1, high_watermark=-1)
 FORGET_RATIO = 0.3
 """Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
@@ -45,7 +38,7 @@ TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 
 
 class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that all ledger rows of a batch share."""
+    """The columns that all ledger rows of a batch share, by their names."""
 
     generation: int
     batch: int
@@ -53,39 +46,63 @@ class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
     committed_at: datetime
     batch_seconds: float
     restart_cause: str | None
-    planned_at_us: int | None = None
-    lookups: tuple[LookupVersion, ...] = ()
+    planned_at: datetime | None = None
+    lookups: list[LookupVersion] | None = None
 
 
 def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
-    """The row of a partition that was processed."""
-    counts = result.counts
-    return msgspec.structs.replace(
-        make_unchanged_row(stamp, result.reached, ends),
-        start=result.range.position.next_offset,
-        messages=counts.messages,
+    """The row of a partition that was processed. A batch makes one for each partition: built in one piece."""
+    before, position, seen = result.range.position, result.reached, ends or NO_ENDS
+    return LedgerRow(
+        **msgspec.structs.asdict(stamp),
+        **_count_outcomes(result.counts),
+        topic_id=position.topic_id,
+        topic=position.topic,
+        partition=position.partition,
+        start=before.next_offset,
+        until=position.next_offset,
+        stable_end=seen.stable_end,
+        high_watermark=seen.high_watermark,
         rows=result.rows,
-        accepted_without_row=counts.without_rows,
-        skipped=counts.skipped,
-        before_snapshot=counts.before_snapshot,
-        repeats=counts.repeats,
-        gaps=counts.gaps,
-        dropped=counts.dropped,
-        quarantined=counts.quarantined,
-        with_rows=counts.with_rows,
-        buffered=counts.buffered,
-        released=counts.released,
-        late=counts.late,
-        timer_rows=counts.timer_rows,
+        rows_emitted=position.rows_emitted,
         accepted=_accepted(result),
         holes=list(result.holes),
+        suspended_from=position.suspended_from,
+        suspended_sessions=list(position.suspended_sessions),
+        catching_up=position.catching_up,
+        joined_at=position.joined_at,
+        leader_epoch=position.leader_epoch,
         first_event_time=to_event_time(result.first_event_time_us),
         last_event_time=to_event_time(result.last_event_time_us),
         newest_timestamp=to_event_time(result.newest_timestamp_ms * 1000 if result.newest_timestamp_ms else None),
+        watermark=to_event_time(position.watermark_us),
+        gone_since=to_event_time(position.gone_since_us),
         cpu_seconds=result.cpu_seconds,
+        state_file=position.state.file if position.state else None,
+        state_start=position.state.start if position.state else None,
+        state_length=position.state.length if position.state else None,
         state_bytes=result.state_bytes,
         state_checksum=result.state_checksum,
     )
+
+
+def _count_outcomes(counts: Counts) -> dict[str, Any]:
+    """The columns that count messages."""
+    return {
+        "messages": counts.messages,
+        "with_rows": counts.with_rows,
+        "accepted_without_row": counts.without_rows,
+        "skipped": counts.skipped,
+        "before_snapshot": counts.before_snapshot,
+        "repeats": counts.repeats,
+        "gaps": counts.gaps,
+        "dropped": counts.dropped,
+        "quarantined": counts.quarantined,
+        "buffered": counts.buffered,
+        "released": counts.released,
+        "late": counts.late,
+        "timer_rows": counts.timer_rows,
+    }
 
 
 def make_ledger_rows(
@@ -118,41 +135,19 @@ def with_newest_timestamp(row: LedgerRow, before_ms: int | None) -> LedgerRow:
 
 def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of an unchanged partition: part of a full set of positions."""
-    seen = ends or NO_ENDS
-    return LedgerRow(
-        generation=stamp.generation,
-        batch=stamp.batch,
-        epoch=stamp.epoch,
-        committed_at=stamp.committed_at,
-        topic_id=position.topic_id,
-        topic=position.topic,
-        partition=position.partition,
-        start=position.next_offset,
-        until=position.next_offset,
-        stable_end=seen.stable_end,
-        high_watermark=seen.high_watermark,
-        **_NOTHING_READ,
-        suspended_from=position.suspended_from,
-        watermark=to_event_time(position.watermark_us),
-        rows_emitted=position.rows_emitted,
-        planned_at=to_event_time(stamp.planned_at_us),
-        lookups=list(stamp.lookups) or None,
-        suspended_sessions=list(position.suspended_sessions),
-        catching_up=position.catching_up,
-        joined_at=position.joined_at,
-        gone_since=to_event_time(position.gone_since_us),
-        holes=[],
-        leader_epoch=position.leader_epoch,
-        first_event_time=None,
-        last_event_time=None,
-        newest_timestamp=None,
-        batch_seconds=stamp.batch_seconds,
+    nothing = RangeResult(
+        range=PlannedRange(position=position, until=position.next_offset),
+        reached=position,
+        counts=Counts(),
+        rows=0,
+        holes=(),
+        first_event_time_us=None,
+        last_event_time_us=None,
+        newest_timestamp_ms=None,
+        state_bytes=0,
         cpu_seconds=0.0,
-        restart_cause=stamp.restart_cause,
-        state_file=position.state.file if position.state else None,
-        state_start=position.state.start if position.state else None,
-        state_length=position.state.length if position.state else None,
     )
+    return make_ledger_row(stamp, nothing, ends)
 
 
 def read_position(row: LedgerRow) -> Position:
