@@ -350,14 +350,14 @@ class ClusterAdmin:
         wanted = sorted(names)
         described = self._ask_patiently("topics", partial(self._describe_once, wanted)) if wanted else {}
         ids = {name: str(each.topic_id) for name, each in described.items()}
-        self._learn_policies(ids)
+        policies = self._find_policies(ids)
         topics = {
             name: Topic(
                 name=name,
                 topic_id=ids[name],
                 partitions=len(each.partitions),
-                deletes_only=self._policies[ids[name]].deletes_only,
-                retention_ms=self._policies[ids[name]].retention_ms,
+                deletes_only=policies[ids[name]].deletes_only,
+                retention_ms=policies[ids[name]].retention_ms,
             )
             for name, each in described.items()
         }
@@ -428,15 +428,23 @@ class ClusterAdmin:
                 raise self._unread(f"topic {name}", KafkaException(answer))
         return found
 
-    def _learn_policies(self, ids: Mapping[str, str]) -> None:
-        unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in self._policies}
-        if unknown:
-            self._refuse_unreadable(unknown)
-            self._policies |= self._ask_policies(unknown)
+    def _find_policies(self, ids: Mapping[str, str]) -> Mapping[str, RetentionPolicy]:
+        """Those of the topics, by topic id; asks for what is unknown.
+
+        Looks of several threads share a client: what one has found stays its own, whatever others keep.
+        """
+        known = self._policies
+        unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in known}
+        if not unknown:
+            return known
+        self._refuse_unreadable(unknown)
+        found = self._ask_policies(unknown)
+        self._policies = {**self._policies, **found}
+        return {**known, **found}
 
     def _renew_policies(self) -> None:
         """Ask again: an operator changes them during a run. Without an answer they stay as they were."""
-        if time.monotonic() - self._renewed_at < POLICY_SECONDS:
+        if not self._policies or time.monotonic() - self._renewed_at < POLICY_SECONDS:
             return
         self._renewed_at = time.monotonic()
         with suppress(KafkaError):

@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
@@ -122,6 +122,34 @@ def test_changed_retention_is_seen_after_a_while(feed: Feed, runs: LocalRuns, mo
     monkeypatch.setattr(admin, "POLICY_SECONDS", 0.0)
     found = cluster_admin.view([topic]).topics[topic]
     assert (found.retention_ms, found.deletes_only) == (120_000, False)
+
+
+def test_what_one_look_has_found_is_its_own_while_another_one_asks_again(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks of several threads share a client."""
+    first, second = feed.create("first"), feed.create("second")
+    client = make_admin_client(runs.settings.kafka)
+    cluster_admin, describe = ClusterAdmin(client, 15.0), client.describe_configs
+    cluster_admin.view([first])
+
+    def describe_late(resources: Sequence[ConfigResource], **more: Any) -> dict[ConfigResource, Future[Any]]:
+        answers = describe(resources, **more)
+        if [each.name for each in resources] == [second]:
+            cluster_admin.view([first])
+        return answers
+
+    monkeypatch.setattr(admin, "POLICY_SECONDS", 0.0)
+    monkeypatch.setattr(client, "describe_configs", describe_late)
+    assert cluster_admin.view([first, second]).topics.keys() == {first, second}
+    assert cluster_admin.view([second]).topics.keys() == {second}
+
+
+def test_a_cluster_without_topics_of_a_stream_has_no_retention_to_ask_for(
+    runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "POLICY_SECONDS", 0.0)
+    assert ClusterAdmin(make_admin_client(runs.settings.kafka), 15.0).view([]).topics == {}
 
 
 def test_retention_stays_known_while_kafka_does_not_answer_about_it(
