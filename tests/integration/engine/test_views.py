@@ -133,7 +133,7 @@ def test_what_one_look_has_found_is_its_own_while_another_one_asks_again(
     cluster_admin, describe = ClusterAdmin(client, 15.0), client.describe_configs
     cluster_admin.view([first])
 
-    def describe_late(resources: Sequence[ConfigResource], **more: Any) -> dict[ConfigResource, Future[Any]]:
+    def describe_late(resources: list[ConfigResource], **more: Any) -> dict[ConfigResource, Future[Any]]:
         answers = describe(resources, **more)
         if [each.name for each in resources] == [second]:
             cluster_admin.view([first])
