@@ -32,6 +32,7 @@ from benchmarks.quality import Checks, measure_quality
 from benchmarks.restart import measure_restart, plan_restarts
 from benchmarks.rounds import Plan, WrongRowsError, measure_all
 from benchmarks.startup import Startup, measure_startup
+from benchmarks.strictness import Turns, measure_strictness
 from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
 from benchmarks.systems import LOCKSTEP, REFERENCE, SYSTEMS
 from benchmarks.workload import SIZES, SMOKE, Size
@@ -249,6 +250,18 @@ def amplification(results: Results = record.RESULTS) -> None:
     console = Console()
     with _folder(None) as folder:
         found = measure_amplification(OpenHours(), folder=folder, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def strictness(
+    pairs: Annotated[int, typer.Option(help="Pairs that count.", min=2)] = Turns().pairs,
+    results: Results = record.RESULTS,
+) -> None:
+    """The same batches folded in memory, as `Strict` and without any check, in turns: the share of the checks."""
+    console = Console()
+    with _folder(None) as folder:
+        found = measure_strictness(Turns(pairs=pairs), folder=folder, console=console)
     _keep_record(found, results, console)
 
 

@@ -10,7 +10,19 @@ from msgspec.structs import astuple
 
 from benchmarks.messages import Change, Message, Snapshot
 from benchmarks.systems import STREAM
-from lockstep import ColumnFold, Envelope, Kind, Record, Sequence, Stream, Strict, TableFields, Topics, Transform
+from lockstep import (
+    ColumnFold,
+    Envelope,
+    Kind,
+    NoIntegrity,
+    Record,
+    Sequence,
+    Stream,
+    Strict,
+    TableFields,
+    Topics,
+    Transform,
+)
 from lockstep.declare.stream import AnyStream
 
 Values = tuple[str, str, float, float, float, float, int, bool]
@@ -55,6 +67,20 @@ def sensors(pattern: str) -> AnyStream:
     return Stream(
         name=STREAM, topics=Topics(pattern=pattern), transform=Sensors(), integrity=Strict(evidence=Sequence())
     )
+
+
+class UncheckedSensors(Sensors):
+    """The same fold without any evidence of order."""
+
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        """Session alone."""
+        kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
+        return Envelope(message.session, kind, event_time_us=message.ts)
+
+
+def unchecked_sensors(pattern: str) -> AnyStream:
+    """The stream without any check of order."""
+    return Stream(name=STREAM, topics=Topics(pattern=pattern), transform=UncheckedSensors(), integrity=NoIntegrity())
 
 
 class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
