@@ -1,6 +1,6 @@
 """What the checks of `Strict` cost: the same batches, folded in memory with them and without any, in turns.
 
-The share may be negative: `NoIntegrity` counts what it notices, and its path is not the one that was made fast.
+The share is small beside the spread of the pairs, and may come out negative.
 """
 
 from __future__ import annotations
