@@ -1,6 +1,6 @@
 """What the checks of `Strict` cost: the same batches, folded in memory with them and without any, in turns.
 
-The share is small beside the spread of the pairs, and may come out negative.
+The share is smaller than the spread of the pairs, and may come out negative.
 """
 
 from __future__ import annotations
