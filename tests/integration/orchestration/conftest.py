@@ -12,6 +12,8 @@ from tests.support.installation import Installation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.integration.orchestration.test_comeback import Site
+
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
@@ -32,3 +34,12 @@ def installation(
     made = Installation(tmp_path_factory.mktemp("installation"), kafka.bootstrap_servers, code=code)
     yield made
     made.kill_runs()
+
+
+@pytest.fixture
+def site(installation: Installation) -> Iterator[Site]:
+    """The installation with a home of Dagster of its own."""
+    from tests.integration.orchestration.test_comeback import Site
+
+    yield Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
+    installation.kill_runs()

@@ -25,7 +25,6 @@ from lockstep.table.head import Desired
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from dagster import DagsterRun
@@ -126,12 +125,6 @@ class Site:
 def say_seconds(what: str, began: float) -> None:
     """Figures for people: nothing is asserted of time (`pytest -rP` shows them)."""
     LOG.warning("%s: %.1f s to the next commit", what, time.monotonic() - began)
-
-
-@pytest.fixture
-def site(installation: Installation) -> Iterator[Site]:
-    yield Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
-    installation.kill_runs()
 
 
 @pytest.mark.slow

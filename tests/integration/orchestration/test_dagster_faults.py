@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from dagster._core.scheduler.instigation import InstigatorTick
 
     from lockstep.localdev.broker import Broker
-    from tests.support.installation import Installation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -49,12 +48,6 @@ FULL_SECONDS, DISK_MEGABYTES = 75.0, 32
 HANDOVER_SECONDS = 600.0
 """Two of Dagster's daemons and the start of a run come before it: four minutes at a load of 30."""
 TOPICS_SENSOR = "stream_topics"
-
-
-@pytest.fixture
-def site(installation: Installation) -> Iterator[Site]:
-    yield Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
-    installation.kill_runs()
 
 
 def is_silent(tick: InstigatorTick) -> bool:

@@ -43,12 +43,6 @@ def installation(tmp_path_factory: pytest.TempPathFactory, kafka: Broker, postgr
     made.kill_runs()
 
 
-@pytest.fixture
-def site(installation: Installation) -> Iterator[Site]:
-    yield Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")
-    installation.kill_runs()
-
-
 def test_a_bounded_run_commits_and_is_recorded(site: Site) -> None:
     site.installation.produce("first", 0, 50)
     assert site.installation.materialize(available_now=True, home=site.home).wait() == 0
