@@ -4,6 +4,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- DeclarationError           an invalid declaration: field, value, valid alternative
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
+|  |- EngineLimit             a limit of the machine or of a library (engine/executor/limits.py)
 |  |- LocalStateUnusable      the local disk cannot hold the local store (state/restore.py)
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
 |  |- LookupNotBound          a lookup was read where no version is pinned (declare/lookup.py)

@@ -217,13 +217,23 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TaskResult(msgspec.Struct, frozen=True, tag=True):
-    """Result of a task: its ranges and the files it wrote, synced and not yet referenced by a commit."""
+    """Result of a task: its ranges and the files it wrote, synced and not yet referenced by a commit.
+
+    Attributes:
+        ranges: Ranges of the task; after a limit of the engine some may be missing.
+        files: Files with rows.
+        cpu_seconds: CPU time of the task.
+        quarantine: Files of the quarantine.
+        late: Files of the late table.
+        is_cut: A limit of the engine ended ranges earlier: the rest is due immediately.
+    """
 
     ranges: tuple[RangeResult, ...]
     files: tuple[DataFile, ...]
     cpu_seconds: float
     quarantine: tuple[SideFile, ...] = ()
     late: tuple[SideFile, ...] = ()
+    is_cut: bool = False
 
 
 class TaskFailure(msgspec.Struct, frozen=True, tag=True):

@@ -38,6 +38,7 @@ from lockstep.native import KINDS, extension, make_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from lockstep.model.columns import Column, ColumnType
 
@@ -311,16 +312,27 @@ class RowRejected(LockstepError):
 class RowsBuilder:
     """Builds record batches of a row type's data file, without the commit hour."""
 
-    def __init__(self, row_type: type[msgspec.Struct]) -> None:
+    def __init__(self, row_type: type[msgspec.Struct], *, native: bool = True) -> None:
+        """Prepare the columns.
+
+        Args:
+            row_type: The stream's row type.
+            native: Use `lockstep-native` where it is installed.
+        """
         self.schema: pa.Schema = make_file_schema(row_type)
-        self._row_type = row_type
+        self._row_type, self._extension = row_type, extension if native else None
         self._columns = make_row_columns(row_type)
         self._types = [column.type.arrow for column in self._columns]
         self._strict = [make_converter(column.type) for column in self._columns]
-        kinds = [_find_native_kind(column.type) for column in self._columns]
+        kinds = [_find_native_kind(column.type) if native else None for column in self._columns]
         self._native = kinds if any(kinds) else None
         places = range(len(kinds)) if self._native is None else [n for n, kind in enumerate(kinds) if kind is None]
         self._others = _GeneralColumns(self._columns, places)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether `lockstep-native` encodes the rows or their provenance."""
+        return self._extension is not None
 
     def build(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> pa.RecordBatch:
         """The rows of a chunk with their provenance, in order.
@@ -332,7 +344,7 @@ class RowsBuilder:
         if arrays is None:
             arrays = self._encode_strict(rows, proof)
         try:
-            proven = _proof_arrays(proof)
+            proven = _proof_arrays(proof, self._extension)
         except VALUE_ERRORS:
             _refuse_proof(proof)
             raise
@@ -428,9 +440,9 @@ def _checked_type(column: ColumnType) -> Any:
     return kind | None if column.nullable and kind is not Any else kind
 
 
-def _proof_arrays(proof: Provenance) -> list[pa.Array[Any]]:
+def _proof_arrays(proof: Provenance, native: ModuleType | None) -> list[pa.Array[Any]]:
     """The provenance columns; topics and partitions are repeated by Arrow at no cost per row."""
-    offsets, sessions, sequences, times = _origin_arrays(proof)
+    offsets, sessions, sequences, times = _origin_arrays(proof, native)
     emitted = offsets if proof.emit_offsets is None else pa.array(proof.emit_offsets, pa.int64())
     return [
         _repeated(proof.runs, [run.topic for run in proof.runs], pa.string()),
@@ -449,10 +461,10 @@ _ORIGIN: Final[tuple[pa.DataType, ...]] = (pa.int64(), pa.string(), pa.int64(), 
 """The types of what `_origin_arrays` makes."""
 
 
-def _origin_arrays(proof: Provenance) -> list[pa.Array[Any]]:
+def _origin_arrays(proof: Provenance, native: ModuleType | None) -> list[pa.Array[Any]]:
     """Offsets, sessions, sequence numbers and event times."""
     values = [proof.offsets, proof.sessions, proof.sequences, proof.event_times_us]
-    made = None if extension is None else extension.encode_columns(values, ["int", "str", "int?", "int?"])
+    made = None if native is None else native.encode_columns(values, ["int", "str", "int?", "int?"])
     if made is None:
         return [pa.array(each, kind) for each, kind in zip(values, _ORIGIN, strict=True)]
     rows = len(proof.offsets)

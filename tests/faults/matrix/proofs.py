@@ -119,11 +119,15 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F11",
         "out of memory: a worker, then the driver",
-        "as F08, and F02: the kernel ends a driver by SIGKILL",
+        "as F08, and F02: the kernel ends a driver by SIGKILL; an error of memory or of file handles ends ranges "
+        "earlier and blames no message",
         T2,
         (
             f"{WORKERS}test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch",
             f"{KILLS}test_while_tasks_read_and_fold",
+            "unit/engine/test_limits.py::test_a_batch_whose_messages_pass_one_by_one_passes_as_a_whole",
+            "unit/engine/test_limits.py::test_a_message_that_reaches_it_alone_is_named_by_an_error_of_the_run",
+            "unit/engine/test_retries.py::test_a_limit_of_all_tasks_together_blames_no_message_and_all_are_read",
         ),
     ),
     Fault(

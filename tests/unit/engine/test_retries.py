@@ -14,6 +14,7 @@ from lockstep.engine.driver.executors import find_python_problem
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.retries import FAILURES_MAX, RetryingRunner
+from lockstep.engine.executor.limits import EngineLimit, LimitKind
 from lockstep.engine.protocol import BatchIdentity, Counts, PlannedRange, RangeResult, TaskResult
 from lockstep.errors import EnvironmentProblem, LockstepError, TableError
 from lockstep.model.position import Position
@@ -128,6 +129,49 @@ def test_exactly_the_messages_that_kill_their_worker_are_left_out(
     assert starts == ends
     assert left_out == {offset for offset in deadly if offset < messages}
     assert not runner.is_searching(plan_of(unread(0, messages, messages + 1)))
+
+
+@pytest.mark.fault("F11")
+@given(some.lists(some.integers(1, 40), min_size=2, max_size=6), some.data())
+def test_a_limit_of_all_tasks_together_blames_no_message_and_all_are_read(
+    tmp_path_factory: pytest.TempPathFactory, ends: list[int], data: some.DataObject
+) -> None:
+    together_max = data.draw(some.integers(1, len(ends)), "partitions that the machine bears at once")
+    left_out: set[int] = set()
+
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        ranges = [item for group in plan.bins for item in group]
+        left_out.update(offset for item in ranges for offset in item.killing)
+        if len(ranges) > together_max:
+            raise EngineLimit(LimitKind.MEMORY, "MemoryError: ")
+        return run_whole(plan)
+
+    runner, starts = retrying(run, tmp_path_factory.getbasetemp()), [0] * len(ends)
+    for _ in range(JOBS_MAX):
+        if starts == ends:
+            break
+        plan = plan_of(*(unread(n, start, ends[n]) for n, start in enumerate(starts) if start < ends[n]))
+        for item in (each for group in runner.run(plan) or () for each in group.ranges):
+            starts[item.range.position.partition] = item.reached.next_offset
+    assert starts == ends
+    assert not left_out
+
+
+def test_a_limit_that_a_partition_reaches_in_a_job_of_its_own_ends_the_run(tmp_path: Path) -> None:
+    jobs: list[BatchPlan] = []
+
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        jobs.append(plan)
+        if any(item.position.partition == 1 for group in plan.bins for item in group):
+            raise EngineLimit(LimitKind.HANDLES, "OSError: Too many open files", alone="t/1@0")
+        return run_whole(plan)
+
+    runner = retrying(run, tmp_path)
+    plan = plan_of(unread(0), unread(1))
+    assert [runner.run(plan), runner.run(plan)] == [None, None]
+    with pytest.raises(EngineLimit, match="t/1@0: a task of this message alone lacks file handles: OSError: Too many"):
+        runner.run(plan)
+    assert not any(item.killing for job in jobs for group in job.bins for item in group)
 
 
 NO_PACKAGE = """Job aborted due to stage failure: Task 0 in stage 93.0 failed 4 times, most recent failure: Lost task \

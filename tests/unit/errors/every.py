@@ -19,6 +19,7 @@ from lockstep.declare.lookup import LookupNotBound
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.driver.executors import ExecutorsGone
 from lockstep.engine.driver.spark_job import BatchTimeout
+from lockstep.engine.executor.limits import EngineLimit, LimitKind
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import ExportMismatch
@@ -108,6 +109,7 @@ EVERY: tuple[LockstepError, ...] = (
     IntegrityLost("books", (GAP, GARBAGE, GREW)),
     errors.Violation(1, 2, "checksum of the book"),
     RuleViolated("price is at least 0", "price = -1", "price_in_range", halts=True),
+    EngineLimit(LimitKind.MEMORY, "MemoryError: out of memory", alone="books.eth/0@120"),
     LocalStateUnusable(make_empty_state(1, "id", 0, 120), "No space left on device"),
     PortTaken("the broker ended with exit code 1", next_step="read broker.log"),
     HourClosed("hour 2026-01-31T09 is closed", next_step="nothing: the batch is planned again"),

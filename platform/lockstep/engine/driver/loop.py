@@ -222,6 +222,7 @@ class MicroBatchLoop:
         self._stop_offsets.note(self._monitor.view)
         lookups = LookupPins(stream.lookups, context.folders.root)
         self._runner = RetryingRunner(context.runner, lookups, context.stop)
+        self._is_cut = False
         self._session_partitions = SessionPartitions()
         self._backlog, self._silent = BacklogClock(), SilentPartitions(tuning)
         self._blocked = BlockedPartitions(compute_stuck_patience_seconds(trigger, tuning))
@@ -250,8 +251,11 @@ class MicroBatchLoop:
         return self._runner.pin_lookups(plan) if plan.bins or has_news else None
 
     def has_backlog(self, plan: BatchPlan) -> bool:
-        """Whether the next batch is due at once: there is a backlog, or the search for a poison message continues."""
-        return plan.backlog > 0 or self._runner.is_searching(plan)
+        """Whether the next batch is due immediately.
+
+        There is a backlog, a limit of the engine ended ranges earlier, or the search for a poison message continues.
+        """
+        return plan.backlog > 0 or self._is_cut or self._runner.is_searching(plan)
 
     def has_reached_stop_offsets(self) -> bool:
         """Whether all stop offsets of a bounded run are committed.
@@ -274,6 +278,7 @@ class MicroBatchLoop:
         """
         began = time.monotonic()
         bins = self._runner.run(plan)  # 1
+        self._is_cut = any(group.is_cut for group in bins or ())
         results = (item for group in bins or () for item in group.ranges)
         for news in self._silent.note(results, began, time.monotonic()):
             LOG.warning("%s", news)

@@ -6,6 +6,9 @@ failing part is halved until it is one message. Then jobs without it and with it
 too, no message is to blame and the error is raised; if it works with it, the cause was temporary. Only a message with
 which a job fails each time, while it works without it each time in between, is left out. The search is not
 kept beyond the run.
+
+A limit of the machine blames no message. A partition that reaches it in a job alone ends the run, with the limit as the
+error.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import msgspec
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.spark_job import BatchTimeout, Runner
+from lockstep.engine.executor.limits import EngineLimit
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.engine.protocol import PlannedRange, TaskResult
 from lockstep.errors import EnvironmentProblem, LockstepError
@@ -102,17 +106,18 @@ class RetryingRunner:
         """Count a failure, or raise its error.
 
         An error of lockstep is not caused by a message. Any other one may be: a dead worker reports nothing else.
+        A limit of the engine may be that of all tasks together: the partitions are tried one by one.
         """
         if self._stop.is_set():
             raise error
         if isinstance(error, LookupUnusable):
             self._lookups.forget()
-        if isinstance(error, LockstepError):
+        if isinstance(error, LockstepError) and not isinstance(error, EngineLimit):
             self._failures += 1
             if self._failures >= FAILURES_MAX or not isinstance(error, (EnvironmentProblem, BatchTimeout)):
                 raise error
             return
-        search = self._search.failed(part)
+        search = self._search.failed(part, blames=not isinstance(error, EngineLimit))
         if search is None:
             raise error
         self._search = search
@@ -175,15 +180,20 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
                 suspects[item.position.key] = Suspect(suspect.until, suspect.until - item.until)
         return PoisonMessageSearch(0, suspects)
 
-    def failed(self, part: BatchPlan) -> PoisonMessageSearch | None:
-        """The search after a failed job; None when it failed without the blamed message: no message is to blame."""
+    def failed(self, part: BatchPlan, *, blames: bool = True) -> PoisonMessageSearch | None:
+        """The search after a failed job; None if no message is to blame.
+
+        The job failed without the blamed message, or it was of one partition and may blame none: its task tried each
+        of its messages alone.
+        """
         ranges = _ranges(part)
         known = [item for item in ranges if item.position.key in self.suspects]
         if known:
             (item,) = known
-            without_message = item.killing or not item.messages
+            if not blames or item.killing or not item.messages:
+                return None
             blamed = _narrow_suspect(item, self.suspects[item.position.key].controls)
-            return None if without_message else PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
+            return PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
         if self.failures + 1 < WHOLE_FAILURES_MAX:
             return msgspec.structs.replace(self, failures=self.failures + 1)
         halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}

@@ -85,6 +85,16 @@ class CompiledStream(msgspec.Struct, frozen=True):
     columns: ColumnProgram | None = None
     lookups: tuple[Lookup[Any], ...] = ()
 
+    @property
+    def uses_extension(self) -> bool:
+        """Whether `lockstep-native` encodes its rows or folds its chunks."""
+        return self.rows.is_native or (self.columns is not None and self.columns.make_table is not None)
+
+    def without_extension(self) -> CompiledStream:
+        """The same stream without `lockstep-native`."""
+        columns = None if self.columns is None else msgspec.structs.replace(self.columns, make_table=None)
+        return msgspec.structs.replace(self, rows=RowsBuilder(self.row_type, native=False), columns=columns)
+
     def decode_again(self, value: bytes | None) -> object:
         """The message of a value that was decoded before."""
         return None if value is None else self.decode(value)

@@ -19,6 +19,7 @@ from lockstep.engine.executor.column_range import ColumnRange
 from lockstep.engine.executor.columnar import ChunkFold
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
+from lockstep.engine.executor.limits import EngineLimit, LimitKind, describe_error, find_limit
 from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
@@ -59,7 +60,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
 
 
 def attribute_error(
-    error: Exception, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
+    error: BaseException, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
 ) -> FoldStopped | MessageFailed:
     """What an error of the user's code is: a violation, or a message to leave out when the range is folded again."""
     blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
@@ -93,13 +94,13 @@ def _of_message(worked: Record | None, applying: DeferredEvents) -> FailedMessag
     return FailedMessage(subject.offset, at, session, held=applying.subject is not None)
 
 
-def _as_finding(error: Exception, found: Finding) -> Finding:
+def _as_finding(error: BaseException, found: Finding) -> Finding:
     if isinstance(error, Violation):
         return replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
     return replace(found, detail=f"{type(error).__name__}: {error}", traceback=_traceback(error))
 
 
-def _traceback(error: Exception) -> str:
+def _traceback(error: BaseException) -> str:
     """The traceback within the stream's own code, without frames of lockstep; the end of a long one."""
     trace = TracebackException.from_exception(error)
     of_stream = list(dropwhile(lambda frame: frame.filename.startswith(_LOCKSTEP), trace.stack))
@@ -135,7 +136,20 @@ class RangeFold:
         state: PartitionState[object],
         without: Exclusions | None = None,
         latest_us: int = NO_END_US,
+        *,
+        judges_panics: bool = False,
     ) -> None:
+        """Start a range.
+
+        Args:
+            compiled: The stream.
+            position: Start of the range.
+            state: State of the partition.
+            without: Findings of an earlier fold of the range.
+            latest_us: Later event times are implausible.
+            judges_panics: A panic of a library is an error of the message: the task has no other message.
+        """
+        self._judges_panics = judges_panics
         self._compiled, self._position, self._state = compiled, position, state
         self._without = without or Exclusions()
         self.outcome: FoldOutcome = FoldCompleted()
@@ -216,16 +230,30 @@ class RangeFold:
             self.sessions.suspend_before(suspended)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Run a part of the fold; an error of the user's code is a verdict, not a crash."""
+        """Run a part of the fold; an error of the user's code is a verdict, not a crash.
+
+        Raises:
+            EngineLimit: A limit of the machine or of a library, which is no evidence about the message.
+        """
         try:
             work()
         except StopFold as stop:
             self.outcome = stop.outcome
-        except (EnvironmentProblem, StateError, MemoryError):
-            raise  # an error of this machine, the registry or the state: no evidence about the message
-        except Exception as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
+        except BaseException as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
+            self._raise_unless_judged(error)
             self.emission.rollback_message()  # rows that the message had emitted before it raised
             self.outcome = attribute_error(error, self._record, self._applying, self.emission, self.judge)
+
+    def _raise_unless_judged(self, error: BaseException) -> None:
+        """Raise an error that is no evidence about the message: of this machine, the registry, the state, a signal."""
+        limit = find_limit(error)
+        if limit is LimitKind.PANIC and self._judges_panics:
+            return
+        if limit is not None:
+            at = self._position.next_offset if self._record is None else self._record.offset
+            raise EngineLimit(limit, describe_error(error), key=self._position.key, offset=at) from error
+        if isinstance(error, (EnvironmentProblem, StateError)) or not isinstance(error, Exception):
+            raise error
 
     def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
         # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.

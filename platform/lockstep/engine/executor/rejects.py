@@ -162,7 +162,7 @@ class VerdictHandler:
         given_up = offset < self._position.suspended_from
         return Judgement.QUARANTINE if given_up else self._integrity.judge(fault)
 
-    def judge_error(self, error: Exception, offset: int) -> Judgement:
+    def judge_error(self, error: BaseException, offset: int) -> Judgement:
         """The verdict on an error of the transform; a rule may halt the stream whatever its class tolerates."""
         given_up = offset < self._position.suspended_from
         halts = isinstance(error, RuleViolated) and error.halts and not given_up

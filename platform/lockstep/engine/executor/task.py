@@ -10,6 +10,7 @@ what had come by the time of reading; only one result of a task counts.
 
 from __future__ import annotations
 
+import gc
 import pickle
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +26,11 @@ import pyarrow as pa
 
 from lockstep.declare.decoders.base import DecodeCause
 from lockstep.declare.lookup import bind_lookups
+from lockstep.engine.executor.attempt import Attempt
 from lockstep.engine.executor.collector import CollectorSchedule
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_pickled
 from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_message
+from lockstep.engine.executor.limits import EngineLimit, describe_error, find_limit
 from lockstep.engine.executor.lookup_table import LookupCache
 from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutcome, FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
@@ -51,7 +54,7 @@ from lockstep.kafka.reader import (
 )
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
-from lockstep.model.position import Key, Position, SegmentRef, SuspendedSession
+from lockstep.model.position import Position, SegmentRef, SuspendedSession
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import StateFileWriter, make_state_version
 from lockstep.state.codec import StateNotOfItsType
@@ -193,34 +196,51 @@ class RangeOpener:
         job: What all tasks of the run share.
         log: Source of the messages.
         generation: The lineage of batches.
-        compiled: The stream.
         local_stores: The local stores of its state.
         stack: Closes what was opened.
         latest_us: Later event times are rejected as absurd.
-        unstorable: Sessions whose states an earlier try of the task could not store, by partition.
+        attempt: What this try of the task reads, and how.
     """
 
     job: JobSpec
     log: MessageSource
     generation: int
-    compiled: CompiledStream
     local_stores: LocalStorePool
     stack: ExitStack
     latest_us: int
-    unstorable: Mapping[Key, frozenset[str]]
+    attempt: Attempt
+
+    @property
+    def compiled(self) -> CompiledStream:
+        """The stream."""
+        return self.attempt.compiled
 
     def open(self, planned: PlannedRange, bounds: FoldBounds | None = None) -> RangeInProgress:
         """A range, ready to fold: as it was planned, or within narrower bounds."""
         position = planned.position
-        without = Exclusions(killing=planned.killing, unstorable=self.unstorable.get(position.key, frozenset()))
-        bounds = bounds or FoldBounds(planned.until, without, beyond=planned.beyond)
+        bounds = bounds or self._make_bounds(planned)
         version = make_state_version(self.generation, position)
         opened = PartitionState.open(
             version, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
         )
         state = self.stack.enter_context(opened)
-        fold = RangeFold(self.compiled, position, state, bounds.without, self.latest_us)
+        fold = RangeFold(
+            self.compiled,
+            position,
+            state,
+            bounds.without,
+            self.latest_us,
+            judges_panics=self.attempt.judges_panics,
+        )
         return RangeInProgress(planned, bounds, state, fold, position.next_offset)
+
+    def _make_bounds(self, planned: PlannedRange) -> FoldBounds:
+        key, attempt = planned.position.key, self.attempt
+        without = Exclusions(killing=planned.killing, unstorable=attempt.unstorable.get(key, frozenset()))
+        if key not in attempt.ends:
+            return FoldBounds(planned.until, without, beyond=planned.beyond)
+        until = attempt.ends[key]
+        return FoldBounds(until, without, trouble=attempt.trouble if until < planned.until else None)
 
 
 def read_and_fold(opener: RangeOpener, ranges: list[RangeInProgress]) -> None:
@@ -522,6 +542,11 @@ def _run_task_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailur
         return run_task(job, task)
     except LockstepError as error:
         return TaskFailure(pickle.dumps(error))
+    except BaseException as error:
+        limit = find_limit(error)
+        if limit is None:
+            raise
+        return TaskFailure(pickle.dumps(EngineLimit(limit, describe_error(error))))
 
 
 def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
@@ -541,23 +566,22 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
     6. Return the result.
     7. Where a value of a message made the state of its session one that cannot be stored, begin again, and check that
        session after each of its messages: the first one to blame is treated as one on which the transform raised.
+    8. After a limit of the machine or of a library begin again with less.
+
+    Raises:
+        EngineLimit: One message alone reaches the limit.
     """
-    started, unstorable = time.process_time(), dict[Key, frozenset[str]]()
+    started, attempt = time.process_time(), Attempt(task.ranges, compiled, turn=task.batch.number)
     with _COLLECTOR.pause():
         while True:
             try:
-                result = _process_bin(job, task, compiled, log, unstorable)  # 1 to 6
+                result = _process_bin(job, task, attempt, log)  # 1 to 6
                 return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
             except StateNotOfItsType as error:
-                _note_unstorable(error, unstorable)  # 7
-
-
-def _note_unstorable(error: StateNotOfItsType, unstorable: dict[Key, frozenset[str]]) -> None:
-    """Add the sessions of an error to those that are checked; raises it where the messages are not to blame."""
-    key, known = error.partition, unstorable.get(error.partition or ("", 0), frozenset[str]())
-    if key is None or error.sessions <= known:
-        raise error
-    unstorable[key] = known | error.sessions
+                attempt = attempt.after_unstorable(error)  # 7
+            except BaseException as error:  # noqa: BLE001  # what is not a limit is raised again
+                attempt = attempt.after_limit(error)  # 8
+            gc.collect()  # the frames of an error hold all that the attempt had in memory
 
 
 _COLLECTOR: Final = CollectorSchedule()
@@ -570,10 +594,10 @@ _LOOKUPS: Final = LookupCache()
 def _process_bin(
     job: JobSpec,
     task: TaskSpec,
-    compiled: CompiledStream,
+    attempt: Attempt,
     log: MessageSource,
-    unstorable: Mapping[Key, frozenset[str]],
 ) -> TaskResult:
+    compiled = attempt.compiled
     with ExitStack() as stack:
         if task.batch.lookups:
             loaded = _LOOKUPS.load(compiled.lookups, job.lookups, task.batch.lookups, task.batch.lookup_entries)
@@ -581,8 +605,8 @@ def _process_bin(
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         require_writable_folder(job.local_root)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
-        opener = RangeOpener(job, log, task.batch.generation, compiled, local_stores, stack, latest_us, unstorable)
-        ranges = [opener.open(planned) for planned in task.ranges]  # 1
+        opener = RangeOpener(job, log, task.batch.generation, local_stores, stack, latest_us, attempt)
+        ranges = [opener.open(planned) for planned in attempt.ranges]  # 1
         read_and_fold(opener, ranges)  # 2
         ranges = [finalize_range(work, opener) for work in ranges]  # 3, 4
         for work in ranges:
@@ -593,7 +617,14 @@ def _process_bin(
         late = _write_side_rows(job.late, task, [work.fold.judge.late for work in ranges])
         results = _save_states(job, task, ranges)
         # 6
-        return TaskResult(ranges=results, files=rows.result(), cpu_seconds=0.0, quarantine=quarantine, late=late)
+        return TaskResult(
+            ranges=results,
+            files=rows.result(),
+            cpu_seconds=0.0,
+            quarantine=quarantine,
+            late=late,
+            is_cut=attempt.trouble is not None,
+        )
 
 
 def _write_rows(

@@ -1,0 +1,238 @@
+"""A stream on a machine that bears a bounded number of messages at once, and its batches in memory, one by one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pyarrow.parquet as pq
+from typing_extensions import override
+
+from lockstep import Envelope, Function, Kind, Record, Stream, Strict, Topics, Transform
+from lockstep import Sequence as Numbers
+from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
+from lockstep.engine.executor.task import run_bin
+from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskResult, TaskSpec
+from lockstep.integrity.base import IntegrityClass
+from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.position import Position
+from lockstep.testing.batches import LogInMemory
+from lockstep.testing.script import InLog
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from lockstep.declare.stream import AnyStream
+
+HOOKS = ("decode", "envelope", "on_snapshot", "on_update", "on_end")
+BATCHES_MAX = 500
+
+
+@dataclass
+class Machine:
+    """What the hooks of the stream use up; a new read begins with all of it.
+
+    Attributes:
+        capacity: Uses that it bears; one more raises.
+        hook: The hook whose calls are uses.
+        error: Makes the error of one use too many.
+        used: Uses so far.
+        reads: Number of reads so far.
+    """
+
+    capacity: int = 10**9
+    hook: str = "on_update"
+    error: Callable[[], BaseException] = MemoryError
+    used: int = 0
+    reads: int = 0
+
+    def call(self, hook: str) -> None:
+        """Use it once, if that is its hook."""
+        if hook != self.hook:
+            return
+        self.used += 1
+        if self.used > self.capacity:
+            raise self.error()
+
+    def renew(self) -> None:
+        """Begin a read."""
+        self.used = 0
+        self.reads += 1
+
+
+MACHINE = Machine()
+"""The one of this process: a transform is pickled to executors, and holds nothing."""
+
+
+class Reading(msgspec.Struct):
+    """A message: the first one of a session is its snapshot, one without a value its end."""
+
+    seq: int
+    value: int | None
+
+
+class Meter(msgspec.Struct):
+    """The state of a session."""
+
+    total: int
+
+
+class Total(msgspec.Struct):
+    """A row."""
+
+    seq: int
+    total: int
+
+
+def decode_reading(value: bytes) -> Reading:
+    """Decode a message."""
+    MACHINE.call("decode")
+    return msgspec.json.decode(value, type=Reading)
+
+
+class Metering(Transform[Reading, Meter, Total]):
+    """Sums up; one row an update, and one at the end."""
+
+    @override
+    def envelope(self, message: Reading, record: Record) -> Envelope:
+        MACHINE.call("envelope")
+        kind = Kind.SNAPSHOT if message.seq == 1 else Kind.END if message.value is None else Kind.UPDATE
+        return Envelope(record.key_text, kind, sequence=message.seq)
+
+    @override
+    def on_snapshot(self, message: Reading, record: Record) -> Meter:
+        MACHINE.call("on_snapshot")
+        return Meter(message.value or 0)
+
+    @override
+    def on_update(self, state: Meter, message: Reading, record: Record) -> list[Total]:
+        MACHINE.call("on_update")
+        state.total += message.value or 0
+        return [Total(message.seq, state.total)]
+
+    @override
+    def on_end(self, state: Meter) -> list[Total]:
+        MACHINE.call("on_end")
+        return [Total(-1, state.total)]
+
+
+def metering(integrity: IntegrityClass | None = None) -> AnyStream:
+    """The stream; Strict by Sequence unless said otherwise."""
+    stream = Stream(
+        name="metering",
+        topics=Topics(pattern="t"),
+        decoder=Function(decode_reading),
+        transform=Metering(),
+        integrity=integrity or Strict(evidence=Numbers()),
+    )
+    return cast("AnyStream", stream)
+
+
+def make_log(values: Sequence[int | None]) -> list[InLog]:
+    """The messages of a partition: one session, whose last message without a value is its end."""
+    return [
+        InLog(at, b"s", msgspec.json.encode(Reading(at + 1, value if at else value or 0)))
+        for at, value in enumerate(values)
+    ]
+
+
+@dataclass
+class LogsInMemory(LogInMemory):
+    """The log of each topic, read in runs of some messages."""
+
+    logs: Mapping[str, Sequence[InLog]]
+    run_messages: int = 1_000
+    machine: Machine = field(default_factory=lambda: MACHINE)
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
+        """All ranges in turns."""
+        self.machine.renew()
+        at = [wanted.start for wanted in ranges]
+        while any(start < wanted.until for start, wanted in zip(at, ranges, strict=True)):
+            for index, wanted in enumerate(ranges):
+                until = min(wanted.until, at[index] + self.run_messages)
+                if at[index] < until:
+                    messages = cast("list[Message]", self.logs[wanted.topic][at[index] : until])
+                    at[index] = until
+                    yield MessageRun(index, messages, [], until)
+
+
+@dataclass
+class BatchesInMemory:
+    """The batches of a stream over logs in memory.
+
+    Attributes:
+        results: Result of each batch so far.
+        rows: Rows of each topic so far, without those that a batch did not commit.
+        positions: Position of each topic.
+    """
+
+    compiled: CompiledStream
+    log: LogsInMemory
+    root: Path
+    results: list[TaskResult] = field(default_factory=list[TaskResult])
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    positions: dict[str, Position] = field(default_factory=dict[str, Position])
+
+    def __post_init__(self) -> None:
+        """Begin each log at its start."""
+        for topic in sorted(self.log.logs):
+            self.positions[topic] = Position(topic=topic, topic_id=f"id-{topic}", partition=0, next_offset=0)
+            self.rows[topic] = []
+
+    @property
+    def job(self) -> JobSpec:
+        """What all tasks share."""
+        return JobSpec(
+            stream=b"",
+            kafka={},
+            table=self.root / "table",
+            quarantine=self.root / "quarantine",
+            late=self.root / "late",
+            state=self.root / "state",
+            local_root=self.root / "hot",
+        )
+
+    def run_to_end(self, messages_max: int = 10**9) -> None:
+        """Run batches until all is read or a finding ends it."""
+        while waiting := [item for item in self.positions.values() if item.next_offset < self._end(item)]:
+            ranges = tuple(
+                PlannedRange(item, min(self._end(item), item.next_offset + messages_max)) for item in waiting
+            )
+            result = self.run_batch(ranges)
+            if any(item.finding for item in result.ranges):
+                return
+            assert any(item.reached.next_offset > item.range.position.next_offset for item in result.ranges)
+            assert len(self.results) < BATCHES_MAX
+
+    def run_batch(self, ranges: tuple[PlannedRange, ...]) -> TaskResult:
+        """Run one batch and commit it."""
+        number = len(self.results) + 1
+        batch = BatchIdentity(
+            generation=1, epoch=1, number=number, commit_hour="2026-01-01T00", planned_at_us=2 * 10**15
+        )
+        result = run_bin(self.job, TaskSpec(batch, ranges), self.compiled, self.log)
+        self.results.append(result)
+        for file in result.files:
+            for row in pq.read_table(self.root / "table" / file.path).to_pylist():
+                self.rows[row["_topic"]].append(row)
+        for item in result.ranges:
+            self.positions[item.reached.topic] = item.reached
+        return result
+
+    def _end(self, position: Position) -> int:
+        return len(self.log.logs[position.topic])
+
+
+def run_batches(
+    stream: AnyStream, logs: Mapping[str, Sequence[InLog]], *, run_messages: int = 1_000, messages_max: int = 10**9
+) -> BatchesInMemory:
+    """All batches of a stream over logs."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-limits-") as root:
+        batches = BatchesInMemory(compile_stream(stream), LogsInMemory(logs, run_messages), Path(root))
+        batches.run_to_end(messages_max)
+        return batches
