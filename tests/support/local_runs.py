@@ -18,6 +18,7 @@ from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.driver.spark_job import Runner, make_tasks
 from lockstep.engine.driver.startup import Launch, WriterStartup
+from lockstep.engine.driver.topic_history import TopicWatch
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import JobSpec, TaskResult
 from lockstep.kafka.admin import ClusterAdmin
@@ -124,7 +125,8 @@ class LocalRuns:
         trigger = trigger or AvailableNow()
         never_ending = not isinstance(trigger, AvailableNow)
         startup = WriterStartup(self.stream, self.folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
-        startup.check_topics(admin)
+        watch = TopicWatch(admin, self.tuning.end_look_seconds)
+        startup.check_topics(admin, watch.history)
         claimed = startup.claim(cancelled=stop.is_set)
         hands = RunContext(
             stream=self.stream,
@@ -137,8 +139,10 @@ class LocalRuns:
             stop=stop,
             report=self.take,
             launch=msgspec.structs.replace(launch, tuning=self.tuning),
+            history=watch.history,
         )
-        return run_batches(hands, claimed)
+        with watch:
+            return run_batches(hands, claimed)
 
     def take(self, report: BatchReport) -> None:
         """Keep the report of a batch, of which every offset is accounted for, whatever the messages were."""

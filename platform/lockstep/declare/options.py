@@ -105,8 +105,6 @@ class Topics:
         pattern: Regular expression that a whole topic name must match: `sensors\..+`.
         exclude: Topics that also match this one are excluded.
         inactive_after: A topic without messages for this long is drained, once all of them are read.
-        retire_drained: Retire drained topics: they are neither read nor audited until a message arrives, and their
-            deletion is no fault. Otherwise only `lockstep retire` does so.
         new_topics: How topics that appear are read.
         start: Where partitions that were never read are read from; without effect on the others.
         start_by_topic: The same for the topics whose whole name matches a regular expression; the first match counts.
@@ -115,7 +113,6 @@ class Topics:
     pattern: str
     exclude: str | None = None
     inactive_after: timedelta = timedelta(days=7)
-    retire_drained: bool = False
     new_topics: NewTopics = NewTopics.ADOPT
     start: StartingOffsets = Earliest()
     start_by_topic: Mapping[str, StartingOffsets] = field(default_factory=dict[str, StartingOffsets])

@@ -298,14 +298,6 @@ class ClusterAdmin:
             found[place.topic, place.partition] = offset
         return {place: offset for place, offset in found.items() if offset >= 0}
 
-    def newest_timestamps(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Milliseconds since 1970 of the newest message of each partition; empty partitions are left out.
-
-        Raises:
-            KafkaError: The cluster did not answer.
-        """
-        return read_newest_timestamps(self._admin, places, self._timeout)
-
     def compared(self, read: Mapping[Key, Position]) -> TruncationCheck:
         """Whether the logs of these partitions, by (topic id, partition), still contain the records that were read."""
         return check_truncation(make_reader_configuration(self._admin.settings), read)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 
 REGROWN = "other records: the log was cut and has grown again"
 """The finding's text for a truncated log that is as long as before."""
+ENDINGS = frozenset({Fault.TOPIC_DELETED, Fault.RECREATED})
+"""Faults of a topic that ended; if every message of it was read, the end is an event under every class."""
 
 
 def audit_positions(known: Mapping[Key, Position], view: ClusterView) -> tuple[Finding, ...]:
@@ -27,6 +32,13 @@ def audit_positions(known: Mapping[Key, Position], view: ClusterView) -> tuple[F
             findings.append(finding)
     findings += _grown(known, view)
     return tuple(sorted(findings, key=lambda finding: (finding.topic, finding.partition, finding.cause)))
+
+
+def explain_end(finding: Finding, end: TopicEnd) -> Finding:
+    """The finding of a topic that ended, with the offsets that were not read and the reason why it is a fault."""
+    last = end.find_last_end(finding.partition)
+    until = finding.until if last is None else max(finding.until, last.offset)
+    return msgspec.structs.replace(finding, until=until, detail=end.loss)
 
 
 def need_epoch_check(known: Mapping[Key, Position], view: ClusterView, held: Mapping[Key, int]) -> dict[Key, Position]:

@@ -37,6 +37,18 @@ class SuspendedSession(msgspec.Struct, frozen=True):
     before: int
 
 
+class LastEnd(msgspec.Struct, frozen=True, gc=False):
+    """The end of a log as last observed before its topic was found to be deleted or re-created.
+
+    Attributes:
+        offset: The high watermark.
+        age_seconds: Age of the observation at that time.
+    """
+
+    offset: int
+    age_seconds: float
+
+
 class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """State of a partition between two batches.
 
@@ -57,6 +69,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         joined_at: First offset that was read, where the stream does not read the log from its beginning
             (`Topics.start`): sessions may have begun before. 0 where it does.
         gone_since_us: Since when Kafka has not had the retired topic; None while it has, or where no run has looked.
+        last_end: Of a topic that was deleted or re-created: its last observed end; None if no run has observed it.
     """
 
     topic: str
@@ -73,6 +86,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     catching_up: bool = False
     joined_at: int = 0
     gone_since_us: int | None = None
+    last_end: LastEnd | None = None
 
     @property
     def key(self) -> Key:

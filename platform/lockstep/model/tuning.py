@@ -23,6 +23,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             requests for all of them.
         forget_seconds: Time without a retired topic in Kafka after which its position and state are dropped: a deleted
             topic does not come back, as one of its name has another id. Far more than a rewind goes back.
+        end_seconds_max: Age of the last read of a topic's ends, when the topic is found to be deleted, up to which its
+            deletion is an event: three intervals of such reads. What a producer wrote after that read is lost unseen.
+        end_look_seconds: Age of the last read of all ends at which a run reads them again on a thread of its own, for
+            example during a long batch. It is less often than with the trigger of 5 seconds.
         patience_seconds: Time without an answer of Kafka after which a run ends, and without a leader of an unread
             partition after which a bounded run does. A broker restart takes a minute; a waiting run costs nothing, an
             ended one must be restarted. A bounded run ends, too, where a partition gives nothing for so long.
@@ -61,6 +65,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     appear_seconds: float = 5.0
     lifecycle_seconds: float = 30.0
     forget_seconds: float = 7 * 86_400.0
+    end_seconds_max: float = 60.0
+    end_look_seconds: float = 20.0
     patience_seconds: float = 120.0
     retry_seconds: float = 2.0
     idle_seconds: float = 1.0

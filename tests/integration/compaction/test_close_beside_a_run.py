@@ -16,6 +16,7 @@ from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.driver.spark_job import Runner
 from lockstep.engine.driver.startup import Launch, WriterStartup
+from lockstep.engine.driver.topic_history import TopicHistory
 from lockstep.engine.protocol import TaskResult
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
@@ -67,6 +68,7 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
         stop=threading.Event(),
         report=lambda _: None,
         launch=Launch(cause="test"),
+        history=TopicHistory(),
     )
     outcome = run_batches(hands, startup.claim(cancelled=lambda: False))
     head = startup.output.base().head

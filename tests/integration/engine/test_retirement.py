@@ -1,4 +1,4 @@
-"""Topics that come and go: drained ones are retired, read again where they stopped, and may be deleted."""
+"""Topics that come and go: an operator retires them, they are read again where they stopped, and may be deleted."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import dataclasses
 import re
 import threading
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from lockstep import EventTime, Every, Latest, Ordered, Sequence, Strict, Topics
+from lockstep import Every, Latest, Ordered, Sequence, Strict, Topics
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
@@ -29,7 +26,6 @@ from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
 from tests.support.feed import ProducerRecord, folded, session, snapshot, update
 from tests.support.plain_reader import read_table
-from tests.support.window_folds import Tumbling, Value, a_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,12 +35,6 @@ if TYPE_CHECKING:
 
 OLD_MS = 1_700_000_000_000
 WAIT_SECONDS_MAX = 60.0
-
-
-def retiring(runs: LocalRuns, feed: Feed) -> LocalRuns:
-    """The stream with a declaration that retires drained topics, and quick looks."""
-    topics = Topics(pattern=feed.pattern, inactive_after=timedelta(days=1), retire_drained=True)
-    return runs.of(dataclasses.replace(runs.stream, topics=topics)).tuned(lifecycle_seconds=0.2)
 
 
 def send_old(feed: Feed, topic: str, values: list[bytes]) -> None:
@@ -71,8 +61,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def running(runs: LocalRuns, feed: Feed) -> Iterator[LocalRuns]:
-    """A run that goes on, of a stream that retires drained topics; with one topic of its own."""
-    runs, stop = retiring(runs, feed), threading.Event()
+    """A run that goes on, with one topic of its own, and looks at retired ones often."""
+    runs, stop = runs.tuned(lifecycle_seconds=0.2), threading.Event()
     feed.send(feed.create("busy"), session(2))
     ended: list[RunOutcome] = []
     going = threading.Thread(target=lambda: ended.append(runs.run(trigger=Every(seconds=0.2), stop=stop)))
@@ -86,60 +76,28 @@ def running(runs: LocalRuns, feed: Feed) -> Iterator[LocalRuns]:
     assert ended == [RunOutcome.STOPPED]
 
 
-def test_a_drained_topic_is_retired_and_comes_back_where_it_stopped(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("old"), session(3)
+def test_a_retired_topic_comes_back_where_it_stopped(feed: Feed, running: LocalRuns) -> None:
+    runs, topic, values = running, feed.create("old"), session(3)
     send_old(feed, topic, values)
-    runs, stop = retiring(runs, feed), threading.Event()
-    going = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.2), stop=stop))
-    going.start()
-    try:
-        wait_until(lambda: bool(runs.reports) and "retired" in changes(runs, topic))
-        assert states(runs) == {topic: TopicLifecycle.RETIRED}
-        assert runs.handle.subscribed == ()
-        feed.send(topic, [update(5, a=1)])
-        wait_until(lambda: "re-added" in changes(runs, topic))
-        wait_until(lambda: len(runs.rows(topic)) == len(values) * 2 - 1)
-    finally:
-        stop.set()
-        going.join()
+    wait_until(lambda: len(runs.rows(topic)) == len(values) * 2 - 2)
+    retire_topic(runs.handle, topic, who="ann", why="no longer sent")
+    assert states(runs)[topic] is TopicLifecycle.RETIRED
+    assert topic not in {row.topic for row in runs.handle.subscribed}
+    feed.send(topic, [update(5, a=1)])
+    wait_until(lambda: "re-added" in changes(runs, topic))
+    wait_until(lambda: len(runs.rows(topic)) == len(values) * 2 - 1)
     assert changes(runs, topic) == ["added", "retired", "re-added"]
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate([*values, update(5, a=1)])])
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
 
 
-def test_a_topic_of_old_messages_is_retired_once_the_clock_has_closed_its_windows(feed: Feed, runs: LocalRuns) -> None:
-    topic, by_clock = feed.create("old"), EventTime(idle_advance=timedelta(seconds=2))
-    runs = retiring(runs.of(a_stream(Tumbling(), event_time=by_clock)), feed)
-    send_old(feed, topic, [msgspec.json.encode(Value(second, 1)) for second in (4, 30)])
-    stop = threading.Event()
-    going = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.2), stop=stop))
-    going.start()
-    try:
-        wait_until(lambda: bool(runs.reports) and "retired" in changes(runs, topic))
-    finally:
-        stop.set()
-        going.join()
-    assert [(row["_session"], row["messages"]) for row in read_table(runs.folders.table).to_pylist()] == [("s", 1)] * 2
-    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
-
-
-def test_a_time_beyond_the_calendar_ends_no_run_and_retires_no_topic(feed: Feed, runs: LocalRuns) -> None:
+def test_a_time_beyond_the_calendar_says_nothing_of_the_age_of_a_topic(feed: Feed, runs: LocalRuns) -> None:
     """A producer that sends microseconds as milliseconds, to a topic that takes any time."""
     old, absurd = feed.create("old"), feed.create("absurd", config={"message.timestamp.after.max.ms": str(2**62)})
     send_old(feed, old, session(1))
     feed.append(absurd, [ProducerRecord("s", value, OLD_MS * 1_000) for value in session(1)])
     runs.run()
-    assert states(runs)[absurd] is TopicLifecycle.IDLE
-    runs, stop, ended = retiring(runs, feed), threading.Event(), list[RunOutcome]()
-    going = threading.Thread(target=lambda: ended.append(runs.run(trigger=Every(seconds=0.2), stop=stop)))
-    going.start()
-    try:
-        wait_until(lambda: bool(runs.reports) and "retired" in changes(runs, old))
-    finally:
-        stop.set()
-        going.join()
-    assert ended == [RunOutcome.STOPPED]
-    assert changes(runs, absurd) == ["added"]
+    assert states(runs) == {old: TopicLifecycle.DRAINED, absurd: TopicLifecycle.IDLE}
 
 
 def test_a_later_run_looks_after_retired_topics_and_a_re_created_one_is_new(feed: Feed, runs: LocalRuns) -> None:
@@ -290,20 +248,6 @@ def test_a_retirement_says_at_once_that_another_run_took_over(
     with pytest.raises(RetirementRefused, match="was not retired: the writer has ended"):
         retire_topic(runs.handle, topic, who="ann", why="done")
     assert time.monotonic() - began < retire.ANSWER_SECONDS
-
-
-def test_a_topic_that_drained_and_was_deleted_while_no_run_looked_is_no_fault(feed: Feed, runs: LocalRuns) -> None:
-    drained, used = feed.create("drained"), feed.create("used")
-    send_old(feed, drained, session(2))
-    feed.send(used, session(2))
-    runs.run()
-    runs = retiring(runs, feed)
-    feed.delete(drained)
-    assert runs.run() is RunOutcome.ENDED
-    assert changes(runs, drained) == ["added", "deleted"]
-    feed.delete(used)  # its newest message is of today
-    with pytest.raises(IntegrityLost, match="topic gone"):
-        runs.run()
 
 
 def test_it_stands_in_the_ledger_under_a_class_that_goes_on(feed: Feed, runs: LocalRuns) -> None:

@@ -223,10 +223,6 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: adding("s.+", Ordered(on_violation=Suspend(accept_loss=1))),  # type: ignore[arg-type]  # wrong on purpose
         f"Suspend.accept_loss = 1: {FLAG}",
     ),
-    "a flag of the topics in words": (
-        lambda: replace(adding("s.+"), topics=Topics(pattern="s.+", retire_drained="no")),  # type: ignore[arg-type]  # wrong on purpose
-        f"Topics.retire_drained = 'no': {FLAG}",
-    ),
     "a flag of a rule in words": (
         lambda: replace(adding("s.+"), rules=[InRange("value", at_least=0, blocking="no", severity=Severity.CRITICAL)]),  # type: ignore[arg-type]  # wrong on purpose
         f"InRange.blocking = 'no': {FLAG}",

@@ -24,32 +24,20 @@ def advance(idle: IdlePartitions, position: Position, clock: float) -> Position:
     return msgspec.structs.replace(position, watermark_us=moved.get(READ.key, position.watermark_us))
 
 
-def test_a_partition_is_behind_until_the_watermark_of_its_last_message_has_followed_the_clock() -> None:
+def test_the_watermark_of_a_partition_without_messages_follows_the_clock() -> None:
     idle = IdlePartitions(EventTime(idle_advance=timedelta(seconds=10)))
     assert advance(idle, READ, 0.0) == READ
-    assert idle.is_behind(READ)
     moved = advance(idle, READ, 10.0)
     assert moved.watermark_us == NOW_US
-    assert (idle.is_behind(READ), idle.is_behind(moved)) == (True, False)
     newer = msgspec.structs.replace(moved, next_offset=6)
     assert advance(idle, newer, 11.0) == newer
-    assert idle.is_behind(newer)
-    assert not idle.is_behind(advance(idle, newer, 21.0))
-
-
-def test_nothing_is_behind_without_a_watermark_or_where_none_follows_the_clock() -> None:
-    idle = IdlePartitions(EventTime(idle_advance=timedelta(seconds=10)))
-    assert not idle.is_behind(msgspec.structs.replace(READ, watermark_us=None))
-    assert not IdlePartitions(EventTime()).is_behind(READ)
+    assert advance(idle, newer, 21.0).watermark_us == NOW_US + 11 * SECOND
 
 
 def test_a_partition_that_is_retired_leaves_nothing_behind() -> None:
     """Read again, its time begins anew; until then it is no part of a long run."""
     idle = IdlePartitions(EventTime(idle_advance=timedelta(seconds=10)))
     advance(idle, READ, 0.0)
-    moved = advance(idle, READ, 10.0)
-    assert not idle.is_behind(moved)
-    assert idle.advance_watermarks({}, {}, NOW_US, 20.0) == {}
-    assert idle.is_behind(moved)
-    assert advance(idle, moved, 30.0) == moved
-    assert not idle.is_behind(advance(idle, moved, 40.0))
+    assert idle.advance_watermarks({}, {}, NOW_US, 9.0) == {}
+    assert advance(idle, READ, 10.0) == READ
+    assert advance(idle, READ, 20.0).watermark_us == NOW_US + 10 * SECOND

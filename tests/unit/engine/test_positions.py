@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -18,7 +18,6 @@ from lockstep.engine.driver.positions import (
     LedgerStamp,
     Subscription,
     find_initial_positions,
-    find_silences,
     make_ledger_row,
     make_unchanged_row,
     read_position,
@@ -30,6 +29,7 @@ from lockstep.errors import EnvironmentProblem
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
+from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef
@@ -441,30 +441,36 @@ def test_a_partition_that_never_had_a_message_has_no_time() -> None:
     assert row.newest_timestamp is None
 
 
-def seen(partition: int, *, until: int, newest: int | None, at: int, topic_id: str = "id-a") -> LedgerRow:
-    """A partition with 5 messages, whose newest message and last ledger row have these times, in hours."""
-    row = make_ledger_row(STAMP, FACTS, ENDS)
-    return msgspec.structs.replace(
-        row,
-        topic_id=topic_id,
-        partition=partition,
-        until=until,
-        high_watermark=5,
-        newest_timestamp=None if newest is None else STAMP.committed_at + timedelta(hours=newest),
-        committed_at=STAMP.committed_at + timedelta(hours=at),
-    )
+GONE_US = 1_700_000_100_000_000
 
 
-def test_a_topic_had_been_silent_since_the_newest_message_of_all_its_partitions() -> None:
-    rows = [seen(0, until=5, newest=0, at=30), seen(1, until=5, newest=20, at=29), seen(2, until=5, newest=None, at=31)]
-    assert find_silences(rows) == {"id-a": timedelta(hours=9)}
+AGAIN = view(topic("a", "id-b", 2), ends={("id-b", 0): (0, 0, 0), ("id-b", 1): (0, 0, 0)})
 
 
-def test_the_silence_of_a_topic_is_unknown_where_messages_are_unread_or_none_was_ever_seen() -> None:
-    unread = [seen(0, until=5, newest=0, at=30), seen(1, until=4, newest=0, at=30)]
-    never = [seen(0, until=5, newest=None, at=30, topic_id="id-b")]
-    assert find_silences([*unread, *never]) == {}
+@pytest.mark.parametrize("now", [NOTHING, AGAIN], ids=["deleted", "re-created"])
+@pytest.mark.parametrize("loss", ["", "offsets 50 to 74 of partition 1 were not read"])
+def test_the_end_of_a_topic_that_is_gone_stays_in_the_ledger(now: ClusterView, loss: str) -> None:
+    """In every full set of positions, so that status and history need not read the whole ledger."""
+    end = TopicEnd(loss=loss, ends={0: 0, 1: 75}, age_seconds=4.5, noticed_us=GONE_US)
+    known = {POSITION.key: make_unchanged_row(STAMP, POSITION, ENDS)}
+    for _ in range(2):  # once more from its own rows, as a later run does
+        subscription = Subscription(known, now, frozenset({"a"}))
+        for finding in audit_positions(subscription.known, now):
+            subscription.accept(finding, now, suspend=False, end=end)
+        rows = subscription.ledger_rows(STAMP, (), {}, full=True)
+        known = {POSITION.key: next(row for row in rows if row.topic_id == "id-a")}
+        row = known[POSITION.key]
+        assert (row.until, row.last_end, row.last_end_age_seconds, row.retired) == (50, 75, 4.5, True)
+        assert row.gone_since == datetime(2023, 11, 14, 22, 15, tzinfo=UTC)
 
 
-def test_a_topic_in_use_when_its_stream_stopped_had_not_been_silent() -> None:
-    assert find_silences([seen(0, until=5, newest=30, at=30)]) == {"id-a": timedelta(0)}
+def test_a_topic_that_comes_back_under_its_id_has_no_last_end() -> None:
+    """Several answers of Kafka in a row were odd."""
+    seen = view(topic("a", "id-a", 2), ends={POSITION.key: (0, 75, 75)})
+    subscription = Subscription({POSITION.key: make_unchanged_row(STAMP, POSITION, ENDS)}, NOTHING, frozenset({"a"}))
+    (gone,) = audit_positions(subscription.known, NOTHING)
+    end = TopicEnd(loss="", ends={1: 50}, age_seconds=4.5, noticed_us=GONE_US)
+    subscription.accept(gone, NOTHING, suspend=False, end=end)
+    subscription.read_again(seen)
+    (row,) = subscription.ledger_rows(STAMP, (), {}, full=True)
+    assert (row.last_end, row.last_end_age_seconds, row.gone_since, row.retired) == (None, None, None, False)

@@ -135,14 +135,6 @@ class IdlePartitions:
         advance = event_time.idle_advance
         self._advance_us = None if advance is None else to_microseconds(advance)
         self._since: dict[Key, tuple[int, float]] = {}
-        self._moved: dict[Key, tuple[int, int]] = {}
-
-    def is_behind(self, position: Position) -> bool:
-        """Whether the watermark of a partition is still to follow the clock, which closes what is open there."""
-        if self._advance_us is None or position.watermark_us is None:
-            return False
-        offset, watermark_us = self._moved.get(position.key, (-1, 0))
-        return offset != position.next_offset or position.watermark_us < watermark_us
 
     def advance_watermarks(
         self,
@@ -164,7 +156,6 @@ class IdlePartitions:
         clock, moved = time.monotonic() if clock is None else clock, {}
         if len(self._since) > len(positions):  # some were retired
             self._since = {key: since for key, since in self._since.items() if key in positions}
-            self._moved = {key: at for key, at in self._moved.items() if key in positions}
         for key, position in positions.items():
             offset, since = self._since.get(key, (-1, clock))
             drained = key in ends and ends[key].high_watermark <= position.next_offset
@@ -174,5 +165,4 @@ class IdlePartitions:
                 self._since[key] = (position.next_offset, clock)
                 if position.watermark_us is not None and now_us - self._advance_us > position.watermark_us:
                     moved[key] = now_us - self._advance_us
-                    self._moved[key] = (position.next_offset, moved[key])
         return moved

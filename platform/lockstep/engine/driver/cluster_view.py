@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
 from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.topic_history import Instant
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView
-from lockstep.kafka.audit import audit_positions, find_recreated_topics, need_epoch_check
+from lockstep.kafka.audit import ENDINGS, audit_positions, find_recreated_topics, need_epoch_check
+from lockstep.kafka.topic_end import TopicEnd, judge_topic_end
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 
@@ -57,15 +59,19 @@ class ClusterMonitor:
             read: Positions of the partitions that the batch has read.
 
         Returns:
-            Topics that were deleted or re-created since the last view, and those of logs that may have been truncated.
+            Topics that the batch has read and that were deleted or re-created since the last view, or that have logs
+            which may have been truncated.
 
         Raises:
             KafkaError: No answer for two minutes.
         """
         before = self.view
-        self.view = self._patiently(lambda: self._context.admin.view_for_commit(self._names, self.view))
+        self.view = self._patiently(
+            lambda: self._observe(lambda: self._context.admin.view_for_commit(self._names, self.view))
+        )
         cut = {read[key].topic for key in self.check_leader_epochs(read)}
-        return sorted(cut.union(find_recreated_topics(before, self.view.topics)))
+        replaced = set(find_recreated_topics(before, self.view.topics))
+        return sorted(cut | replaced & {position.topic for position in read.values()})
 
     def refresh_for_plan(self) -> ClusterView:
         """Read the offsets again; the topics, too, unless they were described a moment ago.
@@ -78,7 +84,7 @@ class ClusterMonitor:
         """
         if time.monotonic() - self._described_at <= self._tuning.described_seconds:
             with suppress(KafkaError):
-                self.view = self._context.admin.view_offsets(self.view)
+                self.view = self._observe(lambda: self._context.admin.view_offsets(self.view), is_described=False)
                 return self.view
         self.view = self._read()
         return self.view
@@ -115,6 +121,7 @@ class ClusterMonitor:
         """Remove topics from the view: Kafka is no longer asked about them."""
         self._names, self._retired = self._names - names, self._retired | names
         self.view = without_topics(self.view, names)
+        self._context.history.leave(names)
 
     def view_retired(self) -> ClusterView | None:
         """The retired topics that Kafka has, without a request where there are none; None if Kafka does not answer."""
@@ -143,6 +150,23 @@ class ClusterMonitor:
         left = {key: each for key, each in ends.items() if key not in silent}
         self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
         return frozenset(doubted)
+
+    def judge_ends(self, findings: Iterable[Finding], known: Mapping[Key, Position]) -> dict[str, TopicEnd]:
+        """The ends of the topics that some findings report as deleted or re-created, by topic id.
+
+        Args:
+            findings: Findings of an audit.
+            known: Partitions of the subscribed topics.
+        """
+        ids = {finding.topic_id for finding in findings if finding.cause in ENDINGS}
+        positions: dict[str, dict[int, Position]] = {topic_id: {} for topic_id in ids}
+        for (topic_id, partition), position in known.items() if ids else ():
+            positions.get(topic_id, {})[partition] = position
+        history, age = self._context.history, self._tuning.end_seconds_max
+        return {
+            topic_id: judge_topic_end(history.find_gone(topic_id), of_topic, self._held, age)
+            for topic_id, of_topic in positions.items()
+        }
 
     def confirmed(self, known: Mapping[Key, Position], *, permanent: bool) -> tuple[Finding, ...]:
         """Findings of the audit that every further read confirms, as of the last read.
@@ -189,12 +213,19 @@ class ClusterMonitor:
         return self._context.stream.topics.select(self._context.admin.topic_names())
 
     def _read(self) -> ClusterView:
-        return self._patiently(lambda: self._context.admin.view(self._names))
+        return self._patiently(lambda: self._observe(lambda: self._context.admin.view(self._names)))
 
     def _read_same_cluster(self) -> ClusterView:
         """Topics that are gone or others may be those of another cluster, to which the brokers' addresses now lead."""
-        view = self._context.admin.view(self._names)
+        view = self._observe(lambda: self._context.admin.view(self._names))
         self._context.admin.check_cluster()
+        return view
+
+    def _observe(self, look: Callable[[], ClusterView], *, is_described: bool = True) -> ClusterView:
+        """The answer of a look, which the history of the topics remembers."""
+        asked = Instant.now()
+        view = look()
+        self._context.history.note(view, asked, Instant.now(), is_described=is_described)
         return view
 
     def _warn_once(self, text: str) -> None:

@@ -11,6 +11,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import Runner
 from lockstep.engine.driver.startup import Launch
+from lockstep.engine.driver.topic_history import TopicHistory
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.table.layout import StreamFolders
@@ -31,6 +32,7 @@ class RunContext:
         stop: Set to end the run at the next batch boundary.
         report: Called after each committed batch.
         launch: Origin of the run, and its tuning.
+        history: The last reads of the ends of its topics, those before its claim included.
     """
 
     stream: AnyStream
@@ -43,6 +45,7 @@ class RunContext:
     stop: threading.Event
     report: Callable[[BatchReport], None]
     launch: Launch
+    history: TopicHistory
 
     @property
     def is_bounded(self) -> bool:

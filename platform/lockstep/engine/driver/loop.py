@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import NoReturn
@@ -33,7 +33,8 @@ from lockstep.engine.protocol import BatchIdentity, TaskResult
 from lockstep.errors import Fenced, KafkaError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.audit import audit_positions
+from lockstep.kafka.audit import ENDINGS, audit_positions, explain_end
+from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
@@ -186,6 +187,11 @@ def _thread(name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
 
+def _explain(finding: Finding, ends: Mapping[str, TopicEnd]) -> Finding:
+    end = ends.get(finding.topic_id)
+    return finding if end is None or finding.cause not in ENDINGS else explain_end(finding, end)
+
+
 class MicroBatchLoop:
     """Plans, runs and commits the batches of a run, in order."""
 
@@ -214,7 +220,7 @@ class MicroBatchLoop:
         self._monitor = ClusterMonitor(context, selected, retired, lambda: _is_stop_asked(context, claimed))
         self._partitions = open_subscription(context, claimed, self._monitor.view, selected)
         self._idle = IdlePartitions(stream.event_time)
-        self._topics = TopicChanges(context, claimed.writer.epoch, self._monitor, self._partitions, self._idle)
+        self._topics = TopicChanges(context, claimed.writer.epoch, self._monitor, self._partitions)
         self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)
         self._publisher = Publisher(context.group, background_executor)
         self._publish_start(claimed.head)
@@ -377,37 +383,50 @@ class MicroBatchLoop:
         self._monitor.check_leader_epochs(known)
         for warning in self._blocked.note(self._monitor.view, time.monotonic()):
             LOG.warning("%s", warning)
-        news = [finding for finding in audit_positions(known, self._monitor.view) if self._is_news(finding)]
+        news = audit_positions(known, self._monitor.view)
+        ends = self._monitor.judge_ends(news, known)
+        news = tuple(finding for finding in news if self._is_news(finding, ends))
         if not news:
             return
-        halts = any(self._judge(each) is Judgement.VIOLATION for each in news)
+        halts = any(self._judge(each, ends) is Judgement.VIOLATION for each in news)
         confirmed = self._monitor.confirmed(known, permanent=halts)  # unconfirmed: a stale response of a broker
-        if wrong := tuple(each for each in confirmed if self._judge(each) is Judgement.VIOLATION):
-            self._halt(wrong)
-        for finding in filter(self._is_news, confirmed):
-            suspend = self._judge(finding) is Judgement.SUSPEND
-            self._partitions.accept(finding, self._monitor.view, suspend=suspend)
-            if finding.cause == Fault.TOPIC_DELETED:
-                self._monitor.leave(frozenset({finding.topic}))
-            if finding.cause == Fault.PARTITIONS_ADDED:
-                self._session_partitions.forget(finding.topic_id)
+        judged = [(finding, self._judge(finding, ends)) for finding in confirmed if self._is_news(finding, ends)]
+        for finding, verdict in judged:  # with a halt, too: the next run has not observed the ends of these topics
+            if verdict is Judgement.ACCEPT:
+                self._accept(finding, verdict, ends)
+        if wrong := tuple(finding for finding, verdict in judged if verdict is Judgement.VIOLATION):
+            self._halt(tuple(_explain(each, ends) for each in wrong))
+        for finding, verdict in judged:
+            if verdict is not Judgement.ACCEPT:
+                self._accept(_explain(finding, ends), verdict, ends)
+        self._context.history.forget(ends.keys() - {topic_id for topic_id, _ in self._partitions.known})
 
-    def _is_news(self, finding: Finding) -> bool:
+    def _accept(self, finding: Finding, verdict: Judgement, ends: Mapping[str, TopicEnd]) -> None:
+        suspend = verdict is Judgement.SUSPEND
+        self._partitions.accept(finding, self._monitor.view, suspend=suspend, end=ends.get(finding.topic_id))
+        if finding.cause == Fault.TOPIC_DELETED:
+            self._monitor.leave(frozenset({finding.topic}))
+        if finding.cause == Fault.PARTITIONS_ADDED:
+            self._session_partitions.forget(finding.topic_id)
+
+    def _is_news(self, finding: Finding, ends: Mapping[str, TopicEnd]) -> bool:
         """Whether a finding needs action: one that was accepted before may persist in later audits."""
-        verdict = self._judge(finding)
+        verdict = self._judge(finding, ends)
         suspend = verdict is Judgement.SUSPEND
         return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
 
-    def _judge(self, finding: Finding) -> Judgement:
-        """The verdict of the class, except for the deletion of a drained topic that would have been retired."""
-        tolerated = finding.cause == Fault.TOPIC_DELETED and self._topics.tolerates_deletion(finding)
-        return Judgement.GAP if tolerated else self._context.stream.integrity.judge(Fault(finding.cause))
+    def _judge(self, finding: Finding, ends: Mapping[str, TopicEnd]) -> Judgement:
+        """The verdict of the class, except for the end of a topic of which every message was read: it is no fault."""
+        end = ends.get(finding.topic_id) if finding.cause in ENDINGS else None
+        if end is not None and end.is_event:
+            return Judgement.ACCEPT
+        return self._context.stream.integrity.judge(Fault(finding.cause))
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
-        """Commit a halt that the driver found: no rows, unchanged positions."""
+        """Commit a halt that the driver found: no rows, no progress; what was accepted before is committed with it."""
         batch = make_batch_identity(self._writer, self._committer.head)
         try:
-            self._commit(make_batch_commit(batch, (), findings=findings), ())
+            self._commit(make_batch_commit(batch, (), findings=findings), (), full=self._partitions.is_unsaved)
         except HourClosed as lost:
             self._refresh_head(lost)
             self._halt(findings)

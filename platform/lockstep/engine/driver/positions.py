@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +15,7 @@ from lockstep.engine.protocol import Counts, LearnedRates, PlannedRange, RangeRe
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
+from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
@@ -77,6 +77,8 @@ def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffs
         newest_timestamp=to_event_time(result.newest_timestamp_ms * 1000 if result.newest_timestamp_ms else None),
         watermark=to_event_time(position.watermark_us),
         gone_since=to_event_time(position.gone_since_us),
+        last_end=position.last_end.offset if position.last_end else None,
+        last_end_age_seconds=position.last_end.age_seconds if position.last_end else None,
         cpu_seconds=result.cpu_seconds,
         state_file=position.state.file if position.state else None,
         state_start=position.state.start if position.state else None,
@@ -169,6 +171,16 @@ def read_position(row: LedgerRow) -> Position:
         catching_up=row.catching_up,
         joined_at=row.joined_at,
         gone_since_us=None if row.gone_since is None else to_microseconds(row.gone_since - EPOCH),
+        last_end=row.find_last_end(),
+    )
+
+
+def with_end(position: Position, end: TopicEnd | None) -> Position:
+    """The position of a topic that is gone, with its last observed end."""
+    if end is None:
+        return position
+    return msgspec.structs.replace(
+        position, last_end=end.find_last_end(position.partition), gone_since_us=end.noticed_us
     )
 
 
@@ -238,23 +250,6 @@ def find_retired_topics(rows: Iterable[LedgerRow]) -> frozenset[str]:
     return frozenset(row.topic for row in listed if row.retired) - {row.topic for row in listed if not row.retired}
 
 
-def find_silences(rows: Iterable[LedgerRow]) -> dict[str, timedelta]:
-    """How long each topic had been without a message at its last ledger rows, by topic id.
-
-    Topics that were not read to their ends then, or whose newest message is unknown, are left out. The time since does
-    not count: no run looked.
-    """
-    by_topic: dict[str, list[LedgerRow]] = {}
-    for row in rows:
-        by_topic.setdefault(row.topic_id, []).append(row)
-    found: dict[str, timedelta] = {}
-    for topic_id, listed in by_topic.items():
-        newest = max((row.newest_timestamp for row in listed if row.newest_timestamp is not None), default=None)
-        if newest is not None and all(row.until == row.high_watermark for row in listed):
-            found[topic_id] = min(row.committed_at for row in listed) - newest
-    return found
-
-
 class Subscription:
     """The partitions that a run reads, and those whose position it only carries in the ledger.
 
@@ -292,7 +287,6 @@ class Subscription:
             if position.topic in selected and key not in self._retired
         }
         self._lifecycle = dict.fromkeys(self.positions.keys() - known.keys(), ADDED)
-        self._gone_silence = find_silences(row for key, row in known.items() if key in self._gone)
         self._reported_lifecycle: tuple[Key, ...] = ()
         self._notes: dict[Key, Accepted] = {}
         self._bins: dict[Key, int] = {}
@@ -394,7 +388,8 @@ class Subscription:
         ids = {topic.topic_id for topic in view.topics.values()}
         for key in [key for key in self._retired if key[0] in ids]:
             self._retired.discard(key)
-            position = self.positions[key] = msgspec.structs.replace(self._others.pop(key), gone_since_us=None)
+            position = msgspec.structs.replace(self._others.pop(key), gone_since_us=None, last_end=None)
+            self.positions[key] = position
             self._lifecycle[key], self.is_unsaved = READDED, True
             LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
 
@@ -430,24 +425,14 @@ class Subscription:
             self._lifecycle[key], self.is_unsaved = FORGOTTEN, True
             LOG.info("topic %s partition %d: forgotten at offset %d", position.topic, key[1], position.next_offset)
 
-    def find_idle_topics(self, ends: Mapping[Key, PartitionOffsets], before_ms: float = math.inf) -> frozenset[str]:
-        """Topics without lag, and without a message that this run knows to be newer than a time."""
+    def find_idle_topics(self, ends: Mapping[Key, PartitionOffsets]) -> frozenset[str]:
+        """Topics without lag."""
         busy = {
             position.topic
             for key, position in self.positions.items()
-            if key not in ends
-            or ends[key].high_watermark != position.next_offset
-            or self._newest_ms.get(key, 0) >= before_ms
+            if key not in ends or ends[key].high_watermark != position.next_offset
         }
         return frozenset({position.topic for position in self.positions.values()} - busy)
-
-    def find_silence(self, topic_id: str) -> timedelta | None:
-        """How long a topic that is gone had been silent when it was last seen; None unless all of it was read then."""
-        return self._gone_silence.get(topic_id)
-
-    def note_newest(self, newest_ms: Mapping[Key, int]) -> None:
-        """Note the timestamps of the newest messages, as Kafka says."""
-        self._newest_ms |= {key: at for key, at in newest_ms.items() if key in self.positions}
 
     def _set_aside(self, key: Key, position: Position, change: str) -> None:
         self.positions.pop(key, None)
@@ -459,8 +444,8 @@ class Subscription:
         self._retired.add(key)
         self._lifecycle[key], self.is_unsaved = change, True
 
-    def accept(self, finding: Finding, view: ClusterView, *, suspend: bool) -> None:
-        """Continue after a tolerated fault: skip expired offsets, add new partitions.
+    def accept(self, finding: Finding, view: ClusterView, *, suspend: bool, end: TopicEnd | None = None) -> None:
+        """Continue after a tolerated fault or an event: skip expired offsets, add new partitions.
 
         A re-created topic is left where it ended; `take_up` reads the new one, as one found after the first batch.
 
@@ -468,6 +453,7 @@ class Subscription:
             finding: Finding of the audit.
             view: Kafka's topics of the stream now.
             suspend: The affected sessions are suspended until their next snapshot.
+            end: Of a topic that was deleted or re-created: its end.
         """
         key = (finding.topic_id, finding.partition)
         if finding.cause == Fault.EXPIRED and key in self.positions:
@@ -480,14 +466,22 @@ class Subscription:
         elif finding.cause == Fault.PARTITIONS_ADDED and key in view.ends:
             self._on_grown(key, view.topics[finding.topic], view.ends[key], suspend=suspend)
         elif finding.cause == Fault.RECREATED and key in self.known and _has_leaders(view.topics[finding.topic], view):
-            self._set_aside(key, self.known[key], RECREATED_TOPIC)
+            self._set_aside(key, with_end(self.known[key], end), RECREATED_TOPIC)
         elif finding.cause == Fault.TOPIC_DELETED and key in self.known:
-            self._set_aside(key, self.known[key], DELETED)
+            self._set_aside(key, with_end(self.known[key], end), DELETED)
         elif key in self._leaderless:
             return
         else:  # it comes again until its partitions have leaders
             self._leaderless.add(key)
-        LOG.warning("%s", finding)
+        if end is not None and end.is_event:
+            LOG.info(
+                "%s; every message was read: offset %d was its end %.0f s before",
+                finding,
+                finding.offset,
+                end.age_seconds,
+            )
+        else:
+            LOG.warning("%s", finding)
 
     def is_news(self, finding: Finding, *, suspend: bool) -> bool:
         """Whether `accept` is to see a finding, unless nothing has changed since it saw it.

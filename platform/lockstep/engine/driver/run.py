@@ -20,6 +20,7 @@ from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.spark_job import SparkRunner, warm_up
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
+from lockstep.engine.driver.topic_history import TopicWatch
 from lockstep.engine.protocol import JobSpec
 from lockstep.errors import Fenced, name_stream
 from lockstep.kafka.admin import ClusterAdmin
@@ -100,12 +101,13 @@ def run_stream(
     admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
     group = ConsumerGroup(settings.kafka, stream.name)
     check_table_present(stream, folders, admin, group)  # before a heartbeat file, which would make a missing root
-    with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id):
+    watch = TopicWatch(admin, launch.tuning.end_look_seconds)
+    with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id), watch:
         job = make_job(stream, settings, folders, launch.tuning)
         never_ending = not isinstance(trigger, AvailableNow)
         try:
             startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
-            startup.check_topics(admin)
+            startup.check_topics(admin, watch.history)
             context = _warm_context(spark, job, stop)  # 2
             claimed = startup.claim(cancelled=stop.is_set)  # 3
         except (Fenced, NotWanted, StartCancelled) as unclaimed:
@@ -121,6 +123,7 @@ def run_stream(
             stop=stop,
             report=report,
             launch=launch,
+            history=watch.history,
         )
         return run_batches(run_context, claimed)
 

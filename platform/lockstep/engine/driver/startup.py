@@ -21,6 +21,7 @@ from lockstep.engine.driver.handover import Takeover, request_handover
 from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.positions import find_retired_topics, read_position
+from lockstep.engine.driver.topic_history import Instant, TopicHistory
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
 from lockstep.integrity.base import IntegrityClass, OnGrowth, Suspend
 from lockstep.integrity.resume_options import StreamHalted
@@ -140,8 +141,11 @@ class WriterStartup:
         self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
         self._whole = self._pool.submit(refuse_torn, folders)
 
-    def check_topics(self, admin: ClusterAdmin) -> None:
+    def check_topics(self, admin: ClusterAdmin, history: TopicHistory) -> None:
         """Refuse topics that the declaration does not allow; a cluster that does not answer is asked after the claim.
+
+        The history begins here: a topic that is deleted during a handover was observed by the previous run or by this
+        one.
 
         Raises:
             LockstepError: See `check_topics_fit`.
@@ -149,7 +153,10 @@ class WriterStartup:
         known = self._known.values()
         with suppress(KafkaError):
             names = self._stream.topics.select(admin.topic_names().union(row.topic for row in known))
-            check_topics_fit(self._stream, admin.topics(names - find_retired_topics(known)))
+            asked = Instant.now()
+            view = admin.view(names - find_retired_topics(known))
+            history.note(view, asked, Instant.now())
+            check_topics_fit(self._stream, view.topics)
 
     def claim(self, cancelled: Callable[[], bool]) -> WriterClaim:
         """Become the writer.

@@ -1,28 +1,22 @@
 """Topics that come and go during a run.
 
-New topics are added, drained ones retired, retired ones read again when a message arrives, deleted ones forgotten.
+New topics are added, retired ones read again when a message arrives, deleted ones forgotten.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from itertools import islice
 
 from lockstep.declare.options import NewTopics
-from lockstep.engine.driver.clocks import IdlePartitions
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import take_retire_request
 from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.positions import RETIRED, Subscription
 from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
-from lockstep.engine.protocol import to_event_time
-from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView, Topic
-from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
-from lockstep.model.finding import Finding
 from lockstep.model.position import Key
 
 FORGOTTEN_MAX = 1_000
@@ -60,9 +54,7 @@ def _read_join_offsets(
 class TopicChanges:
     """Changes the subscription of a run, and the topics in its view of Kafka."""
 
-    def __init__(
-        self, context: RunContext, epoch: int, monitor: ClusterMonitor, partitions: Subscription, idle: IdlePartitions
-    ) -> None:
+    def __init__(self, context: RunContext, epoch: int, monitor: ClusterMonitor, partitions: Subscription) -> None:
         """Read retired topics again that have new messages; those that were re-created are added as new ones.
 
         Args:
@@ -70,10 +62,8 @@ class TopicChanges:
             epoch: Epoch of the writer.
             monitor: The view of Kafka.
             partitions: The subscription.
-            idle: The partitions whose watermarks follow the clock.
         """
         self._context, self._epoch, self._monitor, self._partitions = context, epoch, monitor, partitions
-        self._idle = idle
         self._looked_at = time.monotonic()
         adopts = context.launch.adopts_topics or context.stream.topics.new_topics is NewTopics.ADOPT
         self._adopts = adopts and not context.is_bounded
@@ -84,7 +74,7 @@ class TopicChanges:
         """Follow the changes since the last poll.
 
         1. Retire the topics that an operator has asked for.
-        2. At an interval: read revived topics again, and retire drained ones.
+        2. At an interval: read revived topics again.
         3. Add new topics.
         """
         request = take_retire_request(self._context.folders.control, self._epoch)  # 1
@@ -94,16 +84,9 @@ class TopicChanges:
         if time.monotonic() - self._looked_at >= self._context.launch.tuning.lifecycle_seconds:  # 2
             self._looked_at = time.monotonic()
             self._read_revived()
-            if self._context.stream.topics.retire_drained:
-                self._retire(self._find_drained(), "the declaration", "drained: Topics(retire_drained=True)")
         if self._adopts:  # 3
             self._monitor.poll_new_topics()
         self._add_new()
-
-    def tolerates_deletion(self, finding: Finding) -> bool:
-        """Whether a deleted topic was drained when an earlier run saw it last, and drained topics are retired."""
-        topics, silence = self._context.stream.topics, self._partitions.find_silence(finding.topic_id)
-        return topics.retire_drained and silence is not None and silence >= topics.inactive_after
 
     def _add_new(self) -> None:
         """Subscribe to the topics that are new in the view, as a new run would."""
@@ -144,36 +127,3 @@ class TopicChanges:
         if names:
             self._partitions.retire(names, RETIRED, who=who, why=why)
             self._monitor.leave(names)
-
-    def _find_drained(self) -> frozenset[str]:
-        """Topics whose newest message is old enough; Kafka is asked only where this run has read none.
-
-        A topic whose messages were old when they were read is kept until its watermark has followed the clock, where
-        the stream declares that: once retired, it would keep its timers and windows open.
-        """
-        view, now = self._monitor.view, datetime.now(UTC)
-        before_ms = int((now - self._context.stream.topics.inactive_after).timestamp() * 1000)
-        behind = {each.topic for each in self._partitions.positions.values() if self._idle.is_behind(each)}
-        idle = self._partitions.find_idle_topics(view.ends, before_ms) - behind
-        topics = [topic for name, topic in view.topics.items() if name in idle]
-        try:
-            newest_ms = self._context.admin.newest_timestamps(
-                (topic.name, partition) for topic in topics for partition in range(topic.partitions)
-            )
-        except KafkaError:
-            return frozenset()  # the read before the batch reports it, and waits
-        ids = {topic.name: topic.topic_id for topic in topics}
-        self._partitions.note_newest({(ids[name], partition): at for (name, partition), at in newest_ms.items()})
-        return frozenset(topic.name for topic in topics if self._is_drained(topic, newest_ms, now))
-
-    def _is_drained(self, topic: Topic, newest_ms: Mapping[tuple[str, int], int], now: datetime) -> bool:
-        newest = max((at for (name, _), at in newest_ms.items() if name == topic.name), default=None)
-        facts = TopicFacts(
-            read_ids=frozenset({topic.topic_id}),
-            topic=topic,
-            is_selected=True,
-            lag_messages=0,
-            newest_message=None if newest is None else to_event_time(newest * 1000),
-            inactive_after=self._context.stream.topics.inactive_after,
-        )
-        return judge_lifecycle(facts, now) is TopicLifecycle.DRAINED

@@ -1,0 +1,307 @@
+"""The deletion of a topic beside a run: an event if every message was read, else a fault of that topic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lockstep import Every, NoIntegrity, Once, Ordered, Sequence, Strict, Suspend
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.startup import WriterStartup
+from lockstep.integrity.resume_options import AcceptDeleted, IntegrityLost
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.operations.resume import resume_stream
+from lockstep.table.ledger import LedgerRow, read_ledger
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import adding
+from tests.support.feed import send_within, session, update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Sequence as Several
+
+    from lockstep.engine.driver.planner import BatchPlan
+    from lockstep.engine.driver.spark_job import Runner
+    from lockstep.engine.driver.startup import WriterClaim
+    from lockstep.engine.protocol import TaskResult
+    from lockstep.integrity.base import IntegrityClass
+    from lockstep.kafka.admin import ClusterView
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+WAIT_SECONDS_MAX = 120.0
+STRICT = Strict(evidence=Sequence())
+
+
+def ending(runs: LocalRuns, topic: str) -> LedgerRow:
+    """The ledger row with which a topic ended."""
+    rows = [row for row in read_ledger(runs.folders.ledger) if row.topic == topic]
+    (row,) = (row for row in rows if row.lifecycle in {"deleted", "re-created"} and row.retired)
+    return row
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class Going:
+    """A run that goes on in a thread.
+
+    Attributes:
+        ended: Its outcome, or the error that ended it.
+    """
+
+    def __init__(self, runs: LocalRuns, around: Callable[[Runner], Runner]) -> None:
+        self._runs, self._around, self.stop = runs, around, threading.Event()
+        self.ended: list[RunOutcome | IntegrityLost] = []
+        self.thread = threading.Thread(target=self._go)
+
+    def _go(self) -> None:
+        try:
+            self.ended.append(self._runs.run(trigger=Every(seconds=0.2), stop=self.stop, around=self._around))
+        except IntegrityLost as lost:
+            self.ended.append(lost)
+
+    def lost(self) -> IntegrityLost:
+        """The loss that ended it."""
+        self.thread.join(WAIT_SECONDS_MAX)
+        (lost,) = self.ended
+        assert isinstance(lost, IntegrityLost)
+        return lost
+
+
+@contextmanager
+def going(runs: LocalRuns, around: Callable[[Runner], Runner] = lambda runner: runner) -> Iterator[Going]:
+    run, before = Going(runs, around), len(runs.reports)
+    run.thread.start()
+    try:
+        wait_until(lambda: len(runs.reports) > before or bool(run.ended))
+        yield run
+    finally:
+        run.stop.set()
+        run.thread.join()
+
+
+def is_read(runs: LocalRuns, topic: str, until: int) -> bool:
+    return any(row.topic == topic and row.until == until for row in runs.handle.positions.values())
+
+
+@pytest.mark.fault("F30")
+@pytest.mark.parametrize(
+    "integrity",
+    [
+        STRICT,
+        Strict(evidence=Sequence(), on_violation=Suspend()),
+        Once(keep_ids=1_000),
+        Ordered(),
+        NoIntegrity(),
+    ],
+    ids=["strict", "strict-suspend", "once", "ordered", "none"],
+)
+def test_the_deletion_of_a_topic_that_is_read_is_an_event_and_the_others_go_on(
+    feed: Feed, runs: LocalRuns, integrity: IntegrityClass
+) -> None:
+    runs = runs.of(adding(feed.pattern, integrity))
+    gone, other = feed.create("gone", partitions=2), feed.create("other")
+    feed.send(gone, session(3), partition=1)
+    feed.send(other, session(3))
+    with going(runs) as run:
+        feed.delete(gone)
+        wait_until(lambda: not any(row.topic == gone for row in runs.handle.subscribed) or bool(run.ended))
+        feed.send(other, [update(5, a=1)])
+        wait_until(lambda: is_read(runs, other, 5) or bool(run.ended))
+    assert run.ended == [RunOutcome.STOPPED]
+    rows = {row.partition: row for row in read_ledger(runs.folders.ledger) if row.lifecycle == "deleted"}
+    assert {n: (row.until, row.last_end, row.retired) for n, row in rows.items()} == {0: (0, 0, True), 1: (4, 4, True)}
+    assert all(0 < (row.last_end_age_seconds or 0) < 60 and row.gone_since for row in rows.values())
+    assert runs.run() is RunOutcome.ENDED
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+class Before:
+    """Does something once, between the plan of a batch with ranges of a topic and its work."""
+
+    def __init__(self, topic: str, act: Callable[[], object]) -> None:
+        self._topic, self._act, self.armed = topic, act, threading.Event()
+
+    def __call__(self, runner: Runner) -> Runner:
+        def run(plan: BatchPlan) -> Several[TaskResult]:
+            if self.armed.is_set() and any(item.position.topic == self._topic for part in plan.bins for item in part):
+                self.armed.clear()
+                self._act()
+            return runner(plan)
+
+        return run
+
+
+@pytest.mark.fault("F30")
+def test_unread_messages_make_a_deletion_a_fault_of_that_topic_by_class(feed: Feed, runs: LocalRuns) -> None:
+    """Two topics are deleted at once: of one all was read, which stays an event beside the halt."""
+    gone, read, other = feed.create("gone"), feed.create("read"), feed.create("other")
+    for topic in (gone, read, other):
+        feed.send(topic, session(3))
+
+    def delete_both() -> None:
+        for topic in (gone, read):
+            feed.delete(topic)
+
+    deletion = Before(gone, delete_both)
+    with going(runs, deletion) as run:
+        deletion.armed.set()
+        feed.send(gone, [update(5, a=1), update(6, a=1)])
+        (finding,) = run.lost().findings
+    assert (finding.cause, finding.topic, finding.offset, finding.until) == ("topic gone", gone, 4, finding.until)
+    assert finding.until in {5, 6}
+    assert finding.detail == f"offsets 4 to {finding.until - 1} of partition 0 were not read"
+    assert (ending(runs, read).until, ending(runs, read).last_end) == (4, 4)
+    resume_stream(runs.folders, why="known", who="ann", accepted=[AcceptDeleted(gone)])
+    feed.send(other, [update(5, a=1)])
+    assert runs.run() is RunOutcome.ENDED
+    assert is_read(runs, other, 5)
+
+
+def test_a_class_that_goes_on_has_the_lost_offsets_in_the_ledger(feed: Feed, runs: LocalRuns) -> None:
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    gone, other = feed.create("gone"), feed.create("other")
+    for topic in (gone, other):
+        feed.send(topic, session(3))
+    deletion = Before(gone, lambda: feed.delete(gone))
+    with going(runs, deletion) as run:
+        deletion.armed.set()
+        feed.send(gone, [update(5, a=1)])
+        wait_until(lambda: not any(row.topic == gone for row in runs.handle.subscribed) or bool(run.ended))
+    assert run.ended == [RunOutcome.STOPPED]
+    assert (ending(runs, gone).until, ending(runs, gone).last_end) == (4, 5)
+
+
+@pytest.mark.parametrize("integrity", [STRICT, Ordered()], ids=["strict", "ordered"])
+def test_nobody_knows_the_end_of_a_topic_that_was_deleted_while_no_run_was_live(
+    feed: Feed, runs: LocalRuns, integrity: IntegrityClass
+) -> None:
+    runs = runs.of(adding(feed.pattern, integrity))
+    gone, other = feed.create("gone"), feed.create("other")
+    for topic in (gone, other):
+        feed.send(topic, session(3))
+    runs.run()
+    feed.delete(gone)
+    if integrity == STRICT:
+        with pytest.raises(
+            IntegrityLost, match=rf"topic gone at {gone}/0 offset 4: .* has not observed its end"
+        ) as lost:
+            runs.run()
+        assert lost.value.next_step.count(f"--accept-gone {gone}") == 1
+        resume_stream(runs.folders, why="known", who="ann", accepted=[AcceptDeleted(gone)])
+    assert runs.run() is RunOutcome.ENDED
+    assert (ending(runs, gone).last_end, ending(runs, gone).last_end_age_seconds) == (None, None)
+
+
+@pytest.mark.fault("F30")
+def test_a_topic_that_is_read_and_created_again_is_another_topic(feed: Feed, runs: LocalRuns) -> None:
+    """Whether a look at Kafka falls between deletion and creation must not decide whether a stream halts."""
+    again, other = feed.create("again"), feed.create("other")
+    for topic in (again, other):
+        feed.send(topic, session(3))
+
+    def create_again() -> None:
+        feed.delete(again)
+        feed.create_again("again")
+        feed.send(again, session(1))
+
+    replacing = Before(other, create_again)
+    with going(runs, replacing) as run:
+        replacing.armed.set()
+        feed.send(other, [update(5, a=1)])
+        wait_until(lambda: len(runs.rows(again)) == 8 or bool(run.ended))
+    assert run.ended == [RunOutcome.STOPPED]
+    assert (ending(runs, again).lifecycle, ending(runs, again).last_end) == ("re-created", 4)
+    assert runs.run() is RunOutcome.ENDED
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+@pytest.mark.fault("F30")
+@pytest.mark.parametrize("watch_seconds", [0.5, 1_000.0], ids=["watched", "not watched"])
+def test_a_batch_may_take_longer_than_an_observation_counts(feed: Feed, runs: LocalRuns, watch_seconds: float) -> None:
+    """A thread looks at Kafka meanwhile; without it, a slow machine would halt the stream."""
+    runs = runs.tuned(end_look_seconds=watch_seconds, end_seconds_max=4.0)
+    gone, slow = feed.create("gone"), feed.create("slow")
+    for topic in (gone, slow):
+        feed.send(topic, session(3))
+
+    def delete_late() -> None:
+        time.sleep(5.0)
+        feed.delete(gone)
+
+    deletion = Before(slow, delete_late)
+    with going(runs, deletion) as run:
+        deletion.armed.set()
+        feed.send(slow, [update(5, a=1)])
+        wait_until(lambda: not any(row.topic == gone for row in runs.handle.subscribed) or bool(run.ended))
+        if watch_seconds > 1:
+            assert "more than 4 s" in run.lost().findings[0].detail
+    assert is_read(runs, slow, 5), "the batch itself is committed: it read nothing of the topic that is gone"
+    if watch_seconds < 1:
+        assert (run.ended, ending(runs, gone).last_end) == ([RunOutcome.STOPPED], 4)
+
+
+@pytest.mark.fault("F30")
+def test_messages_of_an_open_transaction_are_unread(feed: Feed, runs: LocalRuns) -> None:
+    """They may be committed between the observation and the deletion."""
+    gone = feed.create("gone")
+    feed.send(gone, session(3))
+    producer = feed.transactional()
+    producer.begin_transaction()
+    send_within(producer, gone, [update(5, a=1)])
+    with going(runs) as run:
+        wait_until(lambda: is_read(runs, gone, 4))
+        feed.delete(gone)
+        (finding,) = run.lost().findings
+    assert (finding.offset, finding.until) == (4, 5)
+
+
+def test_a_topic_that_is_deleted_during_a_handover_was_observed_by_its_successor(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, other, claim = feed.create("gone"), feed.create("other"), WriterStartup.claim
+    for topic in (gone, other):
+        feed.send(topic, session(3))
+    runs.run()
+
+    def delete_first(startup: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:
+        feed.delete(gone)
+        return claim(startup, cancelled)
+
+    monkeypatch.setattr(WriterStartup, "claim", delete_first)
+    assert runs.run() is RunOutcome.ENDED
+    assert (ending(runs, gone).until, ending(runs, gone).last_end) == (4, 4)
+
+
+def test_a_topic_that_one_look_does_not_show_is_not_deleted(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, look, hides = feed.create("kept"), ClusterAdmin.view, threading.Event()
+    feed.send(topic, session(3))
+
+    def hide_once(admin: ClusterAdmin, names: Iterable[str]) -> ClusterView:
+        found = look(admin, names)
+        if not hides.is_set():
+            return found
+        hides.clear()
+        return msgspec.structs.replace(found, topics={}, ends={})
+
+    monkeypatch.setattr(ClusterAdmin, "view", hide_once)
+    with going(runs.tuned(described_seconds=0.0)) as run:
+        hides.set()
+        wait_until(lambda: not hides.is_set())
+        feed.send(topic, [update(5, a=1)])
+        wait_until(lambda: is_read(runs, topic, 5) or bool(run.ended))
+    assert run.ended == [RunOutcome.STOPPED]
+    assert [row.lifecycle for row in read_ledger(runs.folders.ledger) if row.lifecycle] == ["added"]
