@@ -129,7 +129,7 @@ class Counts(msgspec.Struct, gc=False):
         without_rows: Accepted, gave none.
         skipped: Of kind SKIP, or of a session before its first snapshot in a log that was joined in the middle.
         before_snapshot: Those of them that precede the first snapshot of their session.
-        dropped: Neither applied nor stored: duplicate, late, or undecodable under NoIntegrity.
+        dropped: Neither applied nor stored: duplicate or late.
         quarantined: Written to quarantine, not applied.
         repeats: Found to be duplicates or out of order, accepted or dropped.
         gaps: Found to follow a gap: accepted, or quarantined where a gap suspends the session.

@@ -166,9 +166,16 @@ class IntegrityClass(ABC):
     keeps_late: ClassVar[bool] = False
     """Whether late messages go to the late table instead of being dropped."""
 
+    @property
+    def opens_at_first(self) -> bool:
+        """Whether a session may begin at its first message, whatever its kind."""
+        return self.session_start is SessionStart.FIRST_MESSAGE
+
     def judge(self, fault: Fault) -> Judgement:
         """The verdict on a fault, with the policy applied."""
         verdict = self.answers[fault]
+        if fault is Fault.UNDECODABLE and verdict is Judgement.SUSPEND and self.opens_at_first:
+            return Judgement.QUARANTINE  # a lost message is tolerated, and no snapshot would repair more than that
         if fault is Fault.PARTITIONS_ADDED and getattr(self, "on_growth", None) is OnGrowth.RESTART_SESSIONS:
             return Judgement.SUSPEND
         if verdict is Judgement.VIOLATION and isinstance(self.on_violation, Suspend) and fault not in _OF_NO_SESSION:
@@ -229,7 +236,7 @@ class IntegrityClass(ABC):
             spread: Snapshots may consist of several messages.
             joined: The log was joined in the middle: sessions may have begun before the first message read.
         """
-        at_first = self.session_start is SessionStart.FIRST_MESSAGE
+        at_first = self.opens_at_first
         takes_unknown = at_first or self.passes_unknown_sessions or self.waits_for_snapshot
         gate = JoinedLog(self.gate(time), skips=not takes_unknown) if joined else self.gate(time)
         gate = OpeningAtFirst(gate) if at_first and not self.passes_unknown_sessions else gate
@@ -246,7 +253,7 @@ class IntegrityClass(ABC):
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
     ) -> Callable[[GateState], GateState]:
         """Adapts a stored gate state to the current declaration: class and policy may change between runs."""
-        at_first = self.session_start is SessionStart.FIRST_MESSAGE and not self.passes_unknown_sessions
+        at_first = self.opens_at_first and not self.passes_unknown_sessions
         gate = OpeningAtFirst(self.gate(PartitionTime())) if at_first else self.gate(PartitionTime())
         suspends, inner = self.may_suspend(suspended_from, skipped), MultipartGate(gate)
         before = 0 if self.passes_unknown_sessions else suspended_from

@@ -1,7 +1,7 @@
 """NoIntegrity: best effort, and a count of everything it noticed.
 
 Promises: exactly-once delivery to the table; nothing about the producer.
-Refuses: nothing; messages on which the transform raises are quarantined.
+Refuses: nothing; messages that cannot be decoded, or on which the transform raises, are quarantined.
 Costs: one comparison a message where the producer numbers them.
 """
 
@@ -52,7 +52,7 @@ class _Counting(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class NoIntegrity(IntegrityClass):
-    """Best effort: undecodable messages and gaps are counted, unknown sessions pass.
+    """Best effort: undecodable messages are quarantined, gaps are counted, unknown sessions pass.
 
     Attributes:
         wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits; None for numbers that do not wrap. Larger
@@ -63,6 +63,7 @@ class NoIntegrity(IntegrityClass):
 
     answers: ClassVar[Mapping[Fault, Judgement]] = {
         **dict.fromkeys(Fault, Judgement.GAP),
+        Fault.UNDECODABLE: Judgement.QUARANTINE,
         Fault.TRANSFORM_FAILED: Judgement.QUARANTINE,
     }
     passes_unknown_sessions: ClassVar[bool] = True

@@ -127,7 +127,7 @@ class Replay:
         record = Record(where.topic, where.topic_id, where.partition, offset, cast("KafkaMessage", message))
         self.aside.counts["messages"] += 1
         if self.aside.quarantine.is_undecoded(record):
-            self._undecodable(record, is_known=True)  # as the stream found it
+            self._undecodable(record)  # as the stream found it
             return
         try:
             body = self._decoded(record.value)
@@ -294,19 +294,16 @@ class Replay:
         elif fated.what is Action.DROP or (fated.what is Action.ACCEPT and fated.cause):
             self.aside.counts["repeats"] += 1
 
-    def _undecodable(self, record: Record, *, is_known: bool = False) -> None:
+    def _undecodable(self, record: Record) -> None:
         answer = self.aside.judge(self.rules.undecodable, record.offset, "undecodable")
-        if answer is GateAnswer.COUNT and not is_known:
-            self.aside.drop(record.offset)
-            return
         self.aside.keep(record, "undecodable", None)
-        if answer not in {GateAnswer.QUARANTINE, GateAnswer.COUNT}:  # its session is unknown
+        if answer is not GateAnswer.QUARANTINE:  # its session is unknown
             self.suspend_before(record.offset + 1)
 
     def _misplaced(self, record: Record, error: Exception) -> None:
         """A message whose envelope the transform cannot extract."""
         cause = str(getattr(error, "what", "transform raised"))
-        answer = self.aside.judge(self.rules.raised, record.offset, cause)
+        answer = self.aside.judge(self.rules.undecodable, record.offset, cause)
         self.aside.keep(record, cause, None)
         if answer is not GateAnswer.QUARANTINE:
             self.suspend_before(record.offset + 1)

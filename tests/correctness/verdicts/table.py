@@ -197,7 +197,7 @@ TABLE: Mapping[Fault, Mapping[str, Cell]] = {
     },
     Fault.SNAPSHOT_DECLARED: of_all(accept()),
     Fault.GARBAGE: {
-        "none": drop("gap", "undecodable", gaps=1),
+        "none": quarantine("undecodable", gaps=1),
         "once": quarantine("undecodable"),
         "ordered": suspends("undecodable"),
         "window": suspends("undecodable"),

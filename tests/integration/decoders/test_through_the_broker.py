@@ -202,14 +202,14 @@ def test_a_schema_that_is_registered_later_changes_neither_the_proof_nor_a_rebui
     assert rows(runs, topic) == [*ROWS, (6, "s", 2, "a", 7.5, 1.0)]
 
 
-def test_best_effort_counts_it_and_goes_on(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
+def test_best_effort_sets_it_aside_and_goes_on(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
     topic = feed.create("values")
     snapshot, *updates = avro_messages(schemas)
     feed.send(topic, [snapshot, b"garbage", b"\x00\x00\x00\x00\x01", *updates])
     runs = runs_of(avro_panels(feed.pattern, BEST_EFFORT), feed, tmp_path)
     assert runs.run() is RunOutcome.ENDED
     assert [row[1:] for row in rows(runs, topic)] == [row[1:] for row in ROWS]
-    assert [report.dropped for report in runs.reports] == [2]
+    assert [report.quarantined for report in runs.reports] == [2]
     assert read_until(runs.folders.ledger, topic) == 6
 
 

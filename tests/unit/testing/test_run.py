@@ -68,7 +68,7 @@ def test_an_error_of_the_users_code_is_told_in_its_words() -> None:
     assert (ran.verdicts[0].cause, "UnicodeDecodeError" in (ran.verdicts[0].found or "")) == ("transform raised", True)
 
 
-def test_an_undecodable_message_is_refused_or_dropped_as_the_class_says() -> None:
+def test_an_undecodable_message_is_refused_or_set_aside_as_the_class_says() -> None:
     sent: list[Message | bytes | SentMessage[Message]] = [
         BEGIN,
         b'{"type":"update","seq":2,"name":',
@@ -79,8 +79,8 @@ def test_an_undecodable_message_is_refused_or_dropped_as_the_class_says() -> Non
     assert (strict.verdicts[-1].cause, len(strict.folded)) == ("undecodable", 2)
     assert [verdict.judgement for verdict in best_effort.verdicts] == [
         Judgement.ACCEPT,
-        Judgement.GAP,
-        Judgement.GAP,
+        Judgement.QUARANTINE,
+        Judgement.QUARANTINE,
         Judgement.ACCEPT,
     ]
     assert [Reading("a", 2.0)] == best_effort.rows

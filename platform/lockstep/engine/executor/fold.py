@@ -427,10 +427,11 @@ class RangeFold:
         self.judge.check_room(record)
 
     def _reject(self, record: Record, found: Finding) -> None:
-        answer = self.judge.judge(Fault.TRANSFORM_FAILED, record.offset)
+        session = find_session(self._compiled, record)
+        fault = Fault.UNDECODABLE if session is None else Fault.TRANSFORM_FAILED
+        answer = self.judge.judge(fault, record.offset)
         self.counts.refused += 1
         self.judge.reject(answer, record, found)
-        session = find_session(self._compiled, record)
         if session is None:
             if answer is Judgement.SUSPEND:
                 self.sessions.suspend_before(record.offset + 1)

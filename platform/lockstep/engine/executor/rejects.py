@@ -221,11 +221,9 @@ class VerdictHandler:
         problem = "no value (null)" if value is None else describe_decode_error(error, value)
         cause = DecodeCause.NO_VALUE if value is None else find_decode_cause(error)
         answer = self.judge(Fault.UNDECODABLE, record.offset)
-        if answer is Judgement.GAP and error is CRASHES_WORKER:
-            answer = Judgement.QUARANTINE  # its offset is recorded: neither the proof nor a rebuild decodes it
         given_up = record.offset < self._position.suspended_from
-        # A class that only counts undecodable messages fills no quarantine; what an operator has given up is no burst.
-        self.counts.refused += answer is not Judgement.GAP and not given_up
+        # Neither is a burst: what an operator has given up, and garbage under a class that nothing stops.
+        self.counts.refused += not given_up and not self._integrity.tolerates_all
         found = self.finding(Fault.UNDECODABLE, record.offset, session=format_key(record))
         self.reject(
             answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))

@@ -35,7 +35,7 @@ def make_none_rules(integrity: Any) -> GateRules:
     """The rules of a declared `NoIntegrity`."""
     return GateRules(
         rule=partial(rule_by_counting, wraps_at=integrity.wraps_at),
-        undecodable=GateAnswer.COUNT,
+        undecodable=GateAnswer.QUARANTINE,
         raised=GateAnswer.QUARANTINE,
         hole=GateAnswer.COUNT,
         expired=GateAnswer.COUNT,
@@ -386,7 +386,10 @@ def make_rules(
         raise_not_provable(f"session_start={start}")
     if start == "SNAPSHOT":
         return rules
-    return msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules))
+    rules = msgspec.structs.replace(rules, at_first=True, rule=partial(begin_with_any, rules))
+    if type(integrity).__name__ == "Strict":
+        return rules
+    return msgspec.structs.replace(rules, undecodable=GateAnswer.QUARANTINE)  # a lost message is tolerated
 
 
 class RulesInForce:
