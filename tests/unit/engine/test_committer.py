@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from lockstep import Kind
 from lockstep.engine.driver import committer
@@ -14,16 +16,18 @@ from lockstep.errors import TableError
 from lockstep.kafka.consumer_group import ConsumerGroup, Place
 from lockstep.model.position import Position
 from lockstep.settings import KafkaSettings
+from lockstep.table import ledger
+from lockstep.table.commit import OutputLog
 from tests.support import offline_stream
 from tests.support.kept_stream import POISON, keeping, message
 from tests.support.offline_stream import Offline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from lockstep.engine.protocol import BatchIdentity, TaskResult
-    from lockstep.table.commit import BatchCommit
+    from lockstep.table.commit import BatchCommit, Committed, Proposal
 
 
 def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +47,47 @@ def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeyp
         assert not checked
         may_end.set()
     assert len(checked) == 8  # of the table and of the ledger, for each batch
+
+
+class Late(Future[Any]):
+    """Work that nobody has done until somebody waits for it."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self._work = work
+
+    @override
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self.set_result(self._work())
+        return super().result(timeout)
+
+
+class LateExecutor(ThreadPoolExecutor):
+    """Threads that never come to their work by themselves, as on a machine that is busy with something else."""
+
+    @override
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return Late(partial(fn, *args, **kwargs))
+
+
+def test_a_batch_waits_until_the_side_tables_hold_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise they lack more than the last batch, which is all that the next start can add to them."""
+    monkeypatch.setattr(offline_stream, "ThreadPoolExecutor", LateExecutor)
+    stream, held = Offline(keeping(), tmp_path), list[list[int]]()
+    commit = OutputLog.commit
+
+    def commit_and_look(output: OutputLog, proposal: Proposal) -> Committed:
+        held.append(sorted({row.batch for row in ledger.read_ledger(stream.folders.ledger)}))
+        return commit(output, proposal)
+
+    stream.run({"kept.a": [("a", message(Kind.SNAPSHOT, 1, x=1))]})
+    monkeypatch.setattr(OutputLog, "commit", commit_and_look)
+    stream.run(*({"kept.a": [("a", message(Kind.UPDATE, number, x=1))]} for number in (2, 3, 4)))
+    assert held == [[1], [1], [1, 2], [1, 2, 3]]  # at the claim, and at each batch
+    assert [row.batch for row in ledger.read_ledger(stream.folders.ledger)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("files", ["state/*.state", "quarantine/*.parquet"])

@@ -13,7 +13,7 @@ from lockstep.operations.copies import backup
 from lockstep.operations.copies.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
 from lockstep.operations.copies.copies import CopyDamaged, copy_file, lock_copy, read_manifest, write_manifest
 from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.table import delta_log
+from lockstep.table import delta_log, torn_entry
 from lockstep.table.checkpoint import write_checkpoint
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 
@@ -74,6 +74,46 @@ def test_a_log_that_does_not_go_back_to_the_moment_any_more_is_no_backup(
     meanwhile(monkeypatch, go_on)
     with pytest.raises(BackupOvertaken, match=r"a log was cleaned up|is not whole"):
         make_backup(idle.folders, tmp_path / "copy")
+
+
+def test_a_moment_is_of_one_batch_whatever_is_committed_while_it_is_chosen(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Side tables that are two batches behind the head are a stream that no start can bring forward."""
+    find, looks = torn_entry.find_newest_version, list[object]()
+
+    def find_and_go_on(table: Path) -> int | None:
+        found = find(table)
+        looks.append(table)
+        if table == idle.folders.ledger and len(looks) < 8:
+            for _ in range(2):
+                idle.batch()
+        return found
+
+    monkeypatch.setattr(torn_entry, "find_newest_version", find_and_go_on)
+    report = make_backup(idle.folders, tmp_path / "copy")
+    assert report.batch == idle.head.batch > 40
+    restored = folders_in(tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    assert stored_offsets(restored) == stored_offsets(idle.folders)
+
+
+def test_batches_that_follow_each_other_faster_than_a_moment_is_chosen_are_no_backup(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "_held", lambda *_: 1)  # the side tables never come nearer to the head
+    with pytest.raises(BackupOvertaken, match=r"batches overtook \d+ looks"):
+        make_backup(idle.folders, tmp_path / "copy")
+
+
+def test_a_stream_that_lacks_a_file_is_neither_planned_nor_copied(idle: ProtocolRun, tmp_path: Path) -> None:
+    """A plan says so, and a backup does before it has copied what else there is."""
+    (gone, *_) = sorted(idle.folders.table.rglob("*.parquet"))
+    gone.unlink()
+    for plan_only in (True, False):
+        with pytest.raises(BackupOvertaken, match=rf"1 files are missing: table/.*{gone.name}"):
+            make_backup(idle.folders, tmp_path / "copy", plan_only=plan_only)
+    assert list((tmp_path / "copy").rglob("*.parquet")) == []
 
 
 def test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_earlier_deletes(

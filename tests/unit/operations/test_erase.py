@@ -431,6 +431,31 @@ def test_a_batch_that_comes_first_wins(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(list(folders.table.glob("commit_hour=*/*.parquet"))) == 3
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_savepoint_that_is_made_after_the_plan_keeps_the_session_from_being_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, drops: bool
+) -> None:
+    """Whoever made it was told that its batch stays restorable, and nobody asked what becomes of it."""
+    folders = write(tmp_path, clean_batches(1))
+    if drops:
+        make_savepoint(folders, "known", who="ann", why="test")
+    write_states = erase._write_states  # noqa: SLF001  # the moment between plan and commit
+
+    def made_meanwhile(*args: object) -> object:
+        make_savepoint(folders, "release", who="bob", why="test")
+        return write_states(*args)  # type: ignore[arg-type]  # as it was called
+
+    before, files = read_rows(folders), list_files(folders)
+    monkeypatch.setattr(erase, "_write_states", made_meanwhile)
+    request = EraseRequest(session="s1", drop_savepoints=drops)
+    with pytest.raises(ErasureOvertaken, match="batch 1 or a savepoint was committed"):
+        erase_session(folders, request, CONTEXT, who="ann", why="test")
+    head = OutputLog(folders.table).base().head
+    assert [each.name for each in head.savepoints] == (["known"] if drops else []) + ["release"]
+    assert (head.rewind_floor, head.erasure) == (0, None)
+    assert (read_rows(folders), list_files(folders)) == (before, files)
+
+
 def list_files(folders: StreamFolders) -> set[Path]:
     return set(folders.table.parent.rglob("*.parquet"))
 

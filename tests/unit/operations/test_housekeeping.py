@@ -17,12 +17,18 @@ from lockstep.engine.driver.heartbeat import RUN_FILE
 from lockstep.errors import TableError
 from lockstep.operations.copies.copies import PARTIAL
 from lockstep.operations.maintenance import housekeeping
-from lockstep.operations.maintenance.housekeeping import HousekeepingFailed, HousekeepingResult, run_housekeeping
+from lockstep.operations.maintenance.housekeeping import (
+    HousekeepingFailed,
+    HousekeepingResult,
+    find_replaced_data_files,
+    run_housekeeping,
+)
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.storage import LocalStorage
 from lockstep.table import checkpoint, delta_log, ledger
-from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog
+from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor
+from lockstep.table.parquet import list_named_files
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -194,6 +200,35 @@ def test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them
     keep(made)
     assert len(set(made.folders.table.rglob("rows-*.parquet"))) == len(small) - 3 + 2
     assert len(stored_offsets(made.folders)) == 16
+
+
+def test_files_that_a_rewind_brought_back_stay_until_the_floor_has_passed_it(tmp_path: Path) -> None:
+    """Small files that compaction had replaced are live at the rewind's version alone: a rewind may go back to it."""
+    made = ProtocolRun(folders_in(tmp_path))
+    made.claim()
+    for _ in range(3):
+        made.batch(full=True)
+    made.clock += timedelta(hours=1)
+    made.batch(full=True)
+    assert compact_stream(made.folders).files_before == 3
+    made.batch(full=True)
+    made.rewind(2)
+    made.rewind(5)
+    assert [(each.batch, each.to_batch) for each in made.head.rewinds] == [(6, 2), (7, 5)]
+    set_age(set(made.folders.table.rglob("*.parquet")), 30 * DAY)
+    head = made.output.commit(raise_rewind_floor(made.head.generation, 5)).head
+    for path in find_replaced_data_files(made.folders, head):
+        path.unlink()
+    assert stored_offsets_at(made, 6) == [0, 1, 2, 3]
+    past = made.output.commit(raise_rewind_floor(made.head.generation, 7)).head
+    gone = find_replaced_data_files(made.folders, past)
+    assert {path.name for path in gone} == {path.name for path in live_at(made, 6)}
+
+
+def live_at(run: ProtocolRun, batch: int) -> list[Path]:
+    head = delta_log.find_head_of_batch(run.folders.table, batch)
+    assert head is not None
+    return [path for path, _ in list_named_files(run.folders.table, head.batch_version)]
 
 
 def test_a_file_of_a_batch_under_way_stays(run: ProtocolRun) -> None:

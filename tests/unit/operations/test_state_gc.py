@@ -11,6 +11,7 @@ import pytest
 
 from lockstep import Kind
 from lockstep.engine.driver.committer import Committer
+from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
 from lockstep.operations.copies import backup
@@ -19,10 +20,12 @@ from lockstep.operations.inspect.state import NotRetained, StateFilter, read_sta
 from lockstep.operations.maintenance.housekeeping import StepResult, run_housekeeping
 from lockstep.operations.maintenance.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.repair import repair_stream
+from lockstep.operations.rewind import read_head_of_batch, read_rewound_rows
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
-from lockstep.table import side_tables
+from lockstep.table import ledger, side_tables
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.layout import StreamFolders
+from lockstep.table.rewind import RewindCommit, commit_rewind
 from tests.support.kept_stream import keeping, message, plain_fold
 from tests.support.offline_stream import Offline
 
@@ -121,6 +124,53 @@ def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Off
         values(stream, "kept.busy", "b", middle - 1)
 
 
+def rewind(stream: Offline, batch: int) -> int:
+    """Go back to a batch, as the command does without Kafka; gives the batch that is the rewind."""
+    folders = stream.folders
+    output = OutputLog(folders.table)
+    head = output.base().head
+    target = read_head_of_batch(folders, head, batch)
+    rows = read_rewound_rows(folders, head, target, ledger.read_positions(folders, head)).placed
+    stamp = LedgerStamp(
+        generation=head.generation + 1,
+        batch=head.batch + 1,
+        epoch=head.epoch + 1,
+        committed_at=ledger.read_clock(),
+        batch_seconds=0.0,
+        restart_cause=None,
+    )
+    kept = [make_kept_row(stamp, read_position(row), retired=row.retired) for row in rows]
+    planned = RewindCommit(
+        seen=head,
+        target=target,
+        commit_hour=head.hour,
+        ledger=ledger.write_ledger(folders.ledger, kept),
+        at=time.time(),
+        cause="wrong rows (a test)",
+    )
+    landed = output.commit(commit_rewind(planned)).head
+    side_tables.SideLogs(folders).catch_up(landed)
+    return landed.batch
+
+
+@pytest.mark.parametrize("target", [4, 7])
+def test_the_state_of_a_batch_to_which_a_rewind_went_back_is_kept_until_the_floor_has_passed_the_rewind(
+    stream: Offline, target: int
+) -> None:
+    """The floor has passed the batch itself, and the newest state is a base of its own: only the rewind needs it."""
+    age(stream)
+    before = values(stream, "kept.busy", "b", target)
+    rewound = rewind(stream, target)
+    assert rewind(stream, BATCHES - 1) == rewound + 1
+    head = OutputLog(stream.folders.table).base().head
+    floor = OutputLog(stream.folders.table).commit(raise_rewind_floor(head.generation, BATCHES - 1)).head
+    for path in find_unreachable_state(stream.folders, floor):
+        path.unlink()
+    assert values(stream, "kept.busy", "b", rewound) == before
+    past = OutputLog(stream.folders.table).commit(raise_rewind_floor(head.generation, rewound + 1)).head
+    assert find_unreachable_state(stream.folders, past) != []
+
+
 def floor_at(folders: StreamFolders, batch: int) -> Head:
     return OutputLog(folders.table).commit(raise_rewind_floor(1, batch)).head
 
@@ -134,7 +184,7 @@ def test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_del
         floor_at(stream.folders, 5)
     else:
         make_savepoint(stream.folders, "kept", who="ann", why="a release", at="5")
-        floor_at(stream.folders, BATCHES - 2)
+        floor_at(stream.folders, BATCHES - 1)  # the clean-up does not raise it: the savepoint alone is the change
     for path in find_unreachable_state(stream.folders, OutputLog(stream.folders.table).base().head):
         path.unlink()
     copy, deleted = backup._copy, list[int]()  # noqa: SLF001  # the moment

@@ -234,6 +234,19 @@ def test_a_file_beside_the_table_that_was_cut_is_not_referred_to(folders: Stream
     assert run.commit(msgspec.structs.replace(batch, needs={state: 4})).head.batch == 1
 
 
+def test_a_file_beside_the_table_that_is_gone_is_not_referred_to(folders: StreamFolders, run: ProtocolRun) -> None:
+    """As after a clean-up while a driver slept between its tasks and its commit."""
+    batch = run.prepared()
+    state = folders.state / "states"
+    folders.state.mkdir(exist_ok=True)
+    there = folders.state / "other states"
+    there.write_bytes(b"12345")
+    with pytest.raises(TableError, match="states is missing; nothing was committed"):
+        run.commit(msgspec.structs.replace(batch, needs={there: 5, state: 1}))
+    assert run.output.base().head.batch == 0
+    assert stored_offsets(folders) == []
+
+
 def test_a_fenced_writer_changes_no_columns(folders: StreamFolders, run: ProtocolRun) -> None:
     ProtocolRun(folders).claim()
     altered = list[object]()

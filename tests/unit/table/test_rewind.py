@@ -11,8 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.errors import Fenced, TableError
+from lockstep.model.finding import Finding
 from lockstep.table import delta_log, ledger
 from lockstep.table.commit import (
+    Base,
     HourClosed,
     OutputLog,
     commit_closed_hour,
@@ -20,7 +22,7 @@ from lockstep.table.commit import (
     set_desired_state,
 )
 from lockstep.table.foreign_commits import ForeignCommit
-from lockstep.table.head import Desired, Lineage, Savepoint
+from lockstep.table.head import Desired, Lineage, Promotion, Retention, Savepoint
 from lockstep.table.rewind import (
     SAVEPOINTS_MAX,
     NotRewindable,
@@ -35,6 +37,12 @@ from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_off
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+RETAINED = Retention("2025-12-31T23", 1, 1.0, "old rows (a test)")
+RETAINED_LATER = Retention("2026-01-01T02", 3, 2.0, "older rows (a test)")
+PROMOTED = Promotion(shadow="first", to_batch=0, first=1, batch=2)
+PROMOTED_LATER = Promotion(shadow="second", to_batch=2, first=3, batch=4)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +85,51 @@ def test_a_hold_outlives_a_rewind(run: ProtocolRun) -> None:
     run.head = run.output.commit(set_desired_state(run.writer, Desired.HELD, "the disk (ann)")).head
     head = run.rewind(2).head
     assert (head.desired, head.reason) == (Desired.HELD, "the disk (ann)")
+
+
+@pytest.mark.parametrize("resumes_as", list(Desired))
+def test_a_hold_of_a_halted_stream_outlives_a_rewind_and_nothing_else_does(
+    run: ProtocolRun, resumes_as: Desired
+) -> None:
+    """An operator held the stream while it was halted: the hold was to begin with the resumption."""
+    finding = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, until=5, session="s")
+    rewind = run.prepared_rewind(2)
+    halted = msgspec.structs.replace(
+        run.head, desired=Desired.HALTED, reason=str(finding), findings=(finding,), resumes_as=resumes_as
+    )
+    head = commit_rewind(rewind).next_head(Base(version=run.output.base().version, head=halted))
+    assert head.desired is (Desired.HELD if resumes_as is Desired.HELD else Desired.STOPPED)
+    assert head.findings == ()
+
+
+def test_a_hold_that_was_released_before_a_rewind_does_not_come_back(run: ProtocolRun) -> None:
+    """It had been the state to resume into; who released it changed the desired state alone."""
+    released = msgspec.structs.replace(run.head, desired=Desired.BOUNDED, resumes_as=Desired.HELD)
+    head = commit_rewind(run.prepared_rewind(2)).next_head(Base(version=9, head=released))
+    assert head.desired is Desired.STOPPED
+
+
+@pytest.mark.parametrize(("before", "since"), [(None, RETAINED), (RETAINED, None), (RETAINED, RETAINED_LATER)])
+def test_what_retention_dropped_after_the_target_comes_back_with_a_rewind(
+    run: ProtocolRun, before: Retention | None, since: Retention | None
+) -> None:
+    """The rows do: a head that counts them as dropped would have the proof expect none of them."""
+    rewind = run.prepared_rewind(2)
+    rewind = msgspec.structs.replace(rewind, target=msgspec.structs.replace(rewind.target, retention=before))
+    now = msgspec.structs.replace(run.head, retention=since)
+    assert commit_rewind(rewind).next_head(Base(version=9, head=now)).retention == before
+
+
+@pytest.mark.parametrize(("before", "since"), [(None, PROMOTED), (PROMOTED, None), (PROMOTED, PROMOTED_LATER)])
+def test_a_promotion_after_the_target_is_undone_with_a_rewind(
+    run: ProtocolRun, before: Promotion | None, since: Promotion | None
+) -> None:
+    rewind = run.prepared_rewind(2)
+    rewind = msgspec.structs.replace(rewind, target=msgspec.structs.replace(rewind.target, promotion=before))
+    now = msgspec.structs.replace(run.head, promotion=since)
+    head = commit_rewind(rewind).next_head(Base(version=9, head=now))
+    assert head.promotion == before
+    assert head.inherited_up_to == (0 if before is None else before.first)
 
 
 def test_the_next_run_goes_on_where_the_target_ended(run: ProtocolRun) -> None:
