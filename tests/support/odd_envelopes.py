@@ -52,22 +52,12 @@ class Summing(Transform[dict[str, Any], Total, Sum]):
         yield Sum(state.sum)
 
 
-class Doubling(Summing):
-    """Another fold."""
-
-    def on_update(self, state: Total, message: dict[str, Any], record: Record) -> Iterable[Sum]:
-        """Twice as much."""
-        return super().on_update(state, {**message, "n": 2 * message["n"]}, record)
-
-
-def summing(
-    pattern: str, integrity: IntegrityClass, transform: Summing | None = None
-) -> Stream[dict[str, Any], Total, Sum]:
+def summing(pattern: str, integrity: IntegrityClass) -> Stream[dict[str, Any], Total, Sum]:
     """The stream over the topics of one test."""
     return Stream(
         name="summing",
         topics=Topics(pattern=pattern),
-        transform=transform or Summing(),
+        transform=Summing(),
         integrity=integrity,
         decoder=Function(read_json),
     )

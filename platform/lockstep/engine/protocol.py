@@ -13,6 +13,7 @@ from lockstep.integrity.base import EPOCH
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position
+from lockstep.model.readable_times import EARLIEST_US, LATEST_US
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.storage import FileStatus
 from lockstep.table.head import SideFile
@@ -247,10 +248,7 @@ class TaskFailure(msgspec.Struct, frozen=True, tag=True):
 
 
 def to_event_time(microseconds: int | None) -> datetime | None:
-    """Microseconds since 1970 as a datetime; None for None and for values outside of the calendar."""
-    if microseconds is None:
+    """Microseconds since 1970 as a datetime; None for None and for a time that readers could not return."""
+    if microseconds is None or not EARLIEST_US <= microseconds <= LATEST_US:
         return None
-    try:
-        return EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        return None
+    return EPOCH + timedelta(microseconds=microseconds)

@@ -17,6 +17,8 @@ from lockstep.integrity.suspension import SkipGate, SuspensionGate, migrate_gate
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.model.fault import Fault
 from lockstep.model.position import SuspendedSession
+from lockstep.model.readable_times import EARLIEST_US, VALUE_NOT_STORABLE
+from lockstep.model.readable_times import LATEST_US as READABLE_UNTIL_US
 from lockstep.model.record import Envelope, Record
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,9 +79,11 @@ def to_microseconds(duration: timedelta) -> int:
     return duration // MICROSECOND
 
 
-def report_implausible_time(happened_us: int) -> Verdict:
-    """The verdict on an implausible event time."""
-    return Verdict(Judgement.QUARANTINE, "absurd event time", "since 1970, not in the far future", str(happened_us))
+def report_implausible_time(envelope: Envelope, happened_us: int) -> Verdict:
+    """The verdict on an implausible event time; under every class it has one cause if readers could not return it."""
+    is_storable = envelope.event_time_us is None or EARLIEST_US <= happened_us <= READABLE_UNTIL_US
+    cause = "absurd event time" if is_storable else VALUE_NOT_STORABLE
+    return Verdict(Judgement.QUARANTINE, cause, "since 1970, not in the far future", str(happened_us))
 
 
 def report_late(happened_us: int, floor_us: int) -> Verdict:

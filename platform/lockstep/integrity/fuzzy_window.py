@@ -111,7 +111,7 @@ class Reordering(Gate):
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         happened_us, number = find_event_time(envelope, record), envelope.sequence
         if self._time.is_implausible(happened_us):
-            return state, report_implausible_time(happened_us)
+            return state, report_implausible_time(envelope, happened_us)
         if number is not None and (refused := check_range(number)) is not None:
             return state, refused
         if state is None:
@@ -248,7 +248,7 @@ class _AnyOrder(Gate):
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
         happened_us, floor_us = find_event_time(envelope, record), self._time.watermark_us - self._lateness_us
         if self._time.is_implausible(happened_us):
-            return state, report_implausible_time(happened_us)
+            return state, report_implausible_time(envelope, happened_us)
         if envelope.sequence is not None and (refused := check_range(envelope.sequence)) is not None:
             return state, refused
         if state is None and envelope.kind is not Kind.SNAPSHOT:

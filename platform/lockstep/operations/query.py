@@ -223,7 +223,7 @@ def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
 
 
 def list_rows(table: pa.Table) -> list[list[object]]:
-    """The rows; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
+    """The rows; a time outside of Python's calendar, which SQL may compute, as its number since 1970."""
     columns = [_list_values(column) for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]
 

@@ -24,15 +24,17 @@ from datetime import date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from itertools import accumulate
 from operator import attrgetter, index, itemgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from msgspec.structs import astuple
 
 from lockstep.errors import LockstepError
 from lockstep.model.column_types import MAX_PRECISION
 from lockstep.model.columns import ColumnKind
+from lockstep.model.readable_times import EARLIEST, EARLIEST_US, LATEST, LATEST_US, describe_unreadable
 from lockstep.model.table_schema import TIMESTAMP, make_file_schema, make_row_columns
 from lockstep.native import KINDS, extension, make_array
 
@@ -96,6 +98,8 @@ def _timestamp(value: Any) -> datetime:
         raise _wrong(value, "datetime")
     if value.utcoffset() is None:
         raise ValueError("is a datetime without a zone; the table holds UTC, so say which zone it is in")
+    if not EARLIEST <= value <= LATEST:
+        raise ValueError(describe_unreadable("the time"))
     return value
 
 
@@ -406,6 +410,7 @@ class _GeneralColumns:
         self._struct = pa.struct([pa.field(c.name, c.type.arrow) for c in self._columns])
         kinds = enumerate(column.type for column in self._columns)
         self._converts = {n: make_converter(kind) for n, kind in kinds if kind.kind not in _PLAIN}
+        self._times = [n for n, column in enumerate(self._columns) if column.type.kind is ColumnKind.TIMESTAMP]
         row = tuple(_checked_type(column.type) for column in self._columns)
         # A Struct, whose type description is built once.
         self._checked = msgspec.defstruct("Checked", [("rows", list[tuple[row]])])  # type: ignore[valid-type]  # made at run time
@@ -416,7 +421,10 @@ class _GeneralColumns:
             return []
         tuples = rows if self._pick is None else list(zip(*(map(pick, rows) for pick in self._pick), strict=True))
         msgspec.convert({"rows": tuples}, self._checked, builtin_types=_AS_THEY_ARE)
-        return self._converted(tuples) if self._converts else self._plain(tuples)
+        arrays = self._converted(tuples) if self._converts else self._plain(tuples)
+        for n in self._times:
+            _check_readable(arrays[n])
+        return arrays
 
     def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
         struct: Any = pa.array(tuples, self._struct)  # the stubs lack flatten()
@@ -427,6 +435,13 @@ class _GeneralColumns:
         for n, convert in self._converts.items():
             transposed[n] = tuple(map(convert, transposed[n]))
         return [pa.array(values, kind) for values, kind in zip(transposed, self._types, strict=True)]
+
+
+def _check_readable(times: pa.Array[Any]) -> None:
+    """Raise ValueError if a time is outside of what readers can return; nulls are zeros here."""
+    numbers = np.frombuffer(cast("Any", times.buffers()[1]), np.int64, len(times), 8 * times.offset)
+    if len(numbers) and not EARLIEST_US <= numbers.min() <= numbers.max() <= LATEST_US:
+        raise ValueError(describe_unreadable("a time"))
 
 
 def _find_native_kind(column: ColumnType) -> str | None:

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockstep.verify.gates.base import is_readable_time
+
 
 class FileBounds:
     """The rows of one file: how many, and per column how many nulls, the least and the greatest value.
@@ -28,6 +30,7 @@ class FileBounds:
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
         self._nan: set[str] = set()
+        self._times: set[str] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the next rows."""
@@ -36,6 +39,8 @@ class FileBounds:
             self._nulls[name] += column.null_count
             if _is_bounded(column.type) and column.null_count < len(column):
                 self._widen(name, column)
+            if pa.types.is_timestamp(column.type):
+                self._times.add(name)
 
     def _widen(self, name: str, column: Any) -> None:
         if pa.types.is_floating(column.type):
@@ -68,6 +73,14 @@ class FileBounds:
             low, high = (value, stated) if is_greatest else (stated, value)
             if stated is not None and _is_above(low, high):
                 yield f"{name} {stated}, as the log says", str(value)
+
+    def find_unreadable(self) -> Iterator[tuple[str, int]]:
+        """Columns with a time that not every reader can return, and the first such time of each."""
+        for name in sorted(self._times & self._least.keys()):
+            for time_us in (self._least[name], self._greatest[name]):
+                if not is_readable_time(time_us):
+                    yield name, time_us
+                    break
 
 
 def _is_above(value: Any, limit: Any) -> bool:

@@ -21,9 +21,10 @@ from lockstep.verify.gates.base import (
     Suspension,
     decide_outcome,
     is_multipart_open,
+    is_readable_time,
 )
 from lockstep.verify.rows import Source
-from lockstep.verify.sessions import ReplaySessions, Session
+from lockstep.verify.sessions import ReplaySessions, Session, make_unfit_value
 from lockstep.verify.side_tables import Marked, SideTableCheck
 
 NO_MESSAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
@@ -142,10 +143,21 @@ class Replay:
         if envelope.kind is Kind.SKIP:
             self.aside.counts["skipped"] += 1
             self.aside.expect_in_no_side_table(record.offset)
+        elif (problem := self._find_time_problem(envelope)) is not None:
+            self.waiting.refused(record, envelope.session, problem)
         elif self.due.is_timed:
             self._judge_in_time((envelope, body, record))
         else:
             self._judge((envelope, body, record))
+
+    def _find_time_problem(self, envelope: Envelope) -> Exception | None:
+        """The error of an event time that no column holds; a gate that compares event times has its own answer."""
+        time_us = envelope.event_time_us
+        if time_us is None or self.rules.by_time:
+            return None
+        if type(time_us) is not int:
+            return TypeError("an event time that is not an integer")
+        return None if is_readable_time(time_us) else make_unfit_value(f"an event time of {time_us} us")
 
     def _envelope_of(self, body: object, record: Record) -> Envelope | None:
         """The envelope of a message; None where there is none to judge, and the message is refused."""

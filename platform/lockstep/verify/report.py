@@ -56,6 +56,7 @@ class ViolationKind(Enum):
     ROW_MISSING = "row missing"
     ROW_EXTRA = "row that the fold does not give"
     ROW_CHANGED = "row changed"
+    ROW_UNREADABLE = "row with a time that readers cannot return"
     STATE_DIFFERS = "stored state is not the fold"
     STATE_DAMAGED = "stored state unreadable"
     COUNT_DIFFERS = "wrong count in the ledger"
@@ -81,7 +82,7 @@ _K = ViolationKind
 _INVARIANTS = {
     **dict.fromkeys(ViolationKind, Invariant.ACCOUNTED),
     **dict.fromkeys((_K.ROW_ORDER, _K.ROW_DOUBLED, _K.SESSION_IN_TWO_PARTITIONS), Invariant.ORDER),
-    **dict.fromkeys((_K.ROW_MISSING, _K.ROW_EXTRA, _K.ROW_CHANGED), Invariant.FOLD),
+    **dict.fromkeys((_K.ROW_MISSING, _K.ROW_EXTRA, _K.ROW_CHANGED, _K.ROW_UNREADABLE), Invariant.FOLD),
     **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS, _K.ORIGIN_DIFFERS), Invariant.FOLD),
     **dict.fromkeys((_K.TIME_DIFFERS, _K.WATERMARK_DIFFERS, _K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
     **dict.fromkeys((_K.SIDE_FILE_MISSING, _K.SIDE_FILE_FOREIGN, _K.SIDE_FILE_CHANGED), Invariant.SIDE_TABLES),

@@ -13,7 +13,7 @@ import enum
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from operator import attrgetter
@@ -31,6 +31,7 @@ from lockstep.model.table_schema import make_row_schema
 from lockstep.verify.bounds import FileBounds
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.files import UNREADABLE, ask_each, open_if_there, require_bytes
+from lockstep.verify.gates.base import is_readable_time
 from lockstep.verify.ledger import BatchStamp, Key, LedgerChain, RowPosition, StoredFile
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
@@ -103,6 +104,9 @@ class TableRows:
                     for expected, found in bounds.find_differences(said):
                         where = f"{file.path}: {expected}"
                         violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, where, found)
+                    for name, time_us in bounds.find_unreadable():
+                        expected = f"{file.path}: {name} between 0001-01-03 and 9999-12-31 (UTC)"
+                        violations.add(ViolationKind.ROW_UNREADABLE, None, None, expected, f"{time_us} us since 1970")
         for number in range(len(self._schemas)):
             mapped = self._stack.enter_context(pa.memory_map(str(self._path(number))))
             self._readers.append(self._stack.enter_context(pa.ipc.open_file(mapped)))
@@ -480,6 +484,7 @@ class RowComparison:
 
 _PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(None)})
 """Types that Arrow takes unchanged."""
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _PLACE = {"_topic": "topic", "_topic_id": "topic_id", "_partition": "partition"}
 
 
@@ -518,11 +523,26 @@ def _unfit(row: msgspec.Struct, row_type: type[msgspec.Struct], kinds: Mapping[s
         for name, field in kinds.items():
             value = getattr(row, name)
             pa.array([to_column(value)], field.type)
-            if (value is None and not field.nullable) or (isinstance(value, datetime) and value.utcoffset() is None):
+            if (value is None and not field.nullable) or _has_unreadable_time(value):
                 return True
     except (*CONVERSION_ERRORS, msgspec.MsgspecError):
         return True
     return False
+
+
+def _has_unreadable_time(value: Any) -> bool:
+    """Whether a value is or contains a time without a zone, or one that not every reader can return."""
+    match value:
+        case datetime():
+            return value.utcoffset() is None or not is_readable_time((value - _EPOCH) // _MICROSECOND)
+        case msgspec.Struct():
+            return any(_has_unreadable_time(getattr(value, name)) for name in value.__struct_fields__)
+        case dict():
+            return any(map(_has_unreadable_time, value.values()))
+        case list() | tuple():
+            return any(map(_has_unreadable_time, value))
+        case _:
+            return False
 
 
 def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
@@ -530,7 +550,7 @@ def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
 
 
 def _as_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows; a time outside of Python's calendar (a producer's year 33658) as its number since 1970."""
+    """The rows; a time outside of Python's calendar, which the file should not have, as its number since 1970."""
     columns = [[_as_value(scalar) for scalar in column] for column in batch.columns]
     return (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 

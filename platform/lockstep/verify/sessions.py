@@ -15,7 +15,7 @@ from lockstep.declare.transform import InitialState
 from lockstep.errors import Violation
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.verify.declaration import Declared
-from lockstep.verify.gates.base import SessionMemory, require_int
+from lockstep.verify.gates.base import FIRST_TIME_US, VALUE_NOT_STORABLE, SessionMemory, require_int
 from lockstep.verify.rows import Emitted, Source, find_unfit, find_unfit_provenance
 from lockstep.verify.side_tables import NOT_STORABLE, SideTableCheck
 
@@ -199,7 +199,7 @@ class ReplaySessions:
             return
         source = Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us)
         if find_unfit(rows, self._declared.row_type) or find_unfit_provenance(source):
-            raise ValueError("a row that its table cannot hold")
+            raise make_unfit_value("a row that its table cannot hold")
 
     def _refuse_state(self, state: object, record: Record) -> None:
         """Treat a state without a valid deadline, or that cannot be stored, as an error, where the stream did so.
@@ -212,7 +212,19 @@ class ReplaySessions:
             raise Violation("a state that can be stored", "another one", NOT_STORABLE)
 
 
+def make_unfit_value(found: str) -> Violation:
+    """The error of a message with a value that the columns of the table cannot hold."""
+    return Violation("values that the table can hold", found, VALUE_NOT_STORABLE)
+
+
 def read_deadline(declared: Declared, state: object) -> int | None:
-    """When the timer of a state is due; None without one. Raises TypeError for a time that is no int."""
+    """When the timer of a state is due; None without one.
+
+    Raises:
+        TypeError: The time is not an integer.
+        ValueError: It is too early to be the event time of a row.
+    """
     due_us = None if declared.deadline is None or state is None else declared.deadline(state)
-    return None if due_us is None else require_int(due_us)
+    if due_us is not None and require_int(due_us) < FIRST_TIME_US:
+        raise ValueError(f"a deadline of {due_us} us, which readers could not return")
+    return due_us

@@ -46,6 +46,7 @@ class Fault(Enum):
     RAISES = "the transform raises"
     BEFORE_1970 = "event time before 1970"
     YEAR_9999 = "event time in the year 9999"
+    NANOSECONDS = "event time in nanoseconds"
 
 
 @dataclass(frozen=True)
@@ -214,10 +215,11 @@ _INJECTED: dict[Fault, Callable[[list[Message], int], Injected]] = {
     Fault.RAISES: _raises,
     Fault.BEFORE_1970: _timed(-1_000_000),
     Fault.YEAR_9999: _timed(253_370_764_800_000_000),
+    Fault.NANOSECONDS: _timed(1_700_000_000_000_000_000),
 }
 NOT_WRONG = (Fault.SNAPSHOT_NEXT, Fault.SNAPSHOT_SAME, Fault.SNAPSHOT_BACK, Fault.SNAPSHOT_DECLARED)
 """A second snapshot is the truth: what follows depends on it."""
 ODD_TIMES = (Fault.BEFORE_1970, Fault.YEAR_9999)
 """What is wrong is only the clock: the content is right."""
-MATTERING = tuple(fault for fault in Fault if fault not in {*NOT_WRONG, *ODD_TIMES})
+MATTERING = tuple(fault for fault in Fault if fault not in {*NOT_WRONG, *ODD_TIMES, Fault.NANOSECONDS})
 """A fold without a gate ends different. A tuple: each worker of a parallel run must see the tests in one order."""

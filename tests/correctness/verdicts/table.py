@@ -218,5 +218,13 @@ TABLE: Mapping[Fault, Mapping[str, Cell]] = {
     Fault.YEAR_9999: of_all(
         accept(), window=quarantine("absurd event time"), reorder=quarantine("absurd event time", gaps=1)
     ),
+    Fault.NANOSECONDS: {
+        "none": quarantine("value not storable", gaps=1),
+        "once": quarantine("value not storable"),
+        "ordered": suspends("value not storable"),
+        "window": quarantine("value not storable"),
+        "reorder": quarantine("value not storable", gaps=1),
+        **broken("value not storable"),
+    },
 }
 """`late=-1`: all messages from the fault on."""

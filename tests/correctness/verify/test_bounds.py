@@ -45,6 +45,10 @@ def bounds() -> FileBounds:
     return found
 
 
+def test_a_column_with_a_time_that_readers_cannot_return_is_named(bounds: FileBounds) -> None:
+    assert list(bounds.find_unreadable()) == [("at", YEAR_33658)]
+
+
 def test_what_is_right_or_wider_or_says_nothing_is_no_difference(bounds: FileBounds) -> None:
     assert list(bounds.find_differences(SAID)) == []
     wider = SAID | {"min.inner.deep": pa.scalar(-9), "max.inner.deep": pa.scalar(None, pa.int64())}

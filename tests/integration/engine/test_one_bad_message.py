@@ -50,7 +50,7 @@ CASES = {
     "repeat": Bad(update(4, a=1), "repeat", "5", "4", option="--accept-loss {topic}/0@4-5"),
     "raises": Bad(update(5, a=1, b=POISON, c=3), "transform raised", detail="ZeroDivisionError: poison"),
     "checksum": Bad(update(5, 99, a=1), "checksum", "4", "99", integrity=BY_CHECKSUM),
-    "unfit-row": Bad(update(5, a=2**64), "transform raised", detail="RowRejected: "),
+    "unfit-row": Bad(update(5, a=2**64), "value not storable", detail="RowRejected: "),
 }
 
 

@@ -57,7 +57,7 @@ CASES = {
         ORDERED, UNDECODABLE, {6: "undecodable", 7: "suspended", 8: "suspended", 11: "suspended"}, PARTITION
     ),
     "ordered-raises": Case(ORDERED, POISONED, {6: "transform raised", 7: "suspended"}, SESSION),
-    "ordered-unfit-row": Case(ORDERED, UNFIT, {6: "transform raised", 7: "suspended"}, SESSION),
+    "ordered-unfit-row": Case(ORDERED, UNFIT, {6: "value not storable", 7: "suspended"}, SESSION),
     "ordered-gap": Case(ORDERED, GAP, {}, ALL | {6}),
     "ordered-repeat": Case(ORDERED, REPEAT, {}, ALL),
     "ordered-late": Case(ORDERED, LATE, {}, ALL),

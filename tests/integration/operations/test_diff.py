@@ -10,7 +10,6 @@ import pytest
 from lockstep.errors import LockstepError
 from lockstep.operations.shadows.diff import ColumnDifference, compare_streams
 from tests.integration.cli.conftest import platform_in
-from tests.support import bad_inputs
 from tests.support.adding_stream import Adding, adding
 from tests.support.evolving_streams import OtherRows, RetypedReading, release
 from tests.support.feed import session, update
@@ -48,16 +47,6 @@ class Texts(OtherRows[RetypedReading]):
     def row(self, name: str, value: int, total: int) -> RetypedReading:
         """One."""
         return RetypedReading(name, value, str(total))
-
-
-class Silent(bad_inputs.Reader):
-    """No rows but those of snapshots."""
-
-    def on_update(
-        self, state: bad_inputs.Book, message: bad_inputs.Snapshot | bad_inputs.Update, record: Record
-    ) -> Iterable[bad_inputs.Reading]:
-        """None."""
-        return ()
 
 
 def named(runs: LocalRuns, name: str, transform: Adding | None = None) -> LocalRuns:
@@ -116,16 +105,6 @@ def test_a_column_of_another_type_is_noted_and_not_compared(feed: Feed, runs: Lo
     shadow.run()
     found = compared(runs, shadow)
     assert (found.is_equal, found.notes) == (True, ("of another type in shadow, not compared: total",))
-
-
-def test_a_row_with_a_time_beyond_the_calendar_is_shown(feed: Feed, runs: LocalRuns) -> None:
-    stream, absurd = bad_inputs.tolerant(feed.pattern), 10**18
-    one, other = runs.of(stream), runs.of(dataclasses.replace(stream, name="other", transform=Silent()))
-    feed.send(feed.create("values"), [bad_inputs.snapshot(1), bad_inputs.update(2, time_us=absurd)])
-    one.run()
-    other.run()
-    (shown,) = compared(one, other).samples
-    assert (shown.kind, shown.values["_event_time"]) == ("missing", (absurd, None))
 
 
 def test_offsets_before_the_later_stream_began_are_not_compared(feed: Feed, runs: LocalRuns) -> None:

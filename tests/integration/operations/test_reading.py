@@ -38,7 +38,6 @@ from lockstep.state.codec import StateTypeChanged
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.layout import DerivedFolders, TableRootMissing
-from tests.support import bad_inputs
 from tests.support.adding_stream import adding
 from tests.support.evolving_streams import Unmigrated, release
 from tests.support.feed import folded, session, update
@@ -336,14 +335,3 @@ def test_wrong_sql_is_refused_with_the_tables_that_there_are(read: Read, sql: st
     _, runs = read
     with pytest.raises(WrongQuery, match="adding, adding_ledger"):
         query_sql(sql, ["adding"], runs.root / "tables", AsOf(), limit=None)
-
-
-def test_a_time_beyond_the_calendar_is_a_row_like_any_other(feed: Feed, runs: LocalRuns) -> None:
-    """One producer's absurd clock does not take everybody's queries away."""
-    runs = runs.of(bad_inputs.tolerant(feed.pattern))
-    absurd = bad_inputs.update(3, time_us=10**18)
-    feed.send(feed.create("values"), [bad_inputs.snapshot(1), bad_inputs.update(2), absurd])
-    runs.run()
-    found = query_stream("tolerant", runs.folders.root, AsOf(), limit=None)
-    at = found.columns.index("_event_time")
-    assert [row[at] for row in found.rows] == [None, None, 10**18]

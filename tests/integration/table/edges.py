@@ -82,7 +82,7 @@ FILES = [
         ),
         Edge(
             id=9,
-            at=at(1, 1, 1),
+            at=at(1, 1, 3),
             text="z" * 5000,
             amount=Decimal("0.0000000001"),
             value=1.7976931348623157e308,

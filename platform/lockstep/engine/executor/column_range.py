@@ -16,6 +16,7 @@ from lockstep.engine.executor.rejects import Message
 from lockstep.engine.executor.row_buffer import RowBuffer
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.model.position import Position
+from lockstep.model.readable_times import EARLIEST_US, LATEST_US
 from lockstep.model.table_schema import TIMESTAMP
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
@@ -137,6 +138,11 @@ class ColumnRange:
 
     def _tables(self, sessions: Iterable[str]) -> dict[str, dict[object, msgspec.Struct]]:
         return {name: cast("Any", self.state.entries[name].state) for name in dict.fromkeys(sessions)}
+
+
+def has_readable_times(times: Words) -> bool:
+    """Whether readers can return all of these event times."""
+    return not len(times) or bool(times.min() >= EARLIEST_US and times.max() <= LATEST_US)
 
 
 def find_offsets(messages: Sequence[Message]) -> Words:

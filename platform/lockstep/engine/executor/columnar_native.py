@@ -13,7 +13,14 @@ import pyarrow as pa
 from msgspec.structs import astuple
 from typing_extensions import override
 
-from lockstep.engine.executor.column_range import NOT_PLAIN, ChunkProvenance, ColumnRange, PlainChunks, find_offsets
+from lockstep.engine.executor.column_range import (
+    NOT_PLAIN,
+    ChunkProvenance,
+    ColumnRange,
+    PlainChunks,
+    find_offsets,
+    has_readable_times,
+)
 from lockstep.engine.executor.rejects import Message
 from lockstep.integrity.sequence_numbers import LARGEST
 from lockstep.native import make_array
@@ -41,7 +48,8 @@ class NativeChunks(PlainChunks):
         try:
             entries = self._read(messages)
             newest = None if entries is None else table.follow([cast("int", each.gate) for each in entries], LARGEST)
-            if entries is None or newest is None:
+            times = None if program.event_time_us is None else np.frombuffer(table.times(), np.int64)
+            if entries is None or newest is None or not (times is None or has_readable_times(times)):
                 return False
             if missing := table.missing():
                 table.add([astuple(row) for row in self._range.find_rows(missing)])
@@ -58,7 +66,7 @@ class NativeChunks(PlainChunks):
         proof = ChunkProvenance(
             offsets=find_offsets(messages),
             numbers=np.frombuffer(table.sequences(), np.int64),
-            times=None if program.event_time_us is None else np.frombuffer(table.times(), np.int64),
+            times=times,
             sessions=sessions,
             message=None if size == len(rows) and rows.all() else np.repeat(np.arange(len(rows)), rows),
             rows=rows,

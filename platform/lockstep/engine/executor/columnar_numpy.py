@@ -32,6 +32,7 @@ from lockstep.engine.executor.column_range import (
     PlainChunks,
     Words,
     find_offsets,
+    has_readable_times,
     pack,
 )
 from lockstep.engine.executor.rejects import Message
@@ -313,6 +314,8 @@ class NumpyChunks(PlainChunks):
         else:
             sessions = list(map(program.session, bodies))
         times = None if program.event_time_us is None else pack(list(map(program.event_time_us, bodies)))
+        if times is not None and not has_readable_times(times):
+            return None
         rows = list(map(program.rows, bodies))
         sizes = list(map(len, rows))
         return _Updates(

@@ -17,6 +17,7 @@ from lockstep.integrity.base import PartitionTime, find_event_time, to_microseco
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 from lockstep.model.fault import Fault
 from lockstep.model.position import Position
+from lockstep.model.readable_times import EARLIEST_US, describe_unreadable
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
@@ -128,6 +129,8 @@ class EventTimers:
             return NEVER
         if type(deadline) is not int:
             raise TypeError(f"deadline gave {deadline!r}: microseconds since 1970 (UTC) as an int, or None")
+        if deadline < EARLIEST_US:  # the event time of its rows; a later one than 9999 is never reached
+            raise ValueError(describe_unreadable(f"deadline = {deadline}"))
         return deadline
 
     def idle_deadline_us(self, session: str) -> int:

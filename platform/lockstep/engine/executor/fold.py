@@ -26,11 +26,12 @@ from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
 from lockstep.engine.executor.sessions import Sessions, check_session, is_multipart_open
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
-from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.base import PartitionTime, find_event_time
 from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
+from lockstep.model.readable_times import EARLIEST_US, LATEST_US, VALUE_NOT_STORABLE, describe_unreadable
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
@@ -97,6 +98,8 @@ def _of_message(worked: Record | None, applying: DeferredEvents) -> FailedMessag
 def _as_finding(error: BaseException, found: Finding) -> Finding:
     if isinstance(error, Violation):
         return replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
+    if isinstance(error, RowRejected):
+        found = replace(found, cause=VALUE_NOT_STORABLE)
     return replace(found, detail=f"{type(error).__name__}: {error}", traceback=_traceback(error))
 
 
@@ -273,8 +276,9 @@ class RangeFold:
                     continue
                 body = None
             envelope = envelope_of(body, record)
-            kind, session = envelope.kind, envelope.session
-            if kind is not UPDATE and self._is_skipped(kind):
+            kind, session, time_us = envelope.kind, envelope.session, envelope.event_time_us
+            is_plain = time_us is None or (type(time_us) is int and EARLIEST_US <= time_us <= LATEST_US)
+            if (kind is not UPDATE and self._is_skipped(kind)) or not (is_plain or self._is_stored(envelope, record)):
                 continue
             if timing is not None and timing.advance(body, envelope, record):
                 self._applying.fire_timers(record.offset)
@@ -288,13 +292,25 @@ class RangeFold:
             else:
                 self._applying.set_state(entry, body, envelope, record)
             entry.gate = gate
-            prove(
-                (record.offset, len(rows) - before, session, envelope.sequence, envelope.event_time_us, record.offset)
-            )
+            prove((record.offset, len(rows) - before, session, envelope.sequence, time_us, record.offset))
             if timing is not None or verdict is not ACCEPT:
                 self._follow(verdict, entry, envelope, record)
             if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
                 self.emission.flush()
+
+    def _is_stored(self, envelope: Envelope, record: Record) -> bool:
+        """Whether readers can return the event time of a message; rejects one that they could not.
+
+        Raises:
+            TypeError: The time is not an integer.
+        """
+        session, time_us = check_session(envelope.session), find_event_time(envelope, record)
+        if self._compiled.integrity.is_timed or EARLIEST_US <= time_us <= LATEST_US:
+            return True  # a gate that compares event times rejects it with a verdict of its own
+        found = self.judge.finding(VALUE_NOT_STORABLE, record.offset, session=session)
+        self._reject(record, replace(found, detail=describe_unreadable(f"Envelope.event_time_us = {time_us}")))
+        self.judge.check_room(record)
+        return False
 
     def _is_skipped(self, kind: Kind) -> bool:
         """Whether a message is dropped; where it is part of a snapshot, prepare the gate for it.

@@ -446,6 +446,23 @@ def find_event_time(envelope: Envelope, record: Record) -> int:
     return require_int(record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us)
 
 
+FIRST_TIME_US, LAST_TIME_US = -62_135_424_000_000_000, 253_402_300_799_999_999
+"""0001-01-03 and the end of 9999 in UTC: not every reader of the table can return an earlier or later time."""
+VALUE_NOT_STORABLE = "value not storable"
+"""The quarantine's cause of a message with a value that the columns of the table cannot hold."""
+
+
+def is_readable_time(time_us: int) -> bool:
+    """Whether every reader of the table can return a time, in microseconds since 1970 (UTC)."""
+    return FIRST_TIME_US <= time_us <= LAST_TIME_US
+
+
+def name_absurd_time(envelope: Envelope) -> str:
+    """The cause of an event time that no clock can have shown."""
+    time_us = envelope.event_time_us
+    return "absurd event time" if time_us is None or is_readable_time(time_us) else VALUE_NOT_STORABLE
+
+
 def require_int(number: object) -> int:
     """A number or a time, if it is one: a float may come back from a state as another value, or as none."""
     if type(number) is not int:

@@ -24,6 +24,7 @@ from lockstep.verify.gates.base import (
     find_event_time,
     hash_content,
     is_64_bit,
+    name_absurd_time,
     refuse_proof,
 )
 
@@ -62,7 +63,7 @@ def accept_in_order(
     """Messages of a session with numbers are ordered by number, others by time."""
     at_us, number = find_event_time(envelope, record), envelope.sequence
     if moment.is_implausible(at_us):
-        return Ruling(Action.ASIDE, memory, "absurd event time")
+        return Ruling(Action.ASIDE, memory, name_absurd_time(envelope))
     if number is not None and not is_64_bit(number):
         return refuse_proof("number out of range")
     floor_us = moment.at_us - bound_us
@@ -177,7 +178,7 @@ def accept_in_any_order(
     """Every message within the bound, once."""
     at_us, floor_us = find_event_time(envelope, record), moment.at_us - bound_us
     if moment.is_implausible(at_us):
-        return Ruling(Action.ASIDE, memory, "absurd event time")
+        return Ruling(Action.ASIDE, memory, name_absurd_time(envelope))
     if envelope.sequence is not None and not is_64_bit(envelope.sequence):
         return refuse_proof("number out of range")
     if not isinstance(memory, dict):
