@@ -284,18 +284,28 @@ def _status(found: Status) -> RenderableType:
     )
     others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
     others_read = (*_lookups(found.lookups), *_derived(found.derived))
-    shown = (head, table, *_suspensions(found), *others_read, *_growth(found), *_halt(found))
+    shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found), *_halt(found))
     return make_lines(*_alarms(others, found.unknown), *shown)
 
 
 SUSPENSIONS_SHOWN = 20
 """Suspended partitions that `status` lists; `--json` has all."""
+ENDED_SHOWN = 5
+"""Deleted topics that `status` lists, those with unread messages first; `--json` and `lockstep topics` have all."""
 
 
 def _suspensions(found: Status) -> Iterator[RenderableType]:
     for each in found.suspensions[:SUSPENSIONS_SHOWN]:
         yield style_text(str(each), "yellow")
     if (more := make_more(len(found.suspensions) - SUSPENSIONS_SHOWN)) is not None:
+        yield more
+
+
+def _ended(found: Status) -> Iterator[RenderableType]:
+    lossy_first = sorted(found.ended, key=lambda each: each.unread == 0)
+    for each in lossy_first[:ENDED_SHOWN]:
+        yield style_text(str(each), "yellow" if each.unread != 0 else "")
+    if (more := make_more(len(found.ended) - ENDED_SHOWN)) is not None:
         yield more
 
 
@@ -448,7 +458,8 @@ def _topics(found: TopicsOfStream) -> RenderableType:
     )
     times = ("retention", "oldest (UTC)", "newest (UTC)")
     heading = ("topic", "state", "partitions", "messages", "lag", "freshness", *times)
-    return make_lines(style_text(head), make_grid(heading, rows))
+    evidence = (style_text(f"{t.topic}: {t.ending}") for t in found.topics if t.ending)
+    return make_lines(style_text(head), make_grid(heading, rows), *evidence)
 
 
 def _history(found: History) -> RenderableType:

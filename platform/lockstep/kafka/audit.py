@@ -36,8 +36,7 @@ def audit_positions(known: Mapping[Key, Position], view: ClusterView) -> tuple[F
 
 def explain_end(finding: Finding, end: TopicEnd) -> Finding:
     """The finding of a topic that ended, with the offsets that were not read and the reason why it is a fault."""
-    last = end.find_last_end(finding.partition)
-    until = finding.until if last is None else max(finding.until, last.offset)
+    until = max(finding.until, end.ends.get(finding.partition, 0))
     return msgspec.structs.replace(finding, until=until, detail=end.loss)
 
 

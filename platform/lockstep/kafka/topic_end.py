@@ -9,7 +9,7 @@ import msgspec
 
 from lockstep.errors import format_some
 from lockstep.kafka.admin import PartitionOffsets, Topic
-from lockstep.model.position import Key, LastEnd, Position
+from lockstep.model.position import Ending, Key, Position
 
 NEVER_OBSERVED = "this run has not observed its end: messages may have come since the last batch"
 
@@ -64,10 +64,15 @@ class TopicEnd(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the deletion is an event and no fault: every message was read."""
         return not self.loss
 
-    def find_last_end(self, partition: int) -> LastEnd | None:
-        """The observation of a partition; None without one."""
+    def make_ending(self, how: str, partition: int) -> Ending:
+        """The end of a partition for its position and the ledger.
+
+        Args:
+            how: "deleted" or "re-created".
+            partition: Partition number.
+        """
         offset = self.ends.get(partition)
-        return None if offset is None else LastEnd(offset=offset, age_seconds=self.age_seconds)
+        return Ending(how) if offset is None else Ending(how, offset, self.age_seconds)
 
 
 def judge_topic_end(

@@ -37,16 +37,18 @@ class SuspendedSession(msgspec.Struct, frozen=True):
     before: int
 
 
-class LastEnd(msgspec.Struct, frozen=True, gc=False):
-    """The end of a log as last observed before its topic was found to be deleted or re-created.
+class Ending(msgspec.Struct, frozen=True, gc=False):
+    """The end of a partition whose topic was deleted or re-created.
 
     Attributes:
-        offset: The high watermark.
-        age_seconds: Age of the observation at that time.
+        how: "deleted" or "re-created".
+        offset: Its high watermark as last observed before; None if no run has observed it.
+        age_seconds: Age of that observation when the topic was missed; None without one.
     """
 
-    offset: int
-    age_seconds: float
+    how: str
+    offset: int | None = None
+    age_seconds: float | None = None
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -69,7 +71,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         joined_at: First offset that was read, where the stream does not read the log from its beginning
             (`Topics.start`): sessions may have begun before. 0 where it does.
         gone_since_us: Since when Kafka has not had the retired topic; None while it has, or where no run has looked.
-        last_end: Of a topic that was deleted or re-created: its last observed end; None if no run has observed it.
+        ending: The end of a topic that was deleted or re-created; None while it lives, or is only retired.
     """
 
     topic: str
@@ -86,7 +88,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     catching_up: bool = False
     joined_at: int = 0
     gone_since_us: int | None = None
-    last_end: LastEnd | None = None
+    ending: Ending | None = None
 
     @property
     def key(self) -> Key:

@@ -141,7 +141,8 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> 
             return replace(row, suspended_from=row.until, catching_up=True, leader_epoch=None)
         case Recreated() | AcceptDeleted():
             change = DELETED if isinstance(accepted, AcceptDeleted) else RECREATED_TOPIC
-            return replace(row, retired=True, lifecycle=change)
+            unread = finding.until if finding is not None and finding.until > row.until else None
+            return replace(row, retired=True, lifecycle=change, ending=change, last_end=unread)
         case _:
             return row
 

@@ -192,6 +192,7 @@ TOPIC_COLUMNS = TableSchema(
         TableColumn("retention", "string"),
         TableColumn("oldest", "string", description="time of the oldest message that Kafka holds, UTC"),
         TableColumn("newest", "string", description="time of the newest message, UTC"),
+        TableColumn("ending", "string", description="of a deleted topic: what was read of it"),
     ]
 )
 
@@ -210,6 +211,7 @@ def _record(topic: TopicStatus) -> TableRecord:
             "retention": (format_duration(topic.retention_seconds) or UNBOUNDED) if in_kafka else None,
             "oldest": _utc(topic.first_message),
             "newest": _utc(topic.last_message),
+            "ending": topic.ending or None,
         }
     )
 
@@ -236,6 +238,7 @@ def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> Asse
             "partitions": topic.partitions,
             "messages": topic.messages or 0,
             FIRST_SEEN: MetadataValue.timestamp(first_seen),
+            **({"ending": topic.ending} if topic.ending else {}),
             **oldest,
             **newest,
         },

@@ -113,13 +113,14 @@ def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Rest
     events: list[AssetObservation | AssetMaterialization] = [*seen.events]
     if turn.shows_all:
         events += observe_ledger(handle, instance, lag_messages=seen.found.lag_messages)
-    shown = {topic.topic for topic in seen.found.topics if topic.state is not TopicLifecycle.RETIRED}
+    left = {topic.topic for topic in seen.found.topics if topic.state is TopicLifecycle.RETIRED or topic.ending}
+    shown = {topic.topic for topic in seen.found.topics} - left
     requests = _register(partitions, shown, set(registered))
     return Observed(events, requests, msgspec.structs.replace(turn.after, behind=seen.behind))
 
 
 def _register(partitions: str, shown: set[str], registered: set[str]) -> list[PartitionsRequest]:
-    """One partition a topic that is read or will be; retired and forgotten ones leave."""
+    """One partition a topic that is read or will be; retired and deleted ones leave."""
     new, left = sorted(shown - registered), sorted(registered - shown)
     requests: list[PartitionsRequest] = []
     if new:

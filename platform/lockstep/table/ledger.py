@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import LastEnd, SuspendedSession
+from lockstep.model.position import Ending, SuspendedSession
 from lockstep.model.table_schema import make_row_schema
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -132,9 +132,9 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         erased: Of an erasure: what it removed of this partition.
         lookups: The versions of lookup tables that the batch read; null where the stream has none.
         gone_since: Since when Kafka has not had a retired topic.
-        last_end: Of a topic that was deleted or re-created: its high watermark as last observed before; null if no run
-            has observed it.
-        last_end_age_seconds: Age of that observation when the topic was found to be gone.
+        ending: "deleted" or "re-created", of a topic that was and that is not read any more.
+        last_end: Of such a topic: its high watermark as last observed before; null if no run has observed it.
+        last_end_age_seconds: Age of that observation when the topic was missed.
     """
 
     generation: int
@@ -188,14 +188,13 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state_checksum: int | None = None
     lookups: list[LookupVersion] | None = None
     gone_since: datetime | None = None
+    ending: str | None = None
     last_end: int | None = None
     last_end_age_seconds: float | None = None
 
-    def find_last_end(self) -> LastEnd | None:
-        """The last observed end of a topic that is gone."""
-        if self.last_end is None or self.last_end_age_seconds is None:
-            return None
-        return LastEnd(self.last_end, self.last_end_age_seconds)
+    def find_ending(self) -> Ending | None:
+        """The end of a topic that was deleted or re-created."""
+        return Ending(self.ending, self.last_end, self.last_end_age_seconds) if self.ending else None
 
     @property
     def is_loss(self) -> bool:

@@ -134,6 +134,9 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     last_event_time: datetime | None = None
     newest_timestamp: datetime | None = None
     lifecycle: str | None = None
+    ending: str | None = None
+    last_end: int | None = None
+    last_end_age_seconds: float | None = None
 
     @property
     def place(self) -> ViolationPlace:
@@ -277,6 +280,7 @@ class LedgerChain(msgspec.Struct):
         lossy: Those that an operator gave up.
         expired: Those with offsets that had expired before they were read.
         joined_at: The first offsets read of its log, where that was not its beginning, as its ranges say.
+        endings: Those with which its topic was left, because it was deleted or re-created.
     """
 
     place: ViolationPlace
@@ -286,6 +290,7 @@ class LedgerChain(msgspec.Struct):
     lossy: tuple[LedgerRange, ...] = ()
     expired: tuple[LedgerRange, ...] = ()
     joined_at: frozenset[int] = frozenset()
+    endings: tuple[LedgerRange, ...] = ()
 
     @property
     def start(self) -> int:
@@ -340,6 +345,7 @@ def _make_chain(ranges: StoredRanges) -> LedgerChain:
         lossy=tuple(each for each in ranges.select(rows.find_rows_with("accepted")) if each.is_loss),
         expired=ranges.select(rows.find_rows_with_part("holes", "cause", EXPIRED)),
         joined_at=frozenset(np.unique(rows.read_numbers("joined_at")).tolist()),
+        endings=tuple(each for each in ranges.select(rows.find_rows_with("lifecycle")) if each.ending is not None),
     )
 
 

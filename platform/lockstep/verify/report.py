@@ -34,6 +34,7 @@ class ViolationKind(Enum):
     RANGE_GAP = "offsets skipped between batches"
     RANGE_OVERLAP = "offsets read by two batches"
     NEVER_READ = "messages never read"
+    LEFT_UNREAD = "topic left before its end was read"
     PARTITION_UNKNOWN = "partition that the topic does not have"
     TOPIC_DIFFERS = "wrong topic in the ledger"
     POSITION_LOST = "position that a start would not find"

@@ -57,6 +57,7 @@ from lockstep.verify.report import (
 from lockstep.verify.rows import RowComparison, RowCursor, TableRows
 from lockstep.verify.side_tables import IN_LATE, ExpectedSideRows, SideTableCheck
 from lockstep.verify.state import RewindFloor, StoredState
+from lockstep.verify.topic_ends import check_topic_ends, describe_end
 
 
 class PartitionWork(msgspec.Struct):
@@ -439,6 +440,7 @@ class _Proving:
     def prove(self, found: Mapping[Key, LedgerChain], kafka: KafkaTopicLog) -> None:
         """Prove each partition as far as possible."""
         self._unclaimed(found)
+        check_topic_ends(found.values(), self._head.policies, self._violations)
         topics = kafka.find_topics({chain.place.topic for chain in found.values()})
         ids = {name: topic.topic_id for name, topic in topics.items()}
         alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
@@ -448,7 +450,8 @@ class _Proving:
         for chain in found.values():
             if ids.get(chain.place.topic) != chain.place.topic_id:
                 gone = "re-created" if chain.place.topic in ids else "gone"
-                self._not_again(chain, f"the topic is {gone}: order and counts only")
+                why = f"the topic is {gone}: order and counts only"
+                self._not_again(chain, "; ".join(filter(None, [why, describe_end(chain)])))
         for at in range(0, len(alive), TOGETHER_MAX):
             group = alive[at : at + TOGETHER_MAX]
             self._floor.refresh()

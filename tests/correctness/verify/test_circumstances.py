@@ -17,6 +17,7 @@ import pytest
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
 from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
 from lockstep.compaction.run import compact_stream
+from lockstep.engine.driver.startup import WriterStartup
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum, Evidence
@@ -44,10 +45,11 @@ from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from lockstep import Record
+    from lockstep.engine.driver.startup import WriterClaim
     from tests.support.adding_stream import Reading, Snapshot, Update
     from tests.support.evolving_streams import TableState
 
@@ -407,13 +409,51 @@ def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Fee
     runs.run()
     found = proof(runs)
     assert (found.status, found.messages) == (InvariantStatus.PROVEN, 3)
-    assert sorted(scope.note for scope in found.scopes) == ["", "the topic is re-created: order and counts only"]
+    assert sorted(scope.note for scope in found.scopes) == [
+        "",
+        "the topic is re-created: order and counts only; its end is not known",
+    ]
     forged = Forged(runs.folders.table.parent)
     ids = {scope.note: scope.topic_id for scope in found.scopes}
     place = next(each for each in forged.all_rows("table") if each[2]["_topic_id"] != ids[""])
     beyond = place[2] | {"_emit_offset": 5}
     forged.rewrite("table", place[0], [*forged.rows("table", place[0]), beyond])
     assert ViolationKind.ROW_UNCLAIMED in {each.kind for each in proof(runs).violations}
+
+
+@pytest.mark.parametrize(
+    ("forgery", "found"),
+    [
+        ({}, ""),
+        ({"last_end": 4}, "end 4, observed "),
+        ({"last_end_age_seconds": 61.0}, "end 3, observed 61 s before"),
+        ({"last_end": None, "last_end_age_seconds": None}, "no observation"),
+    ],
+)
+def test_a_strict_stream_leaves_a_topic_only_at_its_end(
+    feed: Feed,
+    runs: LocalRuns,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forgery: dict[str, object],
+    found: str,
+) -> None:
+    topic, claim = feed.create("values"), WriterStartup.claim
+    feed.send(topic, session(2))
+    runs.run()
+
+    def delete_first(startup: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:
+        feed.delete(topic)
+        return claim(startup, cancelled)
+
+    monkeypatch.setattr(WriterStartup, "claim", delete_first)
+    runs.run()
+    forged = Forged.copy(runs.folders.table.parent, tmp_path / "forged" / runs.stream.name)
+    (place,) = (each for each in forged.all_rows("ledger") if each[2]["lifecycle"] == "deleted")
+    forged.change("ledger", place[0], place[1], **forgery)
+    violations = proof(runs, StreamFolders(runs.stream.name, tmp_path / "forged")).violations
+    assert [each.kind for each in violations] == ([ViolationKind.LEFT_UNREAD] if found else [])
+    assert all(each.offset == 3 and str(each.found).startswith(found) for each in violations)
 
 
 def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:

@@ -123,6 +123,7 @@ ONE_IMPORTER = {
     "verify.bounds": "what the log says of one file's columns, apart from the rows of partitions",
     "verify.origin": "what a first batch took over, apart from the proof of partitions",
     "verify.partition": "the proof of one partition, apart from the walk over all",
+    "verify.topic_ends": "the second reading of a rule of the writer, apart from the walk over all",
 }
 
 # Only these may import dagster, in the library; the rest reaches executors, which have none.

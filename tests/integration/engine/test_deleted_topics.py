@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -15,6 +16,10 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.integrity.resume_options import AcceptDeleted, IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.progress import TopicLifecycle
+from lockstep.operations.inspect.history import read_history
+from lockstep.operations.inspect.status import read_status
+from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.resume import resume_stream
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify.report import InvariantStatus
@@ -123,8 +128,19 @@ def test_the_deletion_of_a_topic_that_is_read_is_an_event_and_the_others_go_on(
     rows = {row.partition: row for row in read_ledger(runs.folders.ledger) if row.lifecycle == "deleted"}
     assert {n: (row.until, row.last_end, row.retired) for n, row in rows.items()} == {0: (0, 0, True), 1: (4, 4, True)}
     assert all(0 < (row.last_end_age_seconds or 0) < 60 and row.gone_since for row in rows.values())
+    assert_shown(runs, gone, r"was deleted \(missed at .* UTC\): read to its end at offset 4, as observed \d+ s before")
     assert runs.run() is RunOutcome.ENDED
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
+
+
+def assert_shown(runs: LocalRuns, topic: str, text: str) -> None:
+    """That status, topics and history show the end of a topic."""
+    (shown,) = (str(each) for each in read_status(runs.handle).ended if each.topic == topic)
+    assert re.search(text, shown)
+    (listed,) = (each for each in read_topics(runs.handle).topics if each.topic == topic)
+    assert (listed.state, listed.ending) == (TopicLifecycle.DELETED, shown.partition(": ")[2])
+    events = read_history(runs.folders, 50).events
+    assert sum(topic in event.detail and re.search(text, event.detail) is not None for event in events) == 1
 
 
 class Before:
@@ -181,6 +197,7 @@ def test_a_class_that_goes_on_has_the_lost_offsets_in_the_ledger(feed: Feed, run
         wait_until(lambda: not any(row.topic == gone for row in runs.handle.subscribed) or bool(run.ended))
     assert run.ended == [RunOutcome.STOPPED]
     assert (ending(runs, gone).until, ending(runs, gone).last_end) == (4, 5)
+    assert_shown(runs, gone, r"read to offset 4, 1 offsets were not read, as observed \d+ s before")
 
 
 @pytest.mark.parametrize("integrity", [STRICT, Ordered()], ids=["strict", "ordered"])
@@ -202,6 +219,7 @@ def test_nobody_knows_the_end_of_a_topic_that_was_deleted_while_no_run_was_live(
         resume_stream(runs.folders, why="known", who="ann", accepted=[AcceptDeleted(gone)])
     assert runs.run() is RunOutcome.ENDED
     assert (ending(runs, gone).last_end, ending(runs, gone).last_end_age_seconds) == (None, None)
+    assert_shown(runs, gone, r"read to offset 4, its end is not known")
 
 
 @pytest.mark.fault("F30")

@@ -259,7 +259,7 @@ def test_it_stands_in_the_ledger_under_a_class_that_goes_on(feed: Feed, runs: Lo
     feed.delete(gone)
     tolerant.run()
     assert changes(tolerant, gone) == ["added", "deleted"]
-    assert states(tolerant) == {left: TopicLifecycle.ACTIVE}
+    assert states(tolerant) == {left: TopicLifecycle.ACTIVE, gone: TopicLifecycle.DELETED}
     tolerant.run()  # it is not told again
     assert changes(tolerant, gone) == ["added", "deleted"]
 

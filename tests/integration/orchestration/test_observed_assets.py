@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from dagster import AssetMaterialization, AssetObservation, DagsterInstance, TableMetadataValue
+from dagster import (
+    AssetMaterialization,
+    AssetObservation,
+    DagsterInstance,
+    DeleteDynamicPartitionsRequest,
+    TableMetadataValue,
+)
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from assets.order_books import order_books
 from lockstep import Topics
-from lockstep.engine.driver.positions import LedgerStamp, find_first_position, make_unchanged_row
+from lockstep.engine.driver.positions import (
+    LedgerStamp,
+    find_first_position,
+    make_kept_row,
+    make_unchanged_row,
+    read_position,
+)
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic, produce
@@ -31,6 +43,7 @@ from lockstep.table import ledger, side_tables
 from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
+from tests.support.feed import Feed
 from tests.support.installation import messages
 
 if TYPE_CHECKING:
@@ -77,6 +90,17 @@ class Installed:
         file = ledger.write_ledger(folders.ledger, [msgspec.structs.replace(row, start=0, joined_at=0) for row in rows])
         batch = BatchCommit(number=2, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=2.0)
         output.commit(commit_batch(Writer(epoch=1, generation=1), batch))
+        side_tables.SideLog(folders.ledger).catch_up((file,), 2, after=1)
+
+    def end(self, topic: str) -> None:
+        """Delete the topic, and commit the batch in which a run has noticed it."""
+        Feed(self.settings.kafka.bootstrap_servers, "").delete(topic)
+        folders, stamp = self.handle.folders, self._stamp(2)
+        kept = [make_kept_row(stamp, read_position(row), retired=True) for row in self.handle.positions.values()]
+        end = {"lifecycle": "deleted", "ending": "deleted", "last_end": 0, "last_end_age_seconds": 4.4}
+        file = ledger.write_ledger(folders.ledger, [msgspec.structs.replace(row, **end) for row in kept])
+        batch = BatchCommit(number=2, commit_hour="2026-01-01T00", files=(), ledger=file, full_ledger_at=2.0)
+        OutputLog(folders.table).commit(commit_batch(Writer(epoch=1, generation=1), batch))
         side_tables.SideLog(folders.ledger).catch_up((file,), 2, after=1)
 
     @retry(retry=retry_if_result(lambda view: view.unavailable), wait=wait_fixed(0.1), stop=stop_after_delay(15))
@@ -178,6 +202,27 @@ def test_a_topic_gets_an_event_of_its_own_only_when_its_state_changes(installed:
     (changed,) = [event for event in read.events if event.partition == topic]
     assert (told(changed)["state"], told(changed)["lag_messages"]) == ("idle", 0)
     assert told(changed)["first_seen"] == told(own[0])["first_seen"]
+
+
+def test_the_end_of_a_topic_is_an_event_with_its_evidence_and_the_last_of_its_partition(
+    installed: Installed, topic_family: str
+) -> None:
+    topic = f"{topic_family}.a"
+    create_topic(installed.settings.kafka.bootstrap_servers, topic)
+    installed.subscribe(topic)
+    installed.look()
+    installed.end(topic)
+    ended = observe_assets(installed.handle, installed.instance, NEW_CURSOR)
+    (event,) = [each for each in ended.events if each.partition == topic]
+    evidence = "read to its end at offset 0, as observed 4 s before"
+    assert (told(event)["state"], told(event)["ending"]) == ("deleted", evidence)
+    assert [(row["state"], row["ending"]) for row in table_of(of_all(ended))] == [("deleted", evidence)]
+    (request,) = ended.partitions
+    assert (type(request), list(request.partition_keys)) == (DeleteDynamicPartitionsRequest, [topic])
+    installed.instance.report_runless_asset_event(event)
+    installed.instance.delete_dynamic_partition(request.partitions_def_name, topic)
+    again = observe_assets(installed.handle, installed.instance, NEW_CURSOR)
+    assert ([each.partition for each in again.events if each.partition], again.partitions) == ([], [])
 
 
 def test_many_changes_are_written_down_over_several_looks(installed: Installed, topic_family: str) -> None:

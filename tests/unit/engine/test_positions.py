@@ -461,6 +461,7 @@ def test_the_end_of_a_topic_that_is_gone_stays_in_the_ledger(now: ClusterView, l
         known = {POSITION.key: next(row for row in rows if row.topic_id == "id-a")}
         row = known[POSITION.key]
         assert (row.until, row.last_end, row.last_end_age_seconds, row.retired) == (50, 75, 4.5, True)
+        assert row.ending == ("deleted" if now is NOTHING else "re-created")
         assert row.gone_since == datetime(2023, 11, 14, 22, 15, tzinfo=UTC)
 
 
@@ -473,4 +474,5 @@ def test_a_topic_that_comes_back_under_its_id_has_no_last_end() -> None:
     subscription.accept(gone, NOTHING, suspend=False, end=end)
     subscription.read_again(seen)
     (row,) = subscription.ledger_rows(STAMP, (), {}, full=True)
-    assert (row.last_end, row.last_end_age_seconds, row.gone_since, row.retired) == (None, None, None, False)
+    assert (row.ending, row.last_end, row.last_end_age_seconds) == (None, None, None)
+    assert (row.gone_since, row.retired) == (None, False)

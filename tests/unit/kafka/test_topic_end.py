@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.kafka.topic_end import NEVER_OBSERVED, EndLook, GoneTopic, judge_topic_end
-from lockstep.model.position import LastEnd, Position
+from lockstep.model.position import Ending, Position
 from tests.support.cluster_views import topic
 
 AGE_MAX = 60.0
@@ -111,8 +111,8 @@ def test_only_a_recent_read_of_the_very_end_makes_a_deletion_an_event(case: Case
     assert end.is_event is expected, end.loss
     if expected:
         ends = {n: part.ends[proofs[0]] for n, part in enumerate(case.parts)}
-        assert {n: end.find_last_end(n) for n in ends} == {
-            n: LastEnd(offset or 0, case.ages[proofs[0]]) for n, offset in ends.items()
+        assert {n: end.make_ending("deleted", n) for n in ends} == {
+            n: Ending("deleted", offset, case.ages[proofs[0]]) for n, offset in ends.items()
         }
 
 

@@ -19,7 +19,7 @@ from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import Key, Position, SegmentRef
+from lockstep.model.position import Ending, Key, Position, SegmentRef
 from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
 
 LOG = logging.getLogger("lockstep")
@@ -77,8 +77,9 @@ def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffs
         newest_timestamp=to_event_time(result.newest_timestamp_ms * 1000 if result.newest_timestamp_ms else None),
         watermark=to_event_time(position.watermark_us),
         gone_since=to_event_time(position.gone_since_us),
-        last_end=position.last_end.offset if position.last_end else None,
-        last_end_age_seconds=position.last_end.age_seconds if position.last_end else None,
+        ending=position.ending.how if position.ending else None,
+        last_end=position.ending.offset if position.ending else None,
+        last_end_age_seconds=position.ending.age_seconds if position.ending else None,
         cpu_seconds=result.cpu_seconds,
         state_file=position.state.file if position.state else None,
         state_start=position.state.start if position.state else None,
@@ -171,17 +172,16 @@ def read_position(row: LedgerRow) -> Position:
         catching_up=row.catching_up,
         joined_at=row.joined_at,
         gone_since_us=None if row.gone_since is None else to_microseconds(row.gone_since - EPOCH),
-        last_end=row.find_last_end(),
+        ending=row.find_ending(),
     )
 
 
-def with_end(position: Position, end: TopicEnd | None) -> Position:
-    """The position of a topic that is gone, with its last observed end."""
+def with_ending(position: Position, how: str, end: TopicEnd | None) -> Position:
+    """The position of a topic that was deleted or re-created, with its last observed end."""
     if end is None:
-        return position
-    return msgspec.structs.replace(
-        position, last_end=end.find_last_end(position.partition), gone_since_us=end.noticed_us
-    )
+        return msgspec.structs.replace(position, ending=Ending(how))
+    ending = end.make_ending(how, position.partition)
+    return msgspec.structs.replace(position, ending=ending, gone_since_us=end.noticed_us)
 
 
 def make_retirement_note(next_offset: int, who: str, why: str) -> Accepted:
@@ -388,7 +388,7 @@ class Subscription:
         ids = {topic.topic_id for topic in view.topics.values()}
         for key in [key for key in self._retired if key[0] in ids]:
             self._retired.discard(key)
-            position = msgspec.structs.replace(self._others.pop(key), gone_since_us=None, last_end=None)
+            position = msgspec.structs.replace(self._others.pop(key), gone_since_us=None, ending=None)
             self.positions[key] = position
             self._lifecycle[key], self.is_unsaved = READDED, True
             LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
@@ -466,9 +466,9 @@ class Subscription:
         elif finding.cause == Fault.PARTITIONS_ADDED and key in view.ends:
             self._on_grown(key, view.topics[finding.topic], view.ends[key], suspend=suspend)
         elif finding.cause == Fault.RECREATED and key in self.known and _has_leaders(view.topics[finding.topic], view):
-            self._set_aside(key, with_end(self.known[key], end), RECREATED_TOPIC)
+            self._set_aside(key, with_ending(self.known[key], RECREATED_TOPIC, end), RECREATED_TOPIC)
         elif finding.cause == Fault.TOPIC_DELETED and key in self.known:
-            self._set_aside(key, with_end(self.known[key], end), DELETED)
+            self._set_aside(key, with_ending(self.known[key], DELETED, end), DELETED)
         elif key in self._leaderless:
             return
         else:  # it comes again until its partitions have leaders

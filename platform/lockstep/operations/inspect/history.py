@@ -16,7 +16,8 @@ import msgspec
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
-from lockstep.operations.inspect.suspensions import PartitionSuspension, read_first_batches
+from lockstep.operations.inspect.endings import read_ended_by_batch
+from lockstep.operations.inspect.suspensions import read_first_batches
 from lockstep.operations.tables import NoTable, try_read_head
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -46,7 +47,9 @@ EVENTS = {
     CommitKind.IMPORT: "savepoint imported",
 }
 FOREIGN = "foreign commit"
-SUSPENSIONS_SHOWN = 5
+NOTED = frozenset({EVENTS[CommitKind.BATCH], EVENTS[CommitKind.HALT], EVENTS[CommitKind.RESUME]})
+"""Events of batches: topics may end with a halt or its resumption, too."""
+NOTES_SHOWN = 5
 
 
 def _no_detail(head: Head) -> str:
@@ -98,7 +101,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.
         count: Number of commits: more than 1 for batches only.
-        detail: Why, and who; of batches, which partitions' sessions they suspended.
+        detail: Why, and who; of batches, which partitions' sessions they suspended and which topics ended.
     """
 
     at: datetime | None
@@ -145,32 +148,42 @@ def read_history(folders: StreamFolders, last: int) -> History:
         require_root(folders.root)
         raise NoTable(folders.stream, folders.root)
     found = list(islice(_list_newest_first(folders.table, versions), last + 1))
-    begun = _read_suspensions(folders)
+    notes = _read_notes(folders)
     return History(
         stream=folders.stream,
         first_version=versions[0],
         is_complete=len(found) <= last,
-        events=tuple(_add_suspensions(event, begun) for event in reversed(found[:last])),
+        events=tuple(_add_notes(event, notes) for event in reversed(found[:last])),
     )
 
 
-def _read_suspensions(folders: StreamFolders) -> Mapping[PartitionSuspension, int]:
-    """The first batch of each; none where ledger or head cannot be read: of what damaged them the log tells all."""
+def _read_notes(folders: StreamFolders) -> Mapping[int, list[str]]:
+    """Suspensions that began and topics that ended with each batch.
+
+    None if ledger or head cannot be read: the log tells what damaged them.
+    """
+    notes: dict[int, list[str]] = {}
     try:
         head = try_read_head(folders)
-        return {} if head is None else read_first_batches(folders, head)
+        if head is None:
+            return {}
+        for suspension, batch in sorted(read_first_batches(folders, head).items()):
+            notes.setdefault(batch, []).append(str(suspension))
+        for batch, ended in read_ended_by_batch(folders, head).items():
+            notes.setdefault(batch, []).extend(map(str, ended))
     except (TableError, DeltaError, OSError):
         return {}
+    return notes
 
 
-def _add_suspensions(event: StreamEvent, begun: Mapping[PartitionSuspension, int]) -> StreamEvent:
-    """An event of batches, with the suspensions of whole partitions that began in them."""
-    if event.event != EVENTS[CommitKind.BATCH] or event.batch is None:
+def _add_notes(event: StreamEvent, notes: Mapping[int, list[str]]) -> StreamEvent:
+    """An event of batches, with the notes of these batches."""
+    if event.event not in NOTED or event.batch is None:
         return event
     first = event.batch - event.count + 1
-    texts = [str(each) for each, batch in sorted(begun.items()) if first <= batch <= event.batch]
-    more = [f"and {len(texts) - SUSPENSIONS_SHOWN} more partitions"] if len(texts) > SUSPENSIONS_SHOWN else []
-    detail = "; ".join([*filter(None, [event.detail]), *texts[:SUSPENSIONS_SHOWN], *more])
+    texts = [text for batch in sorted(notes) if first <= batch <= event.batch for text in notes[batch]]
+    more = [f"and {len(texts) - NOTES_SHOWN} more"] if len(texts) > NOTES_SHOWN else []
+    detail = "; ".join([*filter(None, [event.detail]), *texts[:NOTES_SHOWN], *more])
     return msgspec.structs.replace(event, detail=detail)
 
 

@@ -14,6 +14,7 @@ from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
 from lockstep.operations.inspect.derived import DerivedStatus, read_derived
+from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
 from lockstep.operations.inspect.history import describe_retention
@@ -92,6 +93,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness says nothing
             until then. 0 where it is not.
         lookups: The tables that it looks up.
+        ended: Topics that were deleted or re-created, until they are forgotten.
     """
 
     stream: str
@@ -121,6 +123,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     suspensions: tuple[PartitionSuspension, ...] = ()
     ahead_seconds: float = 0.0
     lookups: tuple[LookupStatus, ...] = ()
+    ended: tuple[EndedTopic, ...] = ()
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +266,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
         lookups=read_lookups(handle),
+        ended=list_ended(handle.positions.values()),
     )
 
 

@@ -17,6 +17,7 @@ from lockstep.kafka.admin import (
 )
 from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
 from lockstep.model.position import Key
+from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom, read_figures
 from lockstep.operations.inspect.health import find_freshness_seconds
 from lockstep.operations.tables import StreamHandle
@@ -40,6 +41,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
         first_message: Time of the oldest message that Kafka holds (UTC); None without one.
         last_message: Time of the newest message (UTC); None without one.
         topic_id: Kafka's id of the topic that is read, or would be.
+        ending: Of a deleted topic that the stream has left: what is known of its messages; empty otherwise.
     """
 
     topic: str
@@ -54,6 +56,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     first_message: datetime | None
     last_message: datetime | None
     topic_id: str
+    ending: str = ""
 
 
 class TopicsOfStream(msgspec.Struct, frozen=True):
@@ -99,9 +102,31 @@ def read_topics(handle: StreamHandle) -> TopicsOfStream:
     for row in handle.positions.values():
         (retired if row.retired else held).setdefault(row.topic, []).append(row)
     cluster = _read_cluster(handle)
-    names = sorted(handle.selected | held.keys())
-    listed = tuple(_make_status(name, held.get(name, []), retired.get(name, []), stream, cluster) for name in names)
-    return TopicsOfStream(stream.name, stream.topics.pattern, len(handle.selected), len(held), listed)
+    names = handle.selected | held.keys()
+    listed = [_make_status(name, held.get(name, []), retired.get(name, []), stream, cluster) for name in names]
+    ended = {each.topic: each for each in list_ended(handle.positions.values())}
+    listed += [_make_deleted(each) for name, each in ended.items() if name not in names]
+    topics = tuple(sorted(listed, key=lambda each: each.topic))
+    return TopicsOfStream(stream.name, stream.topics.pattern, len(handle.selected), len(held), topics)
+
+
+def _make_deleted(ended: EndedTopic) -> TopicStatus:
+    """A deleted topic that the stream has left; it is listed until it is forgotten."""
+    return TopicStatus(
+        topic=ended.topic,
+        state=TopicLifecycle.DELETED,
+        partitions=ended.partitions,
+        position=ended.position,
+        messages=None,
+        lag_messages=None,
+        freshness_seconds=None,
+        retention_seconds=None,
+        headroom_seconds=None,
+        first_message=None,
+        last_message=None,
+        topic_id=ended.topic_id,
+        ending=ended.evidence,
+    )
 
 
 def _read_cluster(handle: StreamHandle) -> _Cluster:

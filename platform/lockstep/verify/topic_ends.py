@@ -1,0 +1,55 @@
+"""Topics that were deleted or re-created: what the ledger says about their ends.
+
+A second reading of the rule of the writer: it shares no code with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from lockstep.table.head import PolicyChange
+from lockstep.verify.ledger import LedgerChain, LedgerRange
+from lockstep.verify.report import ViolationKind, Violations
+
+COMPLETE = frozenset({"Strict", "Once"})
+"""Classes that may leave a topic only if they have read every message, or if an operator accepts the loss."""
+ACCEPTED = frozenset({"accept-gone", "accept-recreated"})
+AGE_SECONDS_MAX = 60.0
+"""Age of the last observation of an end when the topic was missed (docs/topics.md)."""
+
+
+def check_topic_ends(chains: Iterable[LedgerChain], policies: Sequence[PolicyChange], violations: Violations) -> None:
+    """Check that each topic was left at its end, wherever the class of that batch promises every message."""
+    for chain in chains:
+        for row in chain.endings:
+            if _find_class(policies, row.batch) in COMPLETE and not any(each.kind in ACCEPTED for each in row.accepted):
+                _check(chain, row, violations)
+
+
+def describe_end(chain: LedgerChain) -> str:
+    """What is not known to be read of a topic that was left; empty if its end is the position."""
+    row = chain.ranges[-1]
+    if row.ending is None:
+        return ""
+    if row.last_end is None:
+        return "its end is not known"
+    return f"offsets {row.until} to {row.last_end - 1} were not read" if row.last_end > row.until else ""
+
+
+def _check(chain: LedgerChain, row: LedgerRange, violations: Violations) -> None:
+    age, end = row.last_end_age_seconds, row.last_end
+    is_at_end = end is not None and (end == row.until or (row.catching_up and end < row.until))
+    if is_at_end and age is not None and 0 <= age <= AGE_SECONDS_MAX:
+        return
+    expected = (
+        f"offset {row.until} is the end of the topic, observed at most {AGE_SECONDS_MAX:g} s before it was missed"
+    )
+    found = "no observation" if end is None or age is None else f"end {end}, observed {age:.0f} s before"
+    violations.add(ViolationKind.LEFT_UNREAD, chain.place, row.until, expected, found)
+
+
+def _find_class(policies: Sequence[PolicyChange], batch: int) -> str:
+    """Name of the class in force at a batch; empty if it was not recorded."""
+    count = bisect_right(policies, batch, key=lambda each: each.first_batch)
+    return policies[count - 1].integrity.partition("(")[0] if count else ""
