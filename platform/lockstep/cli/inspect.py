@@ -268,6 +268,7 @@ def _status(found: Status) -> RenderableType:
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
             ("freshness", _format_freshness(found)),
+            *((("timestamps", _format_absurd(found.absurd_timestamps)),) if found.absurd_timestamps else ()),
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
             *((("dropped", found.dropped),) if found.dropped else ()),
@@ -367,6 +368,11 @@ def _format_freshness(found: Status) -> str | None:
     if not found.ahead_seconds:
         return format_duration(found.freshness_seconds)
     return f"unknown: the newest timestamp is {format_duration(found.ahead_seconds)} in the future"
+
+
+def _format_absurd(messages: int) -> str:
+    count = format_count(messages, "message")
+    return f"{count} or more of the newest batches with a time that no clock shows; freshness leaves them out"
 
 
 def _headroom(found: Status) -> str:

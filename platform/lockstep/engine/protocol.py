@@ -139,6 +139,7 @@ class Counts(msgspec.Struct, gc=False):
         buffered: Kept in state for a later range to apply.
         released: Buffered by an earlier range and released in this one; also counted under their outcome.
         timer_rows: Times that a timer, the end of an idle session or a late message emitted rows.
+        absurd_timestamps: Messages whose Kafka timestamp no clock can have shown; at least, as not all are examined.
     """
 
     messages: int = 0
@@ -155,6 +156,7 @@ class Counts(msgspec.Struct, gc=False):
     released: int = 0
     timer_rows: int = 0
     before_snapshot: int = 0
+    absurd_timestamps: int = 0
 
     @property
     def accounted(self) -> int:
@@ -188,7 +190,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         holes: Offsets without messages, with causes.
         first_event_time_us: Smallest event time.
         last_event_time_us: Largest event time.
-        newest_timestamp_ms: Kafka's timestamp of the last record.
+        newest_timestamp_ms: Kafka's timestamp of the last record with a plausible one; None without any.
         state_bytes: Bytes of state written.
         state_checksum: CRC-32 of the segment that was written; None without one.
         cpu_seconds: CPU time of fold and state, without the range's share of reading.

@@ -103,7 +103,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         leader_epoch: Leader epoch of the last record read.
         first_event_time: Lowest event time of the range, of those that envelopes give.
         last_event_time: Highest of them.
-        newest_timestamp: Kafka timestamp of the last message up to `until`, of this range or an earlier one.
+        newest_timestamp: Kafka timestamp of the last message up to `until` with a plausible one, of this range or an
+            earlier one.
         batch_seconds: Wall time of the batch, without its commit.
         cpu_seconds: CPU time of the range in its task.
         state_file: File of the segment with the newest change of the partition's state.
@@ -135,6 +136,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ending: "deleted" or "re-created", of a topic that was and that is not read any more.
         last_end: Of such a topic: its high watermark as last observed before; null if no run has observed it.
         last_end_age_seconds: Age of that observation when the topic was missed.
+        absurd_timestamps: Messages whose Kafka timestamp no clock can have shown; at least, as not all are examined.
     """
 
     generation: int
@@ -191,6 +193,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ending: str | None = None
     last_end: int | None = None
     last_end_age_seconds: float | None = None
+    absurd_timestamps: int = 0
 
     def find_ending(self) -> Ending | None:
         """The end of a topic that was deleted or re-created."""

@@ -37,6 +37,7 @@ from lockstep.verify.files import (
     open_table,
     require_bytes,
 )
+from lockstep.verify.gates.base import is_readable_time
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, Numbers, PartitionRows, RowSpool
 
@@ -204,11 +205,10 @@ def to_microseconds(at: datetime | None) -> int | None:
 
 
 def to_stored_time(microseconds: int | None) -> datetime | None:
-    """A time as the ledger has it: None also where it is outside of the calendar."""
-    try:
-        return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
+    """A time as the ledger has it: None also for a time that readers could not return."""
+    if microseconds is None or not is_readable_time(microseconds):
         return None
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 BLOCK_ROWS, BLOCKS_KEPT = 128, 3

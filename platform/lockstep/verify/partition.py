@@ -26,6 +26,8 @@ COUNTS = (
 )
 """Columns of the ledger that the replay counts too."""
 
+FIRST_TIMESTAMP_MS = 946_684_800_000
+"""2000-01-01 (UTC): the ledger passes over earlier timestamps of Kafka, which no clock can have shown."""
 BEGUN_ELSEWHERE = -1
 """Offset from which a newly grown partition is suspended: earlier messages of its sessions are elsewhere."""
 
@@ -173,7 +175,9 @@ class PartitionProof:
         else:
             while self._suspend_at and self._suspend_at[0] <= offset:
                 self._suspend_before(self._suspend_at.pop(0))
-            self._timestamp_ms = message.timestamp()[1]
+            timestamp_ms = message.timestamp()[1]
+            if FIRST_TIMESTAMP_MS <= timestamp_ms <= self._parts.folding.due.moment.latest_us // 1000:
+                self._timestamp_ms = timestamp_ms
             self._parts.folding.take(message, offset)
         self._close_reached()
 
@@ -310,9 +314,8 @@ class PartitionProof:
             self._add(ViolationKind.WATERMARK_DIFFERS, row.until, expected, row.watermark_us)
         low, high = self._parts.aside.take_times()
         times = {"first_event_time": to_stored_time(low), "last_event_time": to_stored_time(high)}
-        newest = to_stored_time(self._timestamp_ms * 1_000)
-        if self._timestamp_ms > 0 and newest is not None:  # a range without one repeats what an earlier one had
-            times["newest_timestamp"] = newest
+        if self._timestamp_ms:  # a range without one repeats the one of an earlier range
+            times["newest_timestamp"] = to_stored_time(self._timestamp_ms * 1_000)
         for name, at in times.items():
             if getattr(row, name) != at:
                 expected = f"{name} {at} in batch {row.batch}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from lockstep.model.record import Record, read_headers
 from lockstep.verify.erasure import NONE_ERASED, REDACTED, ErasedSessions
-from lockstep.verify.gates.base import GateAnswer
+from lockstep.verify.gates.base import GateAnswer, is_readable_time
 from lockstep.verify.ledger import Row
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import PartitionRows
@@ -177,10 +177,9 @@ def _as_quarantined(record: Record) -> dict[str, object]:
 
 
 def _as_time(milliseconds: int) -> datetime | None:
-    try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return None  # outside of the calendar
+    if not is_readable_time(milliseconds * 1000):
+        return None
+    return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def _as_text(session: str) -> str:

@@ -105,6 +105,7 @@ def _count_outcomes(counts: Counts) -> dict[str, Any]:
         "released": counts.released,
         "late": counts.late,
         "timer_rows": counts.timer_rows,
+        "absurd_timestamps": counts.absurd_timestamps,
     }
 
 

@@ -52,6 +52,7 @@ from lockstep.kafka.reader import (
     read_patiently,
     read_ranges,
 )
+from lockstep.kafka.timestamps import NO_TIMESTAMP_MS, is_plausible_timestamp
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Position, SegmentRef, SuspendedSession
@@ -71,6 +72,10 @@ AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
 """A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
 REFUSED_MAX = 8
 """Each refused message costs another fold of the range; past this number the range ends early."""
+
+
+TIMESTAMPS_STEP = 64
+"""Of so many messages the timestamp of one is examined: a producer with a wrong clock is wrong for long."""
 
 
 class FoldBounds(msgspec.Struct, frozen=True):
@@ -106,7 +111,7 @@ class RangeInProgress(msgspec.Struct):
         reached: First offset that was not read.
         gaps: Offsets without a message.
         leader_epoch: Leader epoch of the last record; None without one.
-        newest_timestamp_ms: Kafka's timestamp of the last record; None where it is negative: its producer gave none.
+        newest_timestamp_ms: Kafka's timestamp of the last record with a plausible one; None without any.
         unreadable: Why the range was not read to its end.
         cpu_seconds: CPU time of fold and state.
     """
@@ -285,10 +290,26 @@ def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
     if run.messages:
-        newest_ms = run.messages[-1].timestamp()[1]
-        work.newest_timestamp_ms = newest_ms if newest_ms >= 0 else None
+        _note_timestamps(work, run.messages)
     work.leader_epoch = _leader_epoch(work, run)
     work.cpu_seconds += time.process_time() - started
+
+
+def _note_timestamps(work: RangeInProgress, messages: Sequence[Message]) -> None:
+    """Note the newest timestamp that freshness can use, and count those that no clock can have shown.
+
+    Reading the timestamp of each message costs a fiftieth of a task, so some are examined; where one of them is
+    absurd, all.
+    """
+    latest_ms = work.fold.time.latest_us // 1000
+    times_ms = [message.timestamp()[1] for message in (*messages[::TIMESTAMPS_STEP], messages[-1])]
+    if not all(is_plausible_timestamp(each, latest_ms) for each in times_ms):
+        given_ms = [message.timestamp()[1] for message in messages]
+        times_ms = [each for each in given_ms if is_plausible_timestamp(each, latest_ms)]
+        without = given_ms.count(NO_TIMESTAMP_MS)
+        work.fold.counts.absurd_timestamps += len(given_ms) - len(times_ms) - without
+    if times_ms:
+        work.newest_timestamp_ms = times_ms[-1]
 
 
 def _leader_epoch(work: RangeInProgress, run: MessageRun) -> int | None:

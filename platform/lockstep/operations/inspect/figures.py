@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
 
 import msgspec
 
@@ -11,9 +13,11 @@ from lockstep.errors import DeclarationError
 from lockstep.kafka.admin import Place, find_oldest_unread
 from lockstep.kafka.client import make_reader_configuration
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
+from lockstep.kafka.timestamps import is_plausible_timestamp
 from lockstep.model.position import Key
 from lockstep.operations.tables import StreamHandle
 
+MILLISECOND: Final = timedelta(milliseconds=1)
 OLDEST_SECONDS_MAX = 5.0
 """Timeout for the first unread message of each partition with lag; without an answer its headroom is unknown."""
 
@@ -27,7 +31,7 @@ class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
         lag_messages: Offsets up to the high watermark.
         headroom_seconds: Time until retention deletes an unread message; see `compute_headroom_seconds`.
         retention_seconds: Retention by age; None for unlimited.
-        waiting_seconds: Age of the first unread message, by Kafka's timestamp; None without one, or unknown.
+        waiting_seconds: Age of the first unread message, by Kafka's timestamp; None without a plausible one.
         readable_messages: Those of the lag that no open transaction hides.
         expired_messages: Offsets that retention deleted before they were read, and that no batch has accounted for.
     """
@@ -69,11 +73,18 @@ def read_figures(handle: StreamHandle) -> dict[Key, PartitionFigures]:
             lag_messages=lag,
             headroom_seconds=compute_headroom_seconds(topic.retention_ms, lag, oldest, now_ms),
             retention_seconds=None if topic.retention_ms is None else topic.retention_ms / 1000,
-            waiting_seconds=None if oldest is None else max(0, now_ms - oldest) / 1000,
+            waiting_seconds=find_age_seconds(oldest, now_ms, handle.stream.event_time.max_skew),
             readable_messages=max(0, view.ends[key].stable_end - first[key]),
             expired_messages=first[key] - positions.get(key, first[key]),
         )
     return found
+
+
+def find_age_seconds(timestamp_ms: int | None, now_ms: int, max_skew: timedelta) -> float | None:
+    """Age of a message; None if no clock can have shown its timestamp."""
+    if timestamp_ms is None or not is_plausible_timestamp(timestamp_ms, now_ms + max_skew // MILLISECOND):
+        return None
+    return max(0, now_ms - timestamp_ms) / 1000
 
 
 def _joined(handle: StreamHandle) -> dict[Key, int]:

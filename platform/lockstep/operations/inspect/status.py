@@ -94,6 +94,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             until then. 0 where it is not.
         lookups: The tables that it looks up.
         ended: Topics that were deleted or re-created, until they are forgotten.
+        absurd_timestamps: See `HealthFacts`.
     """
 
     stream: str
@@ -122,6 +123,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     derived: tuple[DerivedStatus, ...] = ()
     suspensions: tuple[PartitionSuspension, ...] = ()
     ahead_seconds: float = 0.0
+    absurd_timestamps: int = 0
     lookups: tuple[LookupStatus, ...] = ()
     ended: tuple[EndedTopic, ...] = ()
 
@@ -265,6 +267,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         derived=_choose_from(read_derived(derived, folders.root), stream),
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
+        absurd_timestamps=facts.absurd_timestamps,
         lookups=read_lookups(handle),
         ended=list_ended(handle.positions.values()),
     )

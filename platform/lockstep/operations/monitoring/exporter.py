@@ -104,6 +104,11 @@ STREAM_METRICS = (
         _of_table(lambda facts: facts.freshness_seconds),
     ),
     StreamMetric(
+        "lockstep_absurd_timestamps",
+        "Messages of the newest batches whose Kafka timestamp no clock can have shown, at least.",
+        _of_table(lambda facts: facts.absurd_timestamps),
+    ),
+    StreamMetric(
         "lockstep_headroom_seconds",
         "Time until retention deletes an unread message, the least of all partitions; negative once it may.",
         _of_kafka(lambda facts: facts.headroom_seconds),

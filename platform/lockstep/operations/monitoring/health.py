@@ -135,6 +135,8 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         progress_seconds: Time since the last batch was committed, or the writer claimed the table; None before that.
         commit_ahead_seconds: How far the time of the newest commit is in the future; 0 if it is not.
         freshness_seconds: Age of the newest committed message; None without one.
+        absurd_timestamps: Messages of the newest batch of each partition whose Kafka timestamp no clock can have shown,
+            at least; freshness leaves them out.
         positions: The next offset of each partition ever read, by (topic id, partition).
         kafka: Reason why Kafka did not answer; empty when it did.
         partitions: Figures of the partitions that the stream reads or will read; none while Kafka does not answer.
@@ -156,6 +158,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     progress_seconds: float | None = None
     commit_ahead_seconds: float = 0.0
     freshness_seconds: float | None = None
+    absurd_timestamps: int = 0
     positions: Mapping[Key, int] = {}
     kafka: str = ""
     partitions: tuple[PartitionFigures, ...] = ()
@@ -198,9 +201,9 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting_seconds(self) -> float | None:
-        """Age of the oldest message that is not committed; 0 without one, None while Kafka does not answer."""
+        """Age of the oldest message that is not committed; 0 without one, None if no age is known."""
         ages = (each.waiting_seconds for each in self.partitions if each.waiting_seconds is not None)
-        return None if self.kafka else max(ages, default=0.0)
+        return None if self.kafka else max(ages, default=None if self.lag_messages else 0.0)
 
     @property
     def unknown(self) -> tuple[AlarmKind, ...]:
