@@ -33,8 +33,8 @@ class Transform(ABC, Generic[M, S, R]):
     """Folds messages of type M into a state of type S per session and emits rows of type R.
 
     M is the decoder's result (a Struct, or a union of tagged Structs), and None in it is a record without a value: a
-    tombstone; S is any type msgspec can encode, saved and recovered by lockstep; R is a Struct of columns.
-    A transform is deterministic: no clock, no random number and no order of a set may reach a row,
+    tombstone; S is a type whose values are loaded exactly as they were stored (docs/state.md); R is a Struct of
+    columns. A transform is deterministic: no clock, no random number and no order of a set may reach a row,
     because a batch may run more than once and must give the same rows. An exception in any of
     these methods is a verdict about the message, not a crash: state and rows of that message are
     undone first.

@@ -23,6 +23,7 @@ from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
 from lockstep.model.field_types import check_field_types
 from lockstep.model.record import Envelope, Kind, Record
+from lockstep.model.storable import StorableType
 
 _Getter = Callable[[Any], Any]
 K = TypeVar("K")
@@ -161,7 +162,7 @@ class ColumnNames:
         self.source = tuple(self._place(transform, name) for name in types.row.__struct_fields__)
         members = cast("tuple[type[msgspec.Struct], ...]", list_members(types.message))
         for member in members:
-            _check_message(transform, declared, member, self.columns)
+            _check_message(transform, declared, member, self.value)
         if declared.snapshot not in members:
             raise _refuse(transform, "fields.snapshot", declared.snapshot, "is no message type of it", "one of M")
         self.nothing = (None,) * len(self.columns)
@@ -217,7 +218,7 @@ def _check_positional(transform: type, made: type[msgspec.Struct]) -> None:
         raise _refuse(transform, field, name, "is keyword-only", f"declare {made.__name__} without kw_only")
 
 
-def _check_message(transform: type, declared: TableFields, message: Any, columns: tuple[str, ...]) -> None:
+def _check_message(transform: type, declared: TableFields, message: Any, value: type[msgspec.Struct]) -> None:
     """Refuse a message type without the declared fields."""
     if not isinstance(message, type) or not issubclass(message, msgspec.Struct):
         raise _refuse(transform, "M", message, "is no Struct", "a msgspec.Struct, or a union of them")
@@ -231,9 +232,20 @@ def _check_message(transform: type, declared: TableFields, message: Any, columns
     if row is None:
         problem = f"is no list of a Struct in {message.__name__}"
         raise _refuse(transform, "fields.rows", declared.rows, problem, "a field of type list[Row]")
-    for name in (declared.key, *columns):
+    for name in (declared.key, *value.__struct_fields__):
         if name not in row.__struct_fields__:
             raise _refuse(transform, f"{row.__name__}.{name}", name, "is not there", f"declare it in {row.__name__}")
+    _check_column_types(transform, row, value)
+
+
+def _check_column_types(transform: type, row: type[msgspec.Struct], value: type[msgspec.Struct]) -> None:
+    """Refuse columns whose values in a message are of other types than in the state, such as int and float."""
+    given = {each.name: each.type for each in fields(row)}
+    for column in fields(value):
+        kind = given[column.name]
+        if not StorableType(kind).kinds <= StorableType(column.type).kinds:
+            problem = f"is of another type than {value.__name__}.{column.name}: {column.type}"
+            raise _refuse(transform, f"{row.__name__}.{column.name}", kind, problem, "declare both with one type")
 
 
 def _refuse(transform: type, field: str, value: Any, problem: str, instead: str) -> DeclarationError:

@@ -15,8 +15,8 @@ import msgspec
 from lockstep.model.state_types import FieldSchema, StateTypeSchema
 
 _NONE = StateTypeSchema("none")
-_KEYED = ("dict", "frozendict", "set", "frozenset", "rows")
-"""Kinds whose first item is unique: as floats, two large ints may become one."""
+_KEYED = ("dict", "rows")
+"""Kinds whose keys are unique: as floats, two large ints may become one."""
 
 
 class Incompatibility(msgspec.Struct, frozen=True):

@@ -110,8 +110,7 @@ def _refused(found: object, problem: str, instead: str) -> DeclarationError:
     return DeclarationError("Transform[Message, State, Row]: the state type", found, problem, instead)
 
 
-RecordType = inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType
-_NOT_SAVED = (inspect.CustomType, inspect.ExtType, inspect.RawType, inspect.MemoryViewType)
+RecordType = inspect.StructType | inspect.NamedTupleType
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 _ITEMS = ("item_type", "key_type", "value_type")
 
@@ -191,8 +190,6 @@ def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] 
         return _shape(info.type, outer)
     if isinstance(info, inspect.CustomType) and info.cls is MapState:
         raise _unsaveable(info, "Rows is the whole state, or a field of the state's own Struct")
-    if isinstance(info, _NOT_SAVED):
-        raise _unsaveable(info, "msgspec does not encode and decode it by itself")
     if isinstance(info, RecordType):
         return _record(info, outer, tables)
     if isinstance(info, inspect.UnionType):
@@ -227,20 +224,14 @@ def _tag(info: inspect.Type) -> str:
 
 
 def _default(field: inspect.Field) -> str | None:
-    """The text of a default: the same in every process, so without addresses and without the order of a set."""
+    """The text of a default: the same in every process, so without addresses."""
     factory = field.default_factory
     if factory is not msgspec.NODEFAULT:
         name = getattr(factory, "__qualname__", None)
-        return _text_of(cast("Callable[[], object]", factory)()) if name is None else f"{name}()"
+        return repr(cast("Callable[[], object]", factory)()) if name is None else f"{name}()"
     if field.default is not msgspec.NODEFAULT:
-        return _text_of(field.default)
+        return repr(field.default)
     return None if field.required else "left out"
-
-
-def _text_of(default: object) -> str:
-    if not isinstance(default, (set, frozenset)) or all(isinstance(each, int) for each in default):
-        return repr(default)  # numbers have one order in every process
-    return f"{type(default).__name__}({{{', '.join(sorted(map(repr, default)))}}})"
 
 
 def _items(info: inspect.Type, outer: tuple[type, ...]) -> tuple[StateTypeSchema, ...]:
@@ -267,7 +258,7 @@ def _unsaveable(found: object, reason: str) -> DeclarationError:
     )
 
 
-_NAMED, _LISTED = ("record", "typeddict", "dict"), ("array", "tuple", "vartuple", "list", "set", "frozenset")
+_NAMED, _LISTED = ("record", "dict"), ("array", "tuple", "vartuple", "list")
 
 
 def to_untyped(value: object, shape: StateTypeSchema) -> object:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from itertools import islice
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast, get_origin
 
 import msgspec
 
 from lockstep.errors import StateError
+from lockstep.model.aliases import find_alias
 from lockstep.model.compatibility import Incompatibility, find_incompatibilities
 from lockstep.model.map_state import MapState
 from lockstep.model.position import Key
@@ -21,6 +19,7 @@ from lockstep.model.state_types import (
     make_type_schema,
     to_untyped,
 )
+from lockstep.model.storable import StorableType
 from lockstep.state.changelog import SegmentHeader, StateDamaged
 from lockstep.state.values import (
     BaseRewriter,
@@ -121,11 +120,9 @@ class MigrationFailed(StateError):
 
 
 NOT_COMMITTED = "fix the fold; nothing of this batch was committed, the next start folds it again"
-COMPARED_MAX = 1_000
-"""Values of a state that are compared with what comes back: a fold that leaves others does so from the first one on."""
-CHECKED_FIRST, CHECKED_EVERY = 64, 1_024
-"""New sessions of a process whose states are compared with what comes back: the mistakes of a fold are alike in all. A
-comparison takes up to a millisecond, which a stream with new sessions in each batch could not pay for all."""
+EXAMINED_FIRST, EXAMINED_EVERY = 64, 1_024
+"""States of a process that are examined for one object in two places: a fold makes it alike in all. To examine one
+takes up to a millisecond, which is too much for each state of each batch."""
 
 
 class StateSchema(Generic[S]):
@@ -145,12 +142,14 @@ class StateSchema(Generic[S]):
         Raises:
             DeclarationError: The type cannot be saved and recovered.
         """
+        self._type = StorableType(state_type)
+        self._is_storable = self._type.holds
         self.shape = make_type_schema(state_type)
         self.hash = hash_of_type_schema(self.shape)
         self.buffers = buffers
         self.migrate = migrate
         self._differences: dict[str, tuple[Incompatibility, ...]] = {self.hash: ()}
-        self._new_sessions = 0
+        self._encoded = 0
         self.tables: tuple[MapField[Any, Any], ...] = tuple(map(MapField, find_map_types(state_type)))
         # Without tables no hook is needed: a foreign object left by a fold is an error of its own.
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
@@ -164,39 +163,30 @@ class StateSchema(Generic[S]):
         """The stored value of a session: msgpack of [gate, state].
 
         Raises:
-            StateNotOfItsType: The state contains a value that msgpack cannot encode.
+            StateNotOfItsType: The state contains a value that cannot be stored, or that would be loaded as another one.
         """
         try:
-            return self._encoder.encode((gate, state))
+            encoded = self._encoder.encode((gate, state))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise make_encoding_error(session, error) from error
+        if state is not None and not self._is_storable(state):
+            raise StateNotOfItsType(session, self._type.find(state), next_step=NOT_COMMITTED, is_of_value=True)
+        return encoded
 
-    def check_new_session(self, session: str, state: S, encoded: bytes) -> None:
-        """Check the recovery of some of the new sessions.
-
-        Raises:
-            StateNotOfItsType: See `check_recovery`.
-        """
-        self._new_sessions += 1
-        if self._new_sessions <= CHECKED_FIRST or self._new_sessions % CHECKED_EVERY == 0:
-            self.check_recovery(session, state, encoded)
-
-    def check_recovery(self, session: str, state: S, encoded: bytes) -> None:
-        """Refuse a state that would come back from its encoded value as another one.
-
-        The rows after it would depend on where the batches and restarts are: a `defaultdict` comes back as a dict, and
-        where the declared type is open (`Any`, `dict`), a set as a list and a Struct as a dict.
+    def examine(self, session: str, state: S) -> None:
+        """Refuse a state in which one object is in two places: it would be loaded as two.
 
         Raises:
-            StateNotOfItsType: A value in it would be of another type.
+            StateNotOfItsType: An object that can be changed is in two places.
         """
-        try:
-            _, again = self._decoder.decode(encoded)
-            found = find_other_type(state, again)
-        except msgspec.ValidationError as error:
-            found = str(error)
-        if found:
+        if found := find_alias(state):
             raise StateNotOfItsType(session, found, next_step=NOT_COMMITTED)
+
+    def examine_some(self, session: str, state: S) -> None:
+        """Examine the first states of the process, and some of the others. Raises as `examine` does."""
+        self._encoded += 1
+        if self._encoded <= EXAMINED_FIRST or self._encoded % EXAMINED_EVERY == 0:
+            self.examine(session, state)
 
     def decode(self, session: str, stored: bytes) -> tuple[object, S]:
         """The gate and the state of a stored value, as new objects.
@@ -246,7 +236,7 @@ class StateSchema(Generic[S]):
             StateNotOfItsType: It cannot be saved, or is not of the declared type.
         """
         encoded = self.encode(session, gate, state)
-        self.check_recovery(session, state, encoded)
+        self.examine(session, state)
         _, again = self.decode(session, encoded)
         self.put_tables(again, state)
         return again
@@ -289,43 +279,6 @@ def make_encoding_error(session: str, error: Exception) -> StateNotOfItsType:
     """The error of a state that could not be encoded: a TypeError is the fold's, any other one is of a value."""
     is_of_value = not isinstance(error, TypeError)
     return StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED, is_of_value=is_of_value)
-
-
-def find_other_type(left: object, again: object) -> str:
-    """The first value that a fold has left and that comes back as one of another type; empty without one.
-
-    Equal numbers are alike: an int in a field of floats comes back as a float.
-    """
-    pairs = deque([("state", left, again)])
-    for _ in range(COMPARED_MAX):
-        if not pairs:
-            break
-        path, before, after = pairs.popleft()
-        if type(before) is type(after):
-            pairs.extend(islice(_find_inner(path, before, after), max(0, COMPARED_MAX - len(pairs))))
-        elif not _are_alike(before, after):
-            return f"{path} is of type {type(before).__name__}, and would come back as {type(after).__name__}"
-    return ""
-
-
-def _are_alike(before: object, after: object) -> bool:
-    """Equal numbers; or a table, whose rows are stored apart, with a verdict of their own."""
-    numbers = isinstance(before, (int, float)) and isinstance(after, (int, float)) and before == after
-    return numbers or isinstance(after, MapState)
-
-
-def _find_inner(path: str, before: object, after: Any) -> Iterator[tuple[str, object, object]]:
-    """The values directly inside two values of one type, with their places."""
-    if isinstance(before, msgspec.Struct) or (is_dataclass(before) and not isinstance(before, type)):
-        names = before.__struct_fields__ if isinstance(before, msgspec.Struct) else [one.name for one in fields(before)]
-        yield from ((f"{path}.{name}", getattr(before, name, None), getattr(after, name, None)) for name in names)
-    elif isinstance(before, dict):
-        for (key, value), (key_again, value_again) in zip(before.items(), after.items(), strict=False):
-            yield f"a key of {path}", key, key_again
-            yield f"{path}[{key!r}]", value, value_again
-    elif isinstance(before, (list, tuple)):
-        for place, (value, value_again) in enumerate(zip(before, after, strict=False)):
-            yield f"{path}[{place}]", value, value_again
 
 
 def _as_nothing(value: object) -> bool:

@@ -21,9 +21,6 @@ BYTES_MAX = 48_000_000
 """Encoded bytes of the sessions that a process keeps; half of what a task may decode (`MemoryBudget`)."""
 ENTRY_BYTES = 250
 """Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
-BATCHES_MAX = 64
-"""A session is decoded again after so many of its batches at most: a fold that leaves a value there that its type
-cannot hold is found that soon, and not with the next restart. To decode is four times the work of encoding."""
 
 
 class SessionEntry(msgspec.Struct, Generic[S], gc=False):
@@ -35,13 +32,11 @@ class SessionEntry(msgspec.Struct, Generic[S], gc=False):
         gate: The integrity gate's memory of the session: any small value msgpack can encode.
         state: The user's state.
         stored: Its value in the local store; None for a session opened in this range.
-        batches: Batches since it was decoded.
     """
 
     gate: object
     state: S
     stored: bytes | None = None
-    batches: int = 0
 
 
 class DecodedSessions(Generic[S]):
@@ -68,12 +63,9 @@ class DecodedSessions(Generic[S]):
         return entry
 
     def put_all(self, entries: Mapping[str, SessionEntry[S]]) -> None:
-        """Add the sessions of a batch, which are as they are stored, but not those that it is time to decode again."""
-        for session, entry in entries.items():
-            entry.batches += 1
-            if (entry.batches + hash(session)) % BATCHES_MAX:  # not all in the same batch
-                self._entries[session] = entry
-                self.size += len(entry.stored or b"")
+        """Add the sessions of a batch, which are as they are stored."""
+        self._entries.update(entries)
+        self.size += sum(len(entry.stored or b"") for entry in entries.values())
 
     def __len__(self) -> int:
         """Their number."""

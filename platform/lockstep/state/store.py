@@ -354,6 +354,7 @@ class PartitionState(Generic[S]):
         entry = self.entries.get(session)
         if entry is not None:
             self._schema.encode(session, entry.gate, entry.state)
+            self._schema.examine(session, entry.state)
             if self._schema.tables:
                 deque(self._row_changes(session, entry, b""), maxlen=0)
 
@@ -377,13 +378,12 @@ class PartitionState(Generic[S]):
         self._encoded.clear()
         if not self.entries and not self._removed:
             return []
-        encode, migrator = self._schema.encode, self._find_migrator()
+        encode, examine, migrator = self._schema.encode, self._schema.examine_some, self._find_migrator()
         mark, has_tables = migrator.mark, migrator.has_tables
         changes: list[Change] = []
         for session, entry in self.entries.items():
             encoded = encode(session, entry.gate, entry.state)
-            if entry.stored is None:
-                self._schema.check_new_session(session, entry.state, encoded)
+            examine(session, entry.state)
             value = mark + encoded
             if value != entry.stored:
                 changes.append((_key(session), value))

@@ -19,6 +19,7 @@ import msgspec
 
 from lockstep.model.map_state import ABSENT, Absent, MapState, bind, find_changed_rows, to_stored
 from lockstep.model.state_types import RowsType, StateTypeSchema, hash_of_type_schema, to_untyped
+from lockstep.model.storable import StorableType
 from lockstep.state.changelog import Change, SegmentHeader
 
 MARK = 0xC1
@@ -149,6 +150,8 @@ class MapField(Generic[K, V]):
         self.key_of: Callable[[bytes], K] = msgspec.msgpack.Decoder(declared.key).decode
         self.row_of: Callable[[bytes], V] = msgspec.msgpack.Decoder(declared.value).decode
         self.encode = _ENCODER.encode
+        self._key, self._row = StorableType(declared.key, is_key=True), StorableType(declared.value)
+        self.is_key = self._key.holds
         self._end = self.name.encode() + _END
 
     def of(self, state: object) -> object:
@@ -160,6 +163,18 @@ class MapField(Generic[K, V]):
         table, other = self.of(state), self.of(made)
         if isinstance(table, MapState) and isinstance(other, MapState):
             table.update({self.key_of(self.encode(key)): self.row_of(self.encode(row)) for key, row in other.items()})
+
+    def check(self, key: object, row: object) -> None:
+        """Refuse a row that would be loaded as another one.
+
+        Raises:
+            ValueError: Its key or its values are not exactly of the declared types.
+        """
+        path = self.attribute or "the state"
+        if not self._key.holds(key):
+            raise ValueError(self._key.find(key, f"a key of {path}"))
+        if row is not ABSENT and not self._row.holds(row):
+            raise ValueError(self._row.find(row, f"{path}[{key!r}]"))
 
     def prefix(self, session: bytes) -> bytes:
         """The key prefix of a session's rows."""
@@ -174,7 +189,13 @@ class _Stored(Generic[K, V]):
         self.prefix = field.prefix(session)
 
     def get(self, key: K) -> V | Absent:
-        """One row, decoded."""
+        """One row, decoded.
+
+        A key of another type finds what equals it, as in a dict: `rows[True]` is `rows[1]`.
+        """
+        if not self._field.is_key(key):
+            equal = [found for _, found in self.all_keys() if found == key]
+            return self.get(equal[0]) if equal else ABSENT
         value = self._entries.get(self.prefix + self._field.encode(key))
         return ABSENT if value is None else self._field.row_of(split_type_tag(value)[1])
 
@@ -226,6 +247,8 @@ class MapStateStore:
                 yield from _changed(field, prefix, table, mark)
             else:
                 replaced.append(field)
+                for key, row in table.items():
+                    field.check(key, row)
                 whole |= {prefix + field.encode(key): mark + field.encode(row) for key, row in table.items()}
         is_whole = is_migrated or state is None
         prefixes = [make_session_prefix(session)] if is_whole else [field.prefix(session) for field in replaced]
@@ -256,6 +279,7 @@ def make_session_prefix(session: bytes) -> bytes:
 
 def _changed(field: MapField[Any, Any], prefix: bytes, table: MapState[Any, Any], mark: bytes) -> Iterator[Change]:
     for key, row in find_changed_rows(table):
+        field.check(key, row)
         yield prefix + field.encode(key), None if row is ABSENT else mark + field.encode(row)
 
 

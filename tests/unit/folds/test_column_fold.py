@@ -11,7 +11,7 @@ import pytest
 from lockstep import ColumnFold, TableFields
 from lockstep.errors import DeclarationError
 from lockstep.testing import run
-from tests.support.gauges import GAUGES, Gauge, GaugeChange, Gauges, Message, Part, Snapshot, Update, Whole
+from tests.support.gauges import GAUGES, End, Gauge, GaugeChange, Gauges, Message, Part, Snapshot, Update, Whole
 
 if TYPE_CHECKING:
     from typing import Any
@@ -103,9 +103,30 @@ class NamedRow(ColumnFold[Message, str, Gauge, NamedChange]):
     fields = Gauges.fields
 
 
+class LooseRow(msgspec.Struct):
+    name: str
+    text: str
+    level: int
+    count: int
+    is_open: bool
+
+
+class LooseSnapshot(msgspec.Struct, tag="snapshot"):
+    number: int
+    at: int
+    rows: list[LooseRow]
+
+
+class LooseLevels(ColumnFold[LooseSnapshot | Update | End, str, Gauge, GaugeChange]):
+    """The rows of a snapshot have ints for the floats of the state, which a loaded state would not have."""
+
+    fields = replace(Gauges.fields, snapshot=LooseSnapshot)
+
+
 @pytest.mark.parametrize(
     ("declared", "field", "problem"),
     [
+        (LooseLevels, "LooseLevels: LooseRow.level", "is of another type than Gauge.level: <class 'float'>"),
         (WithoutFields, "WithoutFields: fields", "is not set"),
         (OtherRow, "OtherRow: OtherChange.before_text", "has no value"),
         (NoKeyInRows, "NoKeyInRows: Nameless.name", "is not there"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -76,12 +75,6 @@ class Pair(NamedTuple):
     right: int
 
 
-@dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 
 READ = [
@@ -100,7 +93,6 @@ READ = [
     (Stored, Stored | None),
     (Tree, FloatTree),
     (Pair, Pair),
-    (Point, Point),
     (Decimal, Decimal | None),
 ]
 REFUSED = [
@@ -118,7 +110,6 @@ REFUSED = [
     (dict[str, Stored], dict[str, StoredOtherwise], "{}.name: stored str, declared no such field"),
     (list[int], list[str], "{}: stored int, declared str"),
     (dict[int, str], dict[float, str], "{key}: stored int, declared float"),
-    (set[int], set[float], "{key}: stored int, declared float"),
     (list[int], dict[int, int], "state: stored list[int], declared dict[int, int]"),
     (tuple[int, int], tuple[int, str], "[1]: stored int, declared str"),
     (tuple[int, int], tuple[int], "state: stored tuple[int, int], declared tuple[int]"),
@@ -161,7 +152,6 @@ EXAMPLES: dict[str, object] = {
     str(int | str): "x",
     str(Tree): Tree(1, [Tree(2, [])]),
     str(Pair): Pair(1, 2),
-    str(Point): Point(1),
     str(Decimal): Decimal("1.50"),
 }
 
@@ -189,7 +179,7 @@ def make_list(first: int) -> list[int]:
 class Defaults(msgspec.Struct):
     """Defaults whose `repr` differs from process to process."""
 
-    words: frozenset[str] = frozenset({"a", "b", "c", "d", "e"})
+    words: tuple[str, ...] = ("a", "b")
     numbers: list[int] = msgspec.field(default_factory=partial(make_list, 1))
 
 
@@ -201,7 +191,7 @@ print(hash_of_type_schema(make_type_schema(Defaults)))
 
 
 def test_a_type_has_the_same_hash_in_every_process() -> None:
-    """An address and the order of a set were part of it: each new process refused the state of the one before."""
+    """An address was part of it: each new process refused the state of the one before."""
     found = {
         subprocess.run(
             [sys.executable, "-c", HASH_OF_DEFAULTS],
@@ -214,7 +204,7 @@ def test_a_type_has_the_same_hash_in_every_process() -> None:
     }
     assert len(found) == 1
     first, second = make_type_schema(Defaults).fields
-    assert (first.default, second.default) == ("frozenset({'a', 'b', 'c', 'd', 'e'})", "[1]")
+    assert (first.default, second.default) == ("('a', 'b')", "[1]")
 
 
 class Foreign:

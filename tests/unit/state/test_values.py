@@ -217,7 +217,9 @@ def test_a_table_replaced_by_something_else_names_session_and_field(tmp_path: Pa
     home = book_home(tmp_path)
     with home.open(home.start()) as state:
         state.entries["a"] = SessionEntry(0, Book("a", {}))  # type: ignore[arg-type]  # the fault
-        with pytest.raises(StateNotOfItsType, match=r"session 'a'.*bids is a dict, not Rows"):
+        with pytest.raises(
+            StateNotOfItsType, match=r"session 'a'.*state\.bids = {} is of type dict.*its type is MapState"
+        ):
             state.changed()
 
 

@@ -1,0 +1,44 @@
+"""Each value of an accepted state type is loaded as it was stored, or refused with its place when it is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.state.codec import StateNotOfItsType, StateSchema
+from tests.correctness.properties.state_types import KINDS, Kind, form, list_values, make_module
+
+EXAMPLES = max(400, settings().max_examples)
+
+
+def refusal(schema: StateSchema[Any], value: object) -> str:
+    """Why a value is refused when it is stored; empty where it is not."""
+    try:
+        schema.encode("s", 1, value)
+    except StateNotOfItsType as refused:
+        return refused.reason
+    return ""
+
+
+def loaded_as(schema: StateSchema[Any], value: object) -> str:
+    """The form of a value once it is stored and loaded; empty where that fails."""
+    try:
+        return form(schema.decode("s", msgspec.msgpack.encode((1, value)))[1])
+    except (StateNotOfItsType, TypeError, ValueError, OverflowError):
+        return ""
+
+
+@settings(max_examples=EXAMPLES)
+@given(kind=KINDS, data=st.data())
+def test_a_stored_value_is_loaded_as_it_was_or_refused(kind: Kind, data: st.DataObject) -> None:
+    values = data.draw(st.lists(kind.values, min_size=1, max_size=5))
+    made = make_module("generated_state_types", f"\nSTATE = {kind.source}\n{list_values('VALUES', values)}")
+    schema: StateSchema[Any] = StateSchema(made.STATE)
+    for value in made.VALUES:
+        if value is None:
+            continue  # a session without a state
+        reason = refusal(schema, value)
+        assert (loaded_as(schema, value) == form(value)) is (not reason or "equals nothing" in reason), reason
