@@ -34,8 +34,16 @@ def audit_positions(known: Mapping[Key, Position], view: ClusterView) -> tuple[F
     return tuple(sorted(findings, key=lambda finding: (finding.topic, finding.partition, finding.cause)))
 
 
-def explain_end(finding: Finding, end: TopicEnd) -> Finding:
-    """The finding of a topic that ended, with the offsets that were not read and the reason why it is a fault."""
+def explain_end(finding: Finding, ends: Mapping[str, TopicEnd]) -> Finding:
+    """The finding of a topic that ended, with the offsets that were not read and the reason why it is a fault.
+
+    Args:
+        finding: Any finding; those of other faults stay as they are.
+        ends: Ends of the topics that were deleted or re-created, by topic id.
+    """
+    end = ends.get(finding.topic_id)
+    if end is None or finding.cause not in ENDINGS:
+        return finding
     until = max(finding.until, end.ends.get(finding.partition, 0))
     return msgspec.structs.replace(finding, until=until, detail=end.loss)
 

@@ -2,19 +2,85 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lockstep import Limits, NoIntegrity, Ordered, Sequence, Strict
+from lockstep import FuzzyWindow, Halt, Limits, NoIntegrity, Once, Ordered, Sequence, Strict, Suspend
 from lockstep.engine.driver import batch_checks
-from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst
+from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, judge_finding
 from lockstep.engine.protocol import Counts, PlannedRange, RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
+from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.admin import PartitionOffsets
+from lockstep.kafka.audit import explain_end
+from lockstep.kafka.topic_end import EndLook, GoneTopic, judge_topic_end
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
+from tests.support.cluster_views import topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockstep.integrity.base import Policy
 
 STRICT = Strict(evidence=Sequence())
 A, B = b"a" * 8, b"b" * 8
+
+
+POLICIES = (Halt(), Suspend(), Suspend(accept_loss=True))
+COMPLETE, TOLERANT = (
+    (
+        lambda policy: Strict(evidence=Sequence(), on_violation=policy),
+        lambda policy: Once(keep_ids=1_000, on_violation=policy),
+    ),
+    (
+        lambda policy: Ordered(on_violation=policy),
+        lambda policy: FuzzyWindow(lateness=timedelta(seconds=1), on_violation=policy),
+        lambda policy: NoIntegrity(on_violation=policy),
+    ),
+)
+
+
+@given(
+    make=st.sampled_from((*COMPLETE, *TOLERANT)),
+    policy=st.sampled_from(POLICIES),
+    cause=st.sampled_from(sorted(Fault)),
+    position=st.integers(0, 3),
+    end=st.integers(0, 3),
+    age=st.floats(0, 120),
+    is_observed=st.booleans(),
+)
+def test_the_end_of_a_topic_is_no_fault_if_all_of_it_was_read_and_else_one_by_class_and_policy(  # one case
+    make: Callable[[Policy], IntegrityClass],
+    policy: Policy,
+    cause: Fault,
+    position: int,
+    end: int,
+    age: float,
+    is_observed: bool,  # noqa: FBT001  # a case
+) -> None:
+    integrity = make(policy)
+    stood = Position(topic="a", topic_id="id-a", partition=0, next_offset=position)
+    look = EndLook({0: PartitionOffsets(0, end, end)}, age_seconds=age, is_certain=True)
+    gone = GoneTopic(topic("a", "id-a"), (look,), noticed_us=7) if is_observed else None
+    ends = {"id-a": judge_topic_end(gone, {0: stood}, {}, 60.0)}
+    finding = Finding.at(stood, cause)
+    verdict, ended = judge_finding(finding, ends, integrity), cause in {Fault.TOPIC_DELETED, Fault.RECREATED}
+    if ended and is_observed and position == end and age <= 60:
+        assert verdict is Judgement.ACCEPT
+        return
+    assert verdict is integrity.judge(cause)
+    if cause is Fault.TOPIC_DELETED:
+        assert verdict is (Judgement.VIOLATION if make in COMPLETE else Judgement.GAP)
+        shown = explain_end(finding, ends)
+        assert (shown.offset, shown.until) == (position, max(position, end) if is_observed else position)
+        assert ("were not read" in shown.detail) is (is_observed and end > position)
 
 
 def worked(

@@ -1,16 +1,31 @@
-"""Batch-wide violations: quarantine limit, session in two partitions."""
+"""Verdicts on what the driver finds: faults of logs, quarantine limit, session in two partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lockstep.declare.options import Limits
 from lockstep.engine.protocol import RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.resume_options import BURST
 from lockstep.integrity.verdict import Judgement
+from lockstep.kafka.audit import ENDINGS
+from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
+
+
+def judge_finding(finding: Finding, ends: Mapping[str, TopicEnd], integrity: IntegrityClass) -> Judgement:
+    """The verdict on a finding of the audit: that of the class, unless a topic ended of which every message was read.
+
+    Args:
+        finding: The finding.
+        ends: Ends of the topics that were deleted or re-created, by topic id.
+        integrity: The class.
+    """
+    if finding.cause in ENDINGS and (end := ends.get(finding.topic_id)) is not None and end.is_event:
+        return Judgement.ACCEPT
+    return integrity.judge(Fault(finding.cause))
 
 
 def has_messages(bins: Sequence[TaskResult]) -> bool:

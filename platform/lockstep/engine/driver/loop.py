@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import NoReturn
@@ -14,7 +14,7 @@ import msgspec
 
 from lockstep.declare.options import Every, FileSize
 from lockstep.engine.driver.alarms import BlockedPartitions, compute_stuck_patience_seconds, describe_hidden
-from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages
+from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages, judge_finding
 from lockstep.engine.driver.clocks import BacklogClock, IdlePartitions, SilentPartitions
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
@@ -33,10 +33,11 @@ from lockstep.engine.protocol import BatchIdentity, TaskResult
 from lockstep.errors import Fenced, KafkaError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.audit import ENDINGS, audit_positions, explain_end
+from lockstep.kafka.audit import audit_positions, explain_end
 from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
+from lockstep.model.position import Key, Position
 from lockstep.storage import find_storage
 from lockstep.table.commit import BatchCommit, HourClosed
 from lockstep.table.head import Head
@@ -185,11 +186,6 @@ def _stop_without_kafka(context: RunContext, claimed: WriterClaim) -> RunOutcome
 def _thread(name: str) -> ThreadPoolExecutor:
     """A helper thread of the loop; ends with it."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-
-
-def _explain(finding: Finding, ends: Mapping[str, TopicEnd]) -> Finding:
-    end = ends.get(finding.topic_id)
-    return finding if end is None or finding.cause not in ENDINGS else explain_end(finding, end)
 
 
 class MicroBatchLoop:
@@ -383,23 +379,43 @@ class MicroBatchLoop:
         self._monitor.check_leader_epochs(known)
         for warning in self._blocked.note(self._monitor.view, time.monotonic()):
             LOG.warning("%s", warning)
-        news = audit_positions(known, self._monitor.view)
-        ends = self._monitor.judge_ends(news, known)
-        news = tuple(finding for finding in news if self._is_news(finding, ends))
+        found = audit_positions(known, self._monitor.view)
+        news = [finding for finding, verdict in self._judge(found, known) if self._is_news(finding, verdict)]
         if not news:
             return
-        halts = any(self._judge(each, ends) is Judgement.VIOLATION for each in news)
-        confirmed = self._monitor.confirmed(known, permanent=halts)  # unconfirmed: a stale response of a broker
-        judged = [(finding, self._judge(finding, ends)) for finding in confirmed if self._is_news(finding, ends)]
-        for finding, verdict in judged:  # with a halt, too: the next run has not observed the ends of these topics
+        halts = any(verdict is Judgement.VIOLATION for _, verdict in self._judge(news, known))
+        self._answer(self._monitor.confirmed(known, permanent=halts), known, may_halt=halts)
+
+    def _answer(self, confirmed: Sequence[Finding], known: Mapping[Key, Position], *, may_halt: bool) -> None:
+        """Commit a halt, or accept what the class tolerates.
+
+        Events are accepted first, so that they are committed with a halt: the next run has not observed the ends of
+        these topics.
+
+        Args:
+            confirmed: Findings of the audit that every further read confirmed.
+            known: Partitions of the subscribed topics.
+            may_halt: They were confirmed for as long as a halt needs. Otherwise a topic came back and went again
+                meanwhile, and the next audit confirms it.
+        """
+        judged = [each for each in self._judge(confirmed, known) if self._is_news(*each)]
+        ends = self._monitor.judge_ends(confirmed, known)
+        for finding, verdict in judged:
             if verdict is Judgement.ACCEPT:
                 self._accept(finding, verdict, ends)
-        if wrong := tuple(finding for finding, verdict in judged if verdict is Judgement.VIOLATION):
-            self._halt(tuple(_explain(each, ends) for each in wrong))
+        wrong = tuple(explain_end(finding, ends) for finding, verdict in judged if verdict is Judgement.VIOLATION)
+        if wrong and may_halt:
+            self._halt(wrong)
         for finding, verdict in judged:
-            if verdict is not Judgement.ACCEPT:
-                self._accept(_explain(finding, ends), verdict, ends)
+            if verdict not in {Judgement.ACCEPT, Judgement.VIOLATION}:
+                self._accept(explain_end(finding, ends), verdict, ends)
         self._context.history.forget(ends.keys() - {topic_id for topic_id, _ in self._partitions.known})
+
+    def _judge(self, findings: Iterable[Finding], known: Mapping[Key, Position]) -> list[tuple[Finding, Judgement]]:
+        """The verdict on each finding of an audit."""
+        findings, integrity = tuple(findings), self._context.stream.integrity
+        ends = self._monitor.judge_ends(findings, known)
+        return [(finding, judge_finding(finding, ends, integrity)) for finding in findings]
 
     def _accept(self, finding: Finding, verdict: Judgement, ends: Mapping[str, TopicEnd]) -> None:
         suspend = verdict is Judgement.SUSPEND
@@ -409,18 +425,10 @@ class MicroBatchLoop:
         if finding.cause == Fault.PARTITIONS_ADDED:
             self._session_partitions.forget(finding.topic_id)
 
-    def _is_news(self, finding: Finding, ends: Mapping[str, TopicEnd]) -> bool:
+    def _is_news(self, finding: Finding, verdict: Judgement) -> bool:
         """Whether a finding needs action: one that was accepted before may persist in later audits."""
-        verdict = self._judge(finding, ends)
         suspend = verdict is Judgement.SUSPEND
         return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
-
-    def _judge(self, finding: Finding, ends: Mapping[str, TopicEnd]) -> Judgement:
-        """The verdict of the class, except for the end of a topic of which every message was read: it is no fault."""
-        end = ends.get(finding.topic_id) if finding.cause in ENDINGS else None
-        if end is not None and end.is_event:
-            return Judgement.ACCEPT
-        return self._context.stream.integrity.judge(Fault(finding.cause))
 
     def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
         """Commit a halt that the driver found: no rows, no progress; what was accepted before is committed with it."""

@@ -20,6 +20,9 @@ from lockstep.model.position import Key
 POLL_SECONDS = 0.5
 """Interval at which the watch checks the age of the last read, and whether the run is over."""
 
+END_SECONDS = 1.0
+"""Longest wait for the thread at the end of a run: a Kafka that does not answer must not delay that end."""
+
 
 class Instant(NamedTuple):
     """A moment by two clocks of this machine: one may be set, the other one stands still while the machine sleeps."""
@@ -179,7 +182,7 @@ class TopicWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        self._thread.join()
+        self._thread.join(END_SECONDS)
 
     def _watch(self) -> None:
         while not self._closing.wait(min(POLL_SECONDS, self._seconds / 2)):
