@@ -56,6 +56,7 @@ SPARK_MODULES = (
     *QUALITY_MODULES,
     "tests/streams/order_books/test_stream.py",
     "tests/integration/readers/test_readers.py",
+    "tests/integration/readers/test_generated_values.py",
     "tests/integration/table/test_statistics.py",
     "tests/integration/table/test_row_encoder.py",
     "tests/integration/compaction/test_spark.py",

@@ -14,6 +14,11 @@ TEXT_MAX, CUT = 2_000, " ..."
 """Most characters of a text that shows a value, and how a longer one ends."""
 
 
+def escape_surrogates(text: str) -> str:
+    """Write lone surrogates as escapes: a producer may send them, and neither a commit nor a table holds them."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One violation, as committed with the halt and shown to operators.
 
@@ -46,13 +51,12 @@ class Finding(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Make the texts fit for a commit and a table.
 
-        Lone surrogates, which neither holds, are written as escapes; a producer may send them. What shows a value is
-        cut: a commit, each event of it and the quarantine would hold megabytes of a large one.
+        What shows a value is cut: a commit, each event of it and the quarantine would hold megabytes of a large one.
         """
-        for name in ("session", "expected", "found", "detail", "traceback"):
+        for name in ("cause", "session", "expected", "found", "detail", "traceback"):
             text: str | None = getattr(self, name)
             if text and not text.isascii():
-                msgspec.structs.force_setattr(self, name, text.encode("utf-8", "backslashreplace").decode())
+                msgspec.structs.force_setattr(self, name, escape_surrogates(text))
         for name in ("expected", "found", "detail"):
             shown: str | None = getattr(self, name)
             if shown and len(shown) > TEXT_MAX:

@@ -130,7 +130,10 @@ class ExpectedSideRows:
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
         if session is None and row["session"] is not None:  # it stands under its key
             session = (record.key or b"").decode(errors="replace")
-        return _as_quarantined(record) | {"cause": cause, "session": None if session is None else _as_text(session)}
+        return _as_quarantined(record) | {
+            "cause": _as_text(cause),
+            "session": None if session is None else _as_text(session),
+        }
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""
