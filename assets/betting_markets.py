@@ -83,6 +83,9 @@ class RunnerChange(msgspec.Struct, frozen=True):
 class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
     """The ladders and figures of one market's runners."""
 
+    key = ("runner", "handicap", "part", "price")
+    removed = "value"
+
     def envelope(self, message: MarketMessage, record: Record) -> Envelope:
         """The market is the key; a heartbeat is skipped."""
         session, time_us = record.key_text, message.pt * 1000
@@ -100,7 +103,7 @@ class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
                 if figure is not None:
                     yield (runner.id, runner.hc, part, None), None if figure == "NaN" else float(figure)
 
-    def emit(self, message: MarketMessage, key: Key, new: float | None, previous: float | None) -> RunnerChange:
+    def emit(self, message: MarketMessage | None, key: Key, new: float | None, previous: float | None) -> RunnerChange:
         """One row for a changed price or figure."""
         return RunnerChange(*key, new, previous)
 

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from lockstep import Checksum, Envelope, Kind, Limits, Record, Stream, Strict, Topics, Transform, Violation
+from lockstep import Checksum, Envelope, InitialState, Kind, Limits, Record, Stream, Strict, Topics, Transform, Violation
 
 DEPTH, SUMMED = 1000, 10
 """Levels a side that the exchange keeps, and that its checksum covers."""
@@ -62,6 +62,8 @@ class BookMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
                     yield "bid", level
 
 
+Quantities = dict[tuple[str, str], str]
+"""Quantity by (side, price)."""
 Row = tuple[int, str, str, str]
 """(rank, price, quantity, digits): the rank is the price in its last digit, negative for bids, so the best is
 lowest; the digits are the level's part of the checksum, kept because each is used many times."""
@@ -84,6 +86,12 @@ class Book(msgspec.Struct):
         if quantity:
             rows.insert(at, (rank, level.price, level.quantity, price + quantity))
         return previous
+
+    def levels(self) -> Iterable[tuple[tuple[str, str], str]]:
+        """(side, price) and quantity of each level."""
+        for side, rows in (("ask", self.ask), ("bid", self.bid)):
+            for _, price, quantity, _ in rows:
+                yield (side, price), quantity
 
     def checksum(self) -> str:
         """Checksum of the ten best asks, then bids: price and quantity of each."""
@@ -114,6 +122,9 @@ class LevelChange(msgspec.Struct, frozen=True):
 class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
     """The book of one pair."""
 
+    key = ("side", "price")
+    removed = "quantity"
+
     def envelope(self, message: BookMessage, record: Record) -> Envelope:
         """The pair is the key; the newest level has the event time."""
         kind = Kind.UPDATE if message.first.all_asks is None else Kind.SNAPSHOT
@@ -121,12 +132,14 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         event_time_us = None if newest is None else int(newest.replace(".", ""))  # sent with six decimals
         return Envelope(record.key_text, kind, event_time_us=event_time_us)
 
-    def on_snapshot(self, message: BookMessage, record: Record) -> Book:
-        """Set the book from a snapshot."""
-        book = Book()
+    def on_snapshot(
+        self, message: BookMessage, record: Record, previous: Book | None
+    ) -> InitialState[Book, LevelChange]:
+        """Set the book from a snapshot; emit the difference to the book before."""
+        book, before = Book(), dict(previous.levels()) if previous is not None else {}
         for side, level in message.levels():
             book.put(side, level)
-        return book
+        return InitialState(book, list(differences(before, dict(book.levels()))))
 
     def on_update(self, state: Book, message: BookMessage, record: Record) -> Iterable[LevelChange]:
         """Change levels, remove those below the book's depth, and compare the checksum."""
@@ -142,6 +155,21 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         if computed != sent:
             raise Violation(computed, sent)
         return rows
+
+
+    def list_rows(self, state: Book) -> Iterable[tuple[tuple[str, str], str]]:
+        """List the levels of a book, which the rows replay to."""
+        return state.levels()
+
+
+def differences(before: Quantities, after: Quantities) -> Iterable[LevelChange]:
+    """Levels that are new or changed, in the order of the book, then those that are gone."""
+    for (side, price), quantity in after.items():
+        previous = before.get((side, price))
+        if quantity != previous:
+            yield LevelChange(side, price, quantity, previous)
+    for side, price in sorted(before.keys() - after.keys()):
+        yield LevelChange(side, price, None, before[side, price])
 
 
 checksummed_books = Stream(

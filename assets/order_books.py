@@ -71,6 +71,9 @@ class LevelChange(msgspec.Struct, frozen=True):
 class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
     """The book of one market: quantity by (side, price)."""
 
+    key = ("side", "price")
+    removed = "quantity"
+
     def envelope(self, message: BookMessage, record: Record) -> Envelope:
         """The market is the key; snapshots are linked to differences by the exchange's ids."""
         session = record.key_text
@@ -89,7 +92,9 @@ class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
             for price, quantity in levels:
                 yield (side, price), quantity if quantity.strip("0.") else None
 
-    def emit(self, message: BookMessage, key: tuple[str, str], new: str | None, previous: str | None) -> LevelChange:
+    def emit(
+        self, message: BookMessage | None, key: tuple[str, str], new: str | None, previous: str | None
+    ) -> LevelChange:
         """One row for a changed level."""
         return LevelChange(side=key[0], price=key[1], quantity=new, previous_quantity=previous)
 

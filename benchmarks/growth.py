@@ -67,7 +67,7 @@ class _Readings(Transform[Reading, Reading, Reading]):
     def envelope(self, message: Reading, record: object) -> Envelope:
         return Envelope(message.sensor, Kind.UPDATE, None, None, None)
 
-    def on_snapshot(self, message: Reading, record: object) -> Reading:
+    def on_snapshot(self, message: Reading, record: object, previous: Reading | None) -> Reading:
         return message
 
     def on_update(self, state: Reading, message: Reading, record: object) -> Iterator[Reading]:

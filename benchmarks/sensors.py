@@ -37,7 +37,7 @@ class Sensors(Transform[Message, State, Change]):
         kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
         return Envelope(message.session, kind, message.seq, None, message.ts)
 
-    def on_snapshot(self, message: Message, record: Record) -> State:
+    def on_snapshot(self, message: Message, record: Record, previous: State | None) -> State:
         """All rows of the snapshot."""
         return {row.id: astuple(row)[1:] for row in message.rows}
 

@@ -68,13 +68,13 @@ class Gauge(msgspec.Struct, frozen=True, array_like=True):
 class GaugeChange(msgspec.Struct, frozen=True):
     """A changed row."""
 
-    level: float
+    level: float | None
     previous_level: float | None
     name: str
-    text: str
+    text: str | None
     previous_text: str | None
-    count: int
-    is_open: bool
+    count: int | None
+    is_open: bool | None
     previous_is_open: bool | None
 
 

@@ -84,7 +84,7 @@ class Tanks(Transform[Change, Tank, Level]):
             restarts_sequence=message.restarts_sequence,
         )
 
-    def on_snapshot(self, message: Change, record: Record) -> Tank | InitialState[Tank, Level]:
+    def on_snapshot(self, message: Change, record: Record, previous: Tank | None) -> Tank | InitialState[Tank, Level]:
         return Tank(message.level + message.add)
 
     def on_update(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
@@ -148,7 +148,7 @@ def _stream(
 class Added(Tanks):
     """A tank without snapshots: it is empty before its first message, which is applied like any other."""
 
-    def on_snapshot(self, message: Change, record: Record) -> InitialState[Tank, Level]:
+    def on_snapshot(self, message: Change, record: Record, previous: Tank | None) -> InitialState[Tank, Level]:
         tank = Tank(0)
         return InitialState(tank, self.on_update(tank, message, record))
 

@@ -65,7 +65,7 @@ class Keeping(Transform[Message, Kept, Row]):
         """The session is the key."""
         return Envelope(record.key_text, message.kind, sequence=message.seq)
 
-    def on_snapshot(self, message: Message, record: Record) -> Kept | InitialState[Kept, Row]:
+    def on_snapshot(self, message: Message, record: Record, previous: Kept | None) -> Kept | InitialState[Kept, Row]:
         """All values."""
         held = list(message.values.values())
         at = datetime.fromtimestamp(record.offset, UTC)

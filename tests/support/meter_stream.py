@@ -67,7 +67,7 @@ class Meters(Transform[Message, Meter, Total]):
             case Read():
                 return Envelope(session, Kind.UPDATE, sequence=number, event_time_us=at_us)
 
-    def on_snapshot(self, message: Message, record: Record) -> Meter:
+    def on_snapshot(self, message: Message, record: Record, previous: Meter | None) -> Meter:
         return Meter()
 
     def on_update(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:

@@ -46,7 +46,7 @@ class Totals(Transform[Value, Minute, Window]):
         session = record.key_text
         return Envelope(session, Kind.UPDATE, sequence=message.n, event_time_us=message.t * SECOND)
 
-    def on_snapshot(self, message: Value, record: Record) -> Minute:
+    def on_snapshot(self, message: Value, record: Record, previous: Minute | None) -> Minute:
         """The first message of a session."""
         state = Minute()
         list(self.on_update(state, message, record))

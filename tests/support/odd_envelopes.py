@@ -41,7 +41,7 @@ class Summing(Transform[dict[str, Any], Total, Sum]):
         kind = message.get("kind", Kind.UPDATE)
         return Envelope(message.get("session"), kind, message.get("seq"), event_time_us=message.get("time_us"))  # type: ignore[arg-type]  # the point of it
 
-    def on_snapshot(self, message: dict[str, Any], record: Record) -> InitialState[Total, Sum]:
+    def on_snapshot(self, message: dict[str, Any], record: Record, previous: Total | None) -> InitialState[Total, Sum]:
         """The first message of a session."""
         state = Total()
         return InitialState(state, self.on_update(state, message, record))

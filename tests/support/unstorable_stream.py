@@ -43,7 +43,7 @@ class KeepHistory(Transform[Measured, History, Seen]):
         """The session is the key."""
         return Envelope(record.key_text, sequence=message.seq, event_time_us=message.seq * 1_000_000)
 
-    def on_snapshot(self, message: Measured, record: Record) -> History:
+    def on_snapshot(self, message: Measured, record: Record, previous: History | None) -> History:
         """The first message of a session."""
         return History({message.seq: message.value}, [message.at])
 
@@ -67,7 +67,7 @@ class KeepTable(Transform[Measured, Table, Seen]):
         """The session is the key."""
         return Envelope(record.key_text, sequence=message.seq)
 
-    def on_snapshot(self, message: Measured, record: Record) -> Table:
+    def on_snapshot(self, message: Measured, record: Record, previous: Table | None) -> Table:
         """The first message of a session."""
         return Table(MapState({message.seq: message.value}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 import sys
@@ -28,6 +29,7 @@ from lockstep.declare.options import (
     Trigger,
     find_longest_wait,
 )
+from lockstep.declare.replay import ReplayKey, find_replay_key
 from lockstep.declare.rules import OnViolation, Rule, check_rules
 from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
@@ -171,6 +173,7 @@ class Stream(Generic[M, S, R]):
         if not NAME.fullmatch(self.name):
             raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
         _check_start(self)
+        _check_on_snapshot(type(self.transform))
         _check_timers(self.transform, self.integrity)
         self.transform.check_integrity(self.integrity)
         _check_freshness(self.objectives, self.trigger)
@@ -179,10 +182,16 @@ class Stream(Generic[M, S, R]):
         _check_importable(self)
         _check_shippable(self)
         _check_types(self.types, self.decoder)
+        find_replay_key(self.transform, self.types.state, self.types.row)
         _check_export(self.export, self.types)
         check_rules(self.rules, self.types.row)
         _check_quarantine(self.rules, self.integrity)
         check_field_types(self)  # last: the checks before it know better what would be right
+
+    @property
+    def replay_key(self) -> ReplayKey | None:
+        """The columns by which rows replay to the states of sessions; None if they do not."""
+        return find_replay_key(self.transform, self.types.state, self.types.row)
 
     @cached_property
     def types(self) -> TransformTypes:
@@ -228,6 +237,15 @@ def _check_start(stream: AnyStream) -> None:
         if isinstance(start, GroupOffsets) and start.group == stream.name:
             problem = "is the consumer group in which this stream publishes its own positions"
             raise DeclarationError("Topics.start", start, problem, "rename the stream, or FirstSnapshot()")
+
+
+def _check_on_snapshot(kind: type[Transform[M, S, R]]) -> None:
+    """Refuse an `on_snapshot` that does not take the previous state."""
+    try:
+        inspect.signature(kind.on_snapshot).bind("self", "message", "record", "previous")
+    except TypeError as error:
+        right = "on_snapshot(self, message, record, previous): previous is the state that the snapshot replaces, or None"
+        raise DeclarationError("Stream.transform", f"{kind.__name__}.on_snapshot", str(error), right) from None
 
 
 def _check_timers(transform: Transform[M, S, R], integrity: IntegrityClass) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -38,7 +38,17 @@ class Transform(ABC, Generic[M, S, R]):
     because a batch may run more than once and must give the same rows. An exception in any of
     these methods is a verdict about the message, not a crash: state and rows of that message are
     undone first.
+
+    A fold whose rows replay to its state declares `key` and `removed`: then the newest row of each key of a session is
+    the row of its state, and a row that is null in `removed` says that the key is gone. `lockstep verify` proves it.
+
+    Attributes:
+        key: Fields of R that spell the key of a row; None if the rows do not replay to the state.
+        removed: Field of R that is null exactly in the row of a removed key.
     """
+
+    key: ClassVar[tuple[str, ...] | None] = None
+    removed: ClassVar[str | None] = None
 
     def __eq__(self, other: object) -> bool:
         # By value, so that a stream that was sent to an executor and back equals the declared one.
@@ -59,11 +69,17 @@ class Transform(ABC, Generic[M, S, R]):
         """Extract the envelope of a message. Called first, once per message; must not change anything."""
 
     @abstractmethod
-    def on_snapshot(self, message: M, record: Record) -> S | InitialState[S, R]:
+    def on_snapshot(self, message: M, record: Record, previous: S | None) -> S | InitialState[S, R]:
         """Make the session's whole state from a snapshot.
 
-        Where a session may begin at its first message (`NoIntegrity`, `Once`, any class with
+        If a session may start at its first message (`NoIntegrity`, `Once`, any class with
         `session_start=SessionStart.FIRST_MESSAGE`), the first update of a session is passed here too.
+
+        Args:
+            message: The snapshot.
+            record: Its Kafka record.
+            previous: The state that the snapshot replaces; None if the session is new. It may be changed in place and
+                returned.
         """
 
     @abstractmethod
@@ -105,6 +121,29 @@ class Transform(ABC, Generic[M, S, R]):
     def on_end(self, state: S) -> Iterable[R]:
         """Rows when a session ends: by a message of kind END, or by its idle timeout."""
         raise _not_overridden("on_end")
+
+    def list_rows(self, state: S) -> Iterable[tuple[object, object]]:
+        """List the rows of a state as (key, value), for the proof that the rows of the table replay to it.
+
+        Needed only with `key`, and only if the state is neither a dict nor a `MapState`. Annotate the result as
+        `Iterable[tuple[K, V]]`: the types of key and value are read from the annotation.
+        """
+        raise _not_overridden("list_rows")
+
+    def replay_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """`key` and `removed`; None if the rows do not replay to the state.
+
+        Raises:
+            DeclarationError: One of them is set without the other.
+        """
+        key, removed = type(self).key, type(self).removed
+        if not key and removed is None:
+            return None
+        if not key or removed is None:
+            missing = "key" if not key else "removed"
+            instead = "set both, or neither if the rows do not replay to the state"
+            raise DeclarationError(f"{type(self).__name__}.{missing}", getattr(self, missing), "is not set", instead)
+        return key, removed
 
     def migrate(self, old: Mapping[str, object]) -> S:
         """Convert a state written by an older release of the stream to the current type.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter, itemgetter
+from types import NoneType
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -67,14 +68,20 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
 
     V is a Struct of columns. A row of a message is a Struct with the key and the same columns: all of them in a
     snapshot; in an update those that it leaves unchanged are `UNSET`. R has a field named like the key, fields named
-    like columns for the new values, and `previous_` fields for the values before; they are None for a new row. An
-    update that leaves a row unchanged emits nothing for it, unless `emits_unchanged` says otherwise.
+    like columns for the new values, and `previous_` fields for the values before; they are None for a new row. The
+    new values are None in the row of a removed key, so these fields are optional. An update that leaves a row unchanged
+    emits nothing for it, unless `emits_unchanged` says otherwise.
+
+    Snapshots and ends of sessions emit their difference to the table before, as those of a `TableFold` do. The columns
+    of key and removal follow from `fields`: `removed` is the first column that is never None in V.
 
     Attributes:
         fields: Set by the class.
+        ends_remove: See `TableFold`.
     """
 
     fields: ClassVar[TableFields]
+    ends_remove: ClassVar[bool] = True
 
     def __init__(self) -> None:
         """Check the declaration.
@@ -98,9 +105,9 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         )
 
     @override
-    def on_snapshot(self, message: M, record: Record) -> dict[K, V]:
-        """Set the table from a snapshot."""
-        del record
+    def on_snapshot(self, message: M, record: Record, previous: dict[K, V] | None) -> dict[K, V]:
+        """Set the table from a snapshot. lockstep emits the difference to the previous table."""
+        del record, previous
         names, state = self._compiled(), dict[K, V]()
         make = cast("Callable[..., V]", names.value)
         for row in getattr(message, self.fields.rows):
@@ -130,6 +137,19 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
                 emitted.append(emit(*pick((key, *after, *before))))
         return emitted
 
+    def emit(self, message: M | None, key: K, new: V | None, previous: V | None) -> R:
+        """The output row of one changed row, as `TableFold.emit`."""
+        del message
+        names = self._compiled()
+        after, before = (names.nothing if each is None else astuple(each) for each in (new, previous))
+        return cast("R", names.row(*names.pick((key, *after, *before))))
+
+    @override
+    def replay_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """The key of `fields`, and the first column that is never None in V; None without rows of ends."""
+        names = self._compiled()
+        return ((names.key,), names.removed) if self.ends_remove else None
+
     def _compiled(self) -> ColumnNames:
         return compile_fields(type(self))
 
@@ -142,6 +162,7 @@ class ColumnNames:
         row: R.
         key: Name of the key.
         columns: Names of the columns, in the order of V.
+        removed: The column that is null exactly in the row of a removed key.
         source: For each field of R its place in (key, columns, previous columns).
         updates: The message types that change rows.
         nothing: The columns of a row that is not there.
@@ -160,6 +181,7 @@ class ColumnNames:
         for made in (self.value, self.row):
             _check_positional(transform, made)
         self.source = tuple(self._place(transform, name) for name in types.row.__struct_fields__)
+        self.removed = _find_removed(transform, self)
         members = cast("tuple[type[msgspec.Struct], ...]", list_members(types.message))
         for member in members:
             _check_message(transform, declared, member, self.value)
@@ -209,6 +231,24 @@ def _names_of(transform: type, value: Any) -> tuple[str, ...]:
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__struct_fields__:
         return value.__struct_fields__
     raise _refuse(transform, "V", value, "is no Struct of columns", "a msgspec.Struct with a field for each column")
+
+
+def _find_removed(transform: type, names: ColumnNames) -> str:
+    """The first column that is never None in V; it and the others are None in the row of a removed key."""
+    row, value = ({each.name: each.type for each in fields(struct)} for struct in (names.row, names.value))
+    if names.key not in row:
+        right = f"{names.key}, the key of the state"
+        raise _refuse(transform, names.row.__name__, sorted(row), "has no field for the key", right)
+    shown = [name for name in names.columns if name in row]
+    for name in shown:
+        if NoneType not in list_members(row[name]):
+            problem = "is not optional, and is None in the row of a removed key"
+            raise _refuse(transform, f"{names.row.__name__}.{name}", row[name], problem, f"{name}: ... | None")
+    for name in shown:
+        if NoneType not in list_members(value[name]):
+            return name
+    problem = "has no column that is never None in the state, so that a removed key would look like a row"
+    raise _refuse(transform, names.row.__name__, shown, problem, f"a column of {names.value.__name__} without None")
 
 
 def _check_positional(transform: type, made: type[msgspec.Struct]) -> None:

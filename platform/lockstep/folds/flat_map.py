@@ -47,7 +47,7 @@ class FlatMap(Transform[M, NoState, R], Generic[M, R]):
         return Envelope(str(record.partition))
 
     @override
-    def on_snapshot(self, message: M, record: Record) -> InitialState[NoState, R]:
+    def on_snapshot(self, message: M, record: Record, previous: NoState | None) -> InitialState[NoState, R]:
         """Begin with the first message that is read."""
         return InitialState(_NONE, self.flat_map(message, record))
 

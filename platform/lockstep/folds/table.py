@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
+
+from typing_extensions import override
 
 from lockstep.declare.transform import M, R, Transform
+from lockstep.errors import DeclarationError
 from lockstep.model.record import Record
 
 K = TypeVar("K")
@@ -16,18 +19,41 @@ V = TypeVar("V")
 class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
 
-    A user defines the envelope (`envelope`), the rows of a message (`changes`) and the output row
-    (`emit`). For updates that carry only some columns of a row, also define `merge`. An update that
-    leaves a row unchanged emits nothing for it; neither does a snapshot, which sets the table.
+    A user defines the envelope (`envelope`), the rows of a message (`changes`) and the output row (`emit`), and names
+    the columns of the key (`key`) and of removals (`removed`). For updates that carry only some columns of a row, also
+    define `merge`. A row that stays the same emits nothing.
+
+    lockstep compares the table of a snapshot with the table that it replaces, and emits the difference: a row for each
+    new or changed key, in the order of the message, then one for each removed key, in the order of the encoded keys. The
+    end of a session removes all keys. So the newest row of each key is the row of the state, at every batch.
+
+    Attributes:
+        key: Fields of R that spell K, in its order: `key = ("side", "price")` for a `tuple[str, Decimal]`. An empty
+            tuple says that the rows do not replay to the state.
+        removed: Field of R that is null exactly in the row of a removed key.
+        ends_remove: Whether the end of a session, by message or idle timeout, emits a row for each of its keys. Without
+            these rows the table does not say which sessions have ended.
     """
+
+    ends_remove: ClassVar[bool] = True
 
     @abstractmethod
     def changes(self, message: M) -> Iterable[tuple[K, V | None]]:
-        """The rows of a message as (key, new row), in order; None removes a row."""
+        """The rows of a message as (key, new row), in order; None removes a row. Of one key the last one counts.
+
+        Keys are values, not spellings: "1.0" and "1.00" are two keys, `Decimal("1.0")` and `Decimal("1.00")` are one.
+        """
 
     @abstractmethod
-    def emit(self, message: M, key: K, new: V | None, previous: V | None) -> R:
-        """The output row of one changed row; `previous` is None when it is new, `new` when removed."""
+    def emit(self, message: M | None, key: K, new: V | None, previous: V | None) -> R:
+        """The output row of one changed row; `previous` is None if it is new, `new` if it is removed.
+
+        Args:
+            message: The message; None if the session ended by its idle timeout.
+            key: The key of the row.
+            new: The row after the message.
+            previous: The row before it.
+        """
 
     def merge(self, previous: V | None, change: V) -> V:
         """The new row from the previous one and the update; by default the update.
@@ -38,10 +64,16 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         del previous
         return change
 
-    def on_snapshot(self, message: M, record: Record) -> dict[K, V]:
-        """Set the table from a snapshot."""
-        del record
-        return {key: self.merge(None, row) for key, row in self.changes(message) if row is not None}
+    def on_snapshot(self, message: M, record: Record, previous: dict[K, V] | None) -> dict[K, V]:
+        """Set the table from a snapshot. lockstep emits the difference to the previous table."""
+        del record, previous
+        table: dict[K, V] = {}
+        for key, row in self.changes(message):
+            if row is None:
+                table.pop(key, None)
+            else:
+                table[key] = self.merge(None, row)
+        return table
 
     def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
         """Change the table and emit the changed rows."""
@@ -58,3 +90,15 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
                 state[key] = new
                 emitted.append(self.emit(message, key, new, previous))
         return emitted
+
+    @override
+    def replay_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """`key` and `removed`; None if `key` is empty.
+
+        Raises:
+            DeclarationError: One of them is not set.
+        """
+        if type(self).key is None:
+            problem, instead = "is not set", 'key = ("name",), the fields of the row that spell the key of the state'
+            raise DeclarationError(f"{type(self).__name__}.key", None, problem, instead)
+        return super().replay_columns() if self.ends_remove else None

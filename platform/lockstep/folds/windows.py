@@ -266,7 +266,9 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
             raise DeclarationError(f"{name}.windows.lateness", windows.lateness, problem, f"lateness={promised!r}")
 
     @override
-    def on_snapshot(self, message: M, record: Record) -> InitialState[WindowState[A], R]:
+    def on_snapshot(
+        self, message: M, record: Record, previous: WindowState[A] | None
+    ) -> InitialState[WindowState[A], R]:
         """Begin a session with its first message."""
         if (kind := self.envelope(message, record).kind) in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
             raise Violation("a message of kind UPDATE, as windows have no snapshots", kind.name, "snapshot of windows")

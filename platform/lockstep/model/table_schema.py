@@ -40,6 +40,7 @@ _PROOF: Final[list[pa.Field[Any]]] = [
     pa.field("_session", pa.string(), nullable=False),
     pa.field("_sequence", pa.int64(), nullable=True),
     pa.field("_event_time", TIMESTAMP, nullable=True),
+    pa.field("_cause", pa.string(), nullable=False),
 ]
 
 
@@ -69,7 +70,7 @@ def make_provenance_schema() -> pa.Schema:
     """The provenance columns, after the user's: the source of a row.
 
     `_offset` is the source message's offset, `_emit_offset` the one processed when the row was
-    emitted, `_row` the number of the row inside its emit offset.
+    emitted, `_row` the number of the row inside its emit offset, `_cause` the hook that emitted it (`Cause`).
     """
     return pa.schema(_PROOF)
 

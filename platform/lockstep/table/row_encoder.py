@@ -32,6 +32,7 @@ import pyarrow as pa
 from msgspec.structs import astuple
 
 from lockstep.errors import LockstepError
+from lockstep.model.cause import Cause
 from lockstep.model.column_types import MAX_PRECISION
 from lockstep.model.columns import ColumnKind
 from lockstep.model.readable_times import EARLIEST, EARLIEST_US, LATEST, LATEST_US, describe_unreadable
@@ -248,6 +249,7 @@ class Provenance:
         sequences: Producer's number, or None.
         event_times_us: Event time in microseconds since 1970 UTC, or None.
         emit_offsets: Offset processed when the row was emitted; None where it is the source's own.
+        causes: Hook that emitted the row; None if all rows are of updates.
     """
 
     runs: Sequence[PartitionRun]
@@ -257,6 +259,7 @@ class Provenance:
     sequences: Sequence[int | None]
     event_times_us: Sequence[int | None]
     emit_offsets: Sequence[int] | None = None
+    causes: Sequence[Cause] | None = None
 
     def origin(self, position: int) -> RowOrigin:
         """The source of the row at a position of the chunk."""
@@ -469,7 +472,17 @@ def _proof_arrays(proof: Provenance, native: ModuleType | None) -> list[pa.Array
         sessions,
         sequences,
         times,
+        make_causes(proof.causes, len(proof.offsets)),
     ]
+
+
+def make_causes(causes: Sequence[Cause] | None, rows: int) -> pa.Array[Any]:
+    """The column of causes; None: all rows are of updates."""
+    if causes is None:
+        constant: Any = pa.array([Cause.UPDATE], pa.string())
+        repeated: pa.Array[Any] = pa.repeat(constant[0], rows)
+        return repeated
+    return pa.array(causes, pa.string())
 
 
 _ORIGIN: Final[tuple[pa.DataType, ...]] = (pa.int64(), pa.string(), pa.int64(), TIMESTAMP)

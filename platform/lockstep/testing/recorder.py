@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from lockstep.declare.transform import InitialState, R
 from lockstep.engine.executor.compiled_stream import CompiledStream, Hooks
+from lockstep.engine.executor.difference import Replacement
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
 from lockstep.model.fault import Fault
@@ -55,6 +56,7 @@ class Recorder(Generic[R]):
             on_snapshot=self._open,
             on_update=self._apply,
             hooks=self._hooks(),
+            replacement=self._replacement(),
             columns=None,  # a chunk at once makes no calls to record
         )
 
@@ -130,8 +132,23 @@ class Recorder(Generic[R]):
 
         return noted
 
-    def _open(self, message: object, record: Record) -> object:
-        opened = self._made.on_snapshot(message, record)
+    def _replacement(self) -> Replacement | None:
+        """The replacement of tables, recorded."""
+        made = self._made.replacement
+        if made is None:
+            return None
+
+        def noted(before: object, after: object, message: object, record: Record | None) -> list[msgspec.Struct]:
+            rows = made.difference(before, after, message, record)
+            if record is None:
+                self._now.emitted.extend(rows)
+                return rows
+            return self._noted(record, rows)
+
+        return replace(made, difference=noted)
+
+    def _open(self, message: object, record: Record, previous: object) -> object:
+        opened = self._made.on_snapshot(message, record, previous)
         if isinstance(opened, InitialState):
             both = cast("InitialState[object, msgspec.Struct]", opened)
             return InitialState(both.state, self._noted(record, both.rows))
@@ -142,7 +159,7 @@ class Recorder(Generic[R]):
 
     def _noted(self, record: Record, emitted: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
         rows = list(emitted)
-        self._now.rows[record.offset] = tuple(rows)
+        self._now.rows[record.offset] = (*self._now.rows.get(record.offset, ()), *rows)
         self._now.emitted.extend(rows)
         return rows
 
@@ -169,7 +186,7 @@ def _proven(rows: Sequence[R], table: pa.Table | None) -> Iterator[RowWithOrigin
         raise AssertionError(f"{len(rows)} rows were emitted, the table holds {table and table.num_rows}")
     if table is not None:
         happened = table["_event_time"].cast(pa.int64()).to_pylist()
-        proofs = zip(*(table[name].to_pylist() for name in PROOF), happened, strict=True)
+        proofs = zip(*(table[name].to_pylist() for name in PROOF), happened, table["_cause"].to_pylist(), strict=True)
         for row, proof in zip(rows, proofs, strict=True):
             yield RowWithOrigin(row, *proof)
 

@@ -45,6 +45,7 @@ class RowWithOrigin(Generic[R]):
         session: Its session.
         sequence: The producer's number of the message; None for rows of timers.
         event_time_us: Event time, in microseconds since 1970 (UTC).
+        cause: The hook that emitted it: update, snapshot, timer, end or late.
     """
 
     row: R
@@ -55,6 +56,7 @@ class RowWithOrigin(Generic[R]):
     session: str
     sequence: int | None
     event_time_us: int | None
+    cause: str = "update"
 
 
 @dataclass(frozen=True)

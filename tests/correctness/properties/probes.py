@@ -80,7 +80,7 @@ class Probe(Transform[Sent, Held, Seen]):
             restarts_sequence=message.restarts_sequence,
         )
 
-    def on_snapshot(self, message: Sent, record: Record) -> InitialState[Held, Seen]:
+    def on_snapshot(self, message: Sent, record: Record, previous: Held | None) -> InitialState[Held, Seen]:
         held = Held([message.v], message.t + WINDOW_S)
         return InitialState(held, list(self._seen("open", held, message.v)))
 

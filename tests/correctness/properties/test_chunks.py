@@ -395,7 +395,7 @@ class CheckedChange(GaugeChange, frozen=True):
     """An emitted row that looks at its values."""
 
     def __post_init__(self) -> None:
-        if self.level < 0:
+        if self.level is not None and self.level < 0:
             raise ValueError(f"level is {self.level}")
 
 
@@ -453,7 +453,7 @@ class WordChange(msgspec.Struct, frozen=True):
     """An emitted row, for whose column a text is of the wrong type."""
 
     name: str
-    text: Word
+    text: Word | None
 
 
 class Words(ColumnFold[GaugeMessage, str, Gauge, WordChange]):

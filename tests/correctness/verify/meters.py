@@ -69,7 +69,7 @@ class Meters(Transform[Reading, Meter, Total]):
             restarts_sequence=message.restarts_sequence,
         )
 
-    def on_snapshot(self, message: Reading, record: Record) -> Meter:
+    def on_snapshot(self, message: Reading, record: Record, previous: Meter | None) -> Meter:
         """A meter that has read one value."""
         self._fail_at(message, POISON)
         return Meter([message.value])

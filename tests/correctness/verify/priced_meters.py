@@ -52,9 +52,9 @@ def priced(rows: Iterable[Total], value: int) -> Iterable[Total]:
 class PricedMeters(Meters):
     """Prices in rows and in states."""
 
-    def on_snapshot(self, message: Reading, record: Record) -> Meter:
+    def on_snapshot(self, message: Reading, record: Record, previous: Meter | None) -> Meter:
         """The state remembers a price."""
-        meter = super().on_snapshot(message, record)
+        meter = super().on_snapshot(message, record, previous)
         meter.values.append(price(message.value))
         return meter
 

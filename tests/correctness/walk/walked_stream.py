@@ -119,7 +119,7 @@ class Walked(Transform[Sent, S, R], Generic[S, R]):
 class InPanel(Walked[Panel, R], Generic[R]):
     """State of the first kind."""
 
-    def on_snapshot(self, message: Sent, record: Record) -> Panel:
+    def on_snapshot(self, message: Sent, record: Record, previous: Panel | None) -> Panel:
         """All values."""
         return Panel(dict(message.values))
 
@@ -135,7 +135,7 @@ class InPanel(Walked[Panel, R], Generic[R]):
 class InSum(Walked[Summed, WiderReading]):
     """State of the second kind."""
 
-    def on_snapshot(self, message: Sent, record: Record) -> Summed:
+    def on_snapshot(self, message: Sent, record: Record, previous: Summed | None) -> Summed:
         """All values."""
         return Summed(dict(message.values), sum(message.values.values()))
 
@@ -153,7 +153,7 @@ class InSum(Walked[Summed, WiderReading]):
 class InRows(Walked[Rowwise, WiderReading]):
     """State of the third kind."""
 
-    def on_snapshot(self, message: Sent, record: Record) -> Rowwise:
+    def on_snapshot(self, message: Sent, record: Record, previous: Rowwise | None) -> Rowwise:
         """All values."""
         return Rowwise(MapState(message.values))
 

@@ -44,7 +44,7 @@ class Sums(Transform[Message, State, Reading]):
     def envelope(self, message: Message, record: Record) -> Envelope:
         return Envelope(message.key, "snapshot", sequence=message.seq)  # wrong: a text is no Kind
 
-    def on_snapshot(self, message: Message, record: Record) -> State:
+    def on_snapshot(self, message: Message, record: Record, previous: State | None) -> State:
         return Reading(message.value)  # wrong: a row is no state
 
     def on_update(self, state: State, message: Message, record: Record) -> Iterable[Reading]:
@@ -57,7 +57,7 @@ class Half(Transform[Message, State, Reading]):
     def envelope(self, message: Message, record: Record) -> Envelope:
         return Envelope(message.key, Kind.SNAPSHOT)
 
-    def on_snapshot(self, message: Message, record: Record) -> State:
+    def on_snapshot(self, message: Message, record: Record, previous: State | None) -> State:
         return State(0.0)
 
     def on_update(self, state: Message, message: Message, record: Record) -> Iterable[Reading]:  # wrong: state
@@ -70,7 +70,7 @@ class Levels(TableFold[Message, str, float, Reading]):
     def changes(self, message: Message) -> Iterable[tuple[int, float | None]]:  # wrong: keys are texts
         return []
 
-    def emit(self, message: Message, key: str, new: float | None, previous: float | None) -> Reading:
+    def emit(self, message: Message | None, key: str, new: float | None, previous: float | None) -> Reading:
         return Reading(new)  # wrong: a removed row has no value
 
 class Unfinished(TableFold[Message, str, float, Reading]):

@@ -87,7 +87,7 @@ class PanelTransform(Transform[Message, Panel, Reading]):
             case Closed():
                 return Envelope(session, Kind.END, sequence=message.seq)
 
-    def on_snapshot(self, message: Message, record: Record) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(self, message: Message, record: Record, previous: Panel | None) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel()
         values = {row.id: row.value for row in message.rows}
@@ -119,13 +119,16 @@ class LevelChange(msgspec.Struct):
 class Book(TableFold[Level, str, str, LevelChange]):
     """The quantity at each price."""
 
+    key = ("price",)
+    removed = "quantity"
+
     def envelope(self, message: Level, record: Record) -> Envelope:
         return Envelope(record.topic, link=Link(message.last, first=message.first))
 
     def changes(self, message: Level) -> Iterable[tuple[str, str | None]]:
         yield message.price, message.quantity
 
-    def emit(self, message: Level, key: str, new: str | None, previous: str | None) -> LevelChange:
+    def emit(self, message: Level | None, key: str, new: str | None, previous: str | None) -> LevelChange:
         return LevelChange(key, new, previous)
 
 

@@ -69,7 +69,7 @@ class Accounts(Transform[Change | None, Account, Balance]):
             return Envelope(session, Kind.END)
         return Envelope(session, Kind.UPDATE, sequence=message.version)
 
-    def on_snapshot(self, message: Change | None, record: Record) -> InitialState[Account, Balance]:
+    def on_snapshot(self, message: Change | None, record: Record, previous: Account | None) -> InitialState[Account, Balance]:
         """The first change of a key."""
         account = Account(0)
         return InitialState(account, self.on_update(account, message, record))
@@ -102,7 +102,7 @@ class Sizes(Transform[bytes | None, int, Balance]):
         """The key."""
         return Envelope(record.key_text, Kind.SKIP if message is None else Kind.UPDATE)
 
-    def on_snapshot(self, message: bytes | None, record: Record) -> InitialState[int, Balance]:
+    def on_snapshot(self, message: bytes | None, record: Record, previous: int | None) -> InitialState[int, Balance]:
         """The size."""
         return InitialState(0, self.on_update(0, message, record))
 

@@ -47,7 +47,7 @@ MESSAGES = [*session(5), *(update(number, a=1) for number in range(7, 31))]
 class WrongState(Adding):
     """The same fold, with a state of its own."""
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
+    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel:
         """All values, and one more."""
         return Panel({**message.values, "more": 1})
 

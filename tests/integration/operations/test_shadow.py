@@ -109,7 +109,7 @@ class AsText(Transform[Snapshot | Update, Panel, Text]):
         """As there."""
         return Adding().envelope(message, record)
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
+    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel:
         """As there."""
         del record
         return Panel(dict(message.values))

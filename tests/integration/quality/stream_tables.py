@@ -46,7 +46,7 @@ class Whole(Transform[Reading, State, Reading]):
     def envelope(self, message: Reading, record: Record) -> Envelope:
         return Envelope("s")
 
-    def on_snapshot(self, message: Reading, record: Record) -> State:
+    def on_snapshot(self, message: Reading, record: Record, previous: State | None) -> State:
         return State()
 
     def on_update(self, state: State, message: Reading, record: Record) -> Iterable[Reading]:

@@ -52,7 +52,7 @@ class Orders(Transform[Order, int, Order]):
         kind = Kind.UPDATE if message.number % 100 else Kind.SNAPSHOT
         return Envelope(record.key_text, kind, sequence=message.number)
 
-    def on_snapshot(self, message: Order, record: Record) -> int:
+    def on_snapshot(self, message: Order, record: Record, previous: int | None) -> int:
         return 0
 
     def on_update(self, state: int, message: Order, record: Record) -> Iterable[Order]:

@@ -121,7 +121,7 @@ class AsTheyCome(Transform[Message, Books, LevelSet]):
             restarts_sequence=again,
         )
 
-    def on_snapshot(self, message: Message, record: Record) -> InitialState[Books, LevelSet]:
+    def on_snapshot(self, message: Message, record: Record, previous: Books | None) -> InitialState[Books, LevelSet]:
         """Nothing is known yet, unless a class lets an update open its session."""
         levels: Books = {}
         return InitialState(levels, list(self.on_update(levels, message, record)))

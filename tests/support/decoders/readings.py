@@ -115,7 +115,7 @@ class Panels(Transform[Snapshot | Update, Panel, Reading]):
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
         return Envelope(record.key_text, kind, sequence=message.seq)
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
+    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel:
         return Panel(dict(message.values) if isinstance(message, Snapshot) else {})
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
@@ -132,7 +132,7 @@ class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
         kind = Kind.SNAPSHOT if isinstance(message, ProtoSnapshot) else Kind.UPDATE
         return Envelope(record.key_text, kind, sequence=message.seq)
 
-    def on_snapshot(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Panel:
+    def on_snapshot(self, message: ProtoSnapshot | ProtoUpdate, record: Record, previous: Panel | None) -> Panel:
         return Panel(dict(message.values) if isinstance(message, ProtoSnapshot) else {})
 
     def on_update(self, state: Panel, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Iterable[Reading]:
@@ -148,7 +148,7 @@ class Lengths(Transform[bytes, int, Where]):
     def envelope(self, message: bytes, record: Record) -> Envelope:
         return Envelope(record.topic, Kind.UPDATE)
 
-    def on_snapshot(self, message: bytes, record: Record) -> int:
+    def on_snapshot(self, message: bytes, record: Record, previous: int | None) -> int:
         return len(message)
 
     def on_update(self, state: int, message: bytes, record: Record) -> Iterable[Where]:

@@ -28,7 +28,7 @@ class Counting(Transform[Count, Nothing, Count]):
         """The key is the session."""
         return Envelope(record.key_text, Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
 
-    def on_snapshot(self, message: Count, record: Record) -> Nothing:
+    def on_snapshot(self, message: Count, record: Record, previous: Nothing | None) -> Nothing:
         """A new count."""
         del message, record
         return Nothing()

@@ -41,7 +41,7 @@ class PanelTransform(Transform[Snapshot | Update, Panel, Reading]):
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
         return Envelope(record.key_text, kind, sequence=message.seq)
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record) -> Panel:
+    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel:
         del record
         return Panel(message.values if isinstance(message, Snapshot) else {})
 

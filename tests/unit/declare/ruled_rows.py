@@ -61,7 +61,7 @@ class RuledTransform(Transform[Message, Total, Ruled]):
     def envelope(self, message: Message, record: Record) -> Envelope:
         return Envelope(record.key_text, message.kind)
 
-    def on_snapshot(self, message: Message, record: Record) -> InitialState[Total, Ruled]:
+    def on_snapshot(self, message: Message, record: Record, previous: Total | None) -> InitialState[Total, Ruled]:
         del record
         return InitialState(Total(len(message.rows)), message.rows)
 

@@ -24,7 +24,7 @@ class Bare(Transform[M, S, R], Generic[M, S, R]):
     def envelope(self, message: M, record: Record) -> Envelope:
         raise NotImplementedError
 
-    def on_snapshot(self, message: M, record: Record) -> S:
+    def on_snapshot(self, message: M, record: Record, previous: S | None) -> S:
         raise NotImplementedError
 
     def on_update(self, state: S, message: M, record: Record) -> Iterable[R]:

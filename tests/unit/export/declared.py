@@ -23,7 +23,7 @@ class Readings(Transform[Reading, Held, Reading]):
         del record
         return Envelope(message.text, Kind.SNAPSHOT)
 
-    def on_snapshot(self, message: Reading, record: Record) -> Held:
+    def on_snapshot(self, message: Reading, record: Record, previous: Held | None) -> Held:
         """Nothing."""
         del message, record
         return Held()

@@ -29,6 +29,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Table(TableFold[Message, str, int, Change]):
+    key = ("key",)
+    removed = "new"
+
     def envelope(self, message: Message, record: Record) -> Envelope:
         del record
         return Envelope("s", Kind.SNAPSHOT if message.snapshot else Kind.UPDATE)
@@ -36,7 +39,7 @@ class Table(TableFold[Message, str, int, Change]):
     def changes(self, message: Message) -> Iterable[tuple[str, int | None]]:
         return message.changes
 
-    def emit(self, message: Message, key: str, new: int | None, previous: int | None) -> Change:
+    def emit(self, message: Message | None, key: str, new: int | None, previous: int | None) -> Change:
         del message
         return Change(key, new, previous)
 
@@ -51,6 +54,8 @@ class Counting(Table):
 class Columns(TableFold[Message, str, list[int], Change]):
     """Its rows are lists that grow."""
 
+    key = ()
+
     def envelope(self, message: Message, record: Record) -> Envelope:
         del message, record
         return Envelope("s")
@@ -58,7 +63,7 @@ class Columns(TableFold[Message, str, list[int], Change]):
     def changes(self, message: Message) -> Iterable[tuple[str, list[int] | None]]:
         return [(key, None if value is None else [value]) for key, value in message.changes]
 
-    def emit(self, message: Message, key: str, new: list[int] | None, previous: list[int] | None) -> Change:
+    def emit(self, message: Message | None, key: str, new: list[int] | None, previous: list[int] | None) -> Change:
         del message
         return Change(key, sum(new or []), sum(previous or []))
 
@@ -88,7 +93,7 @@ def oracle(table: dict[str, int], message: Changes) -> list[tuple[str, int | Non
 @given(changes, some.lists(changes, max_size=10))
 def test_tables_and_rows_are_those_of_a_plain_dictionary(opening: Changes, updates: list[Changes]) -> None:
     fold = Table()
-    state = fold.on_snapshot(Message(opening, snapshot=True), RECORD)
+    state = fold.on_snapshot(Message(opening, snapshot=True), RECORD, None)
     table = {key: value for key, value in opening if value is not None}
     assert state == table
     for update in updates:
@@ -101,7 +106,7 @@ def test_tables_and_rows_are_those_of_a_plain_dictionary(opening: Changes, updat
 def test_an_update_that_says_what_is_already_so_emits_nothing(opening: Changes, update: Changes) -> None:
     once = list(dict(update).items())
     fold = Table()
-    state = fold.on_snapshot(Message(opening, snapshot=True), RECORD)
+    state = fold.on_snapshot(Message(opening, snapshot=True), RECORD, None)
     list(fold.on_update(state, Message(once), RECORD))
     assert list(fold.on_update(state, Message(once), RECORD)) == []
 
@@ -109,7 +114,7 @@ def test_an_update_that_says_what_is_already_so_emits_nothing(opening: Changes, 
 @given(some.lists(some.tuples(keys, some.integers(0, 2)), max_size=20))
 def test_merged_rows_add_up(additions: list[tuple[str, int]]) -> None:
     fold, totals = Counting(), dict[str, int]()
-    state = fold.on_snapshot(Message([], snapshot=True), RECORD)
+    state = fold.on_snapshot(Message([], snapshot=True), RECORD, None)
     for key, added in additions:
         before, totals[key] = totals.get(key), totals.get(key, 0) + added
         rows = list(fold.on_update(state, Message([(key, added)]), RECORD))
@@ -118,7 +123,7 @@ def test_merged_rows_add_up(additions: list[tuple[str, int]]) -> None:
 
 
 def test_a_snapshot_merges_too_and_leaves_removed_rows_out() -> None:
-    state = Counting().on_snapshot(Message([("a", 2), ("b", None), ("c", 0)], snapshot=True), RECORD)
+    state = Counting().on_snapshot(Message([("a", 2), ("b", None), ("c", 0)], snapshot=True), RECORD, None)
     assert state == {"a": 2, "c": 0}
 
 
@@ -141,7 +146,7 @@ def test_a_removal_of_what_is_not_there_emits_nothing() -> None:
 
 def test_a_removed_row_begins_anew() -> None:
     fold = Columns()
-    state = fold.on_snapshot(Message([("a", 1)]), RECORD)
+    state = fold.on_snapshot(Message([("a", 1)]), RECORD, None)
     rows = list(fold.on_update(state, Message([("a", 2), ("a", None), ("a", 5)]), RECORD))
     assert rows == [Change("a", 3, 1), Change("a", 0, 3), Change("a", 5, 0)]
     assert state == {"a": [5]}

@@ -137,12 +137,12 @@ Opening = stream_tables.State | InitialState[stream_tables.State, stream_tables.
 
 
 class Aliased(Whole):
-    def on_snapshot(self, message: stream_tables.Reading, record: Record) -> Opening:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def on_snapshot(self, message: stream_tables.Reading, record: Record, previous: Opening | None) -> Opening:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         return InitialState(stream_tables.State())
 
 
 class Unannotated(Whole):
-    def on_snapshot(self, message, record):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    def on_snapshot(self, message, record, previous):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         return InitialState(stream_tables.State())
 
 

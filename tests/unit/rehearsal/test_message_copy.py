@@ -83,7 +83,7 @@ class Sizes(Transform[bytes | None, Size, Size]):
     def envelope(self, message: bytes | None, record: Record) -> Envelope:
         return Envelope(record.key_text, Kind.END if message is None else Kind.UPDATE)
 
-    def on_snapshot(self, message: bytes | None, record: Record) -> InitialState[Size, Size]:
+    def on_snapshot(self, message: bytes | None, record: Record, previous: Size | None) -> InitialState[Size, Size]:
         return InitialState(Size(0))
 
     def on_update(self, state: Size, message: bytes | None, record: Record) -> Iterable[Size]:

@@ -56,7 +56,7 @@ class Hooked(Transform[Measured, Memory, Seen]):
         kind = {"snapshot": Kind.SNAPSHOT, "end": Kind.END}.get(message.kind, Kind.UPDATE)
         return Envelope("p", kind, event_time_us=message.second * 1_000_000)
 
-    def on_snapshot(self, message: Measured, record: Record) -> Memory:
+    def on_snapshot(self, message: Measured, record: Record, previous: Memory | None) -> Memory:
         return Memory((message.second + 10) * 1_000_000, find_site())
 
     def on_update(self, state: Memory, message: Measured, record: Record) -> Iterable[Seen]:

@@ -20,6 +20,7 @@ from lockstep.model.readable_times import EARLIEST_US, LATEST_US
 from lockstep.model.table_schema import TIMESTAMP
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
+from lockstep.table.row_encoder import make_causes
 
 Words = npt.NDArray[np.int64]
 Pair = tuple[str, object]
@@ -121,6 +122,7 @@ class ColumnRange:
             proof.sessions,
             pa.array(numbers),
             pa.nulls(size, TIMESTAMP) if times is None else pa.array(times).view(TIMESTAMP),
+            make_causes(None, size),
         ]
         return pa.RecordBatch.from_arrays([*columns, *proven], schema=self.program.schema)
 

@@ -16,6 +16,7 @@ from lockstep.declare.rules import ColumnRule, check_first_rows, check_rows, fin
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration, is_overridden
 from lockstep.engine.executor.column_program import ColumnProgram, compile_columns
+from lockstep.engine.executor.difference import Replacement, find_replacement
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Gate
 from lockstep.model.record import Envelope, Record
@@ -54,7 +55,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     Attributes:
         decode: Decodes a record's value to a typed message.
         envelope: Extracts the envelope of a message.
-        on_snapshot: Creates a state from a snapshot.
+        on_snapshot: Creates a state from a snapshot, its record and the state that it replaces.
         on_update: Applies an update to a state; gives rows.
         gate_for: Makes the gate of a partition; see `IntegrityClass.gate_for`.
         hooks: The optional hooks that the transform overrides.
@@ -65,13 +66,14 @@ class CompiledStream(msgspec.Struct, frozen=True):
         row_type: Row type that the transform must emit.
         message_bytes_max: Larger messages are undecodable.
         takes_null: A record without a value is the message None; otherwise it is undecodable.
+        replacement: The rows of a replaced table; None for a fold by hand, which emits its own.
         columns: A `ColumnFold` for chunks; None where messages are folded one by one.
         lookups: The lookup tables that the transform reads.
     """
 
     decode: Callable[[bytes], object]
     envelope: Callable[[object, Record], Envelope]
-    on_snapshot: Callable[[object, Record], object]
+    on_snapshot: Callable[[object, Record, object], object]
     on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
     gate_for: Callable[..., Gate]
     hooks: Hooks
@@ -82,6 +84,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     row_type: type[msgspec.Struct]
     message_bytes_max: int
     takes_null: bool = False
+    replacement: Replacement | None = None
     columns: ColumnProgram | None = None
     lookups: tuple[Lookup[Any], ...] = ()
 
@@ -136,6 +139,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,
         takes_null=has_null(types.message),
+        replacement=find_replacement(transform, tuple(rules)),
         columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
         lookups=tuple(stream.lookups),
     )

@@ -10,11 +10,13 @@ import msgspec
 
 from lockstep.declare.transform import InitialState
 from lockstep.engine.executor.compiled_stream import CompiledStream
+from lockstep.engine.executor.difference import NO_ROWS
 from lockstep.engine.executor.rejects import Exclusions, VerdictHandler
 from lockstep.engine.executor.row_buffer import RowBuffer
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.integrity.base import PartitionTime, find_event_time, to_microseconds
 from lockstep.integrity.verdict import Gate, GateState, Judgement
+from lockstep.model.cause import Cause
 from lockstep.model.fault import Fault
 from lockstep.model.position import Position
 from lockstep.model.readable_times import EARLIEST_US, describe_unreadable
@@ -199,16 +201,43 @@ class DeferredEvents:
         return self._position.next_offset
 
     def set_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
-        """Apply snapshots, first updates under a class that accepts them, and ends."""
+        """Apply snapshots, first updates under a class that accepts them, and ends; emit the difference."""
         if envelope.kind is Kind.END:
-            self._end(envelope.session, entry)
+            self._emission.note_cause(Cause.END)
+            self._end(envelope.session, entry, body, record)
             return
-        opened = self.compiled.on_snapshot(body, record)
+        before = self._make_state(entry, body, envelope, record)
+        self._emit_replaced(before, entry.state, body, record)
+
+    def _make_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> object:
+        """Set the state of a session from a message; returns the state that it replaces."""
+        self._emission.note_cause(Cause.SNAPSHOT)
+        replacement = self.compiled.replacement
+        before = entry.state if replacement is None else replacement.preserve(entry.state)
+        opened = self.compiled.on_snapshot(body, record, entry.state)
         if isinstance(opened, InitialState):
             self._emission.rows.extend(opened.rows)
             opened = opened.state
         entry.state = opened
         self._sessions.add(envelope.session, entry)
+        return before
+
+    def _emit_replaced(self, before: object, after: object, body: object, record: Record | None) -> None:
+        """Emit the rows that differ between two tables of a ready fold."""
+        if self.compiled.replacement is not None:
+            self._emission.rows.extend(self.compiled.replacement.difference(before, after, body, record))
+
+    def drop_state(self, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
+        """Drop the state of a session that starts anew with a buffered message; its rows are removed at once.
+
+        The table and the state would differ until the message is released.
+        """
+        before, rows = entry.state, len(self._emission.rows)
+        entry.state = None
+        self._emit_replaced(before, NO_ROWS, None, None)
+        if emitted := len(self._emission.rows) - rows:
+            origin = (record.offset, emitted, envelope.session, None, envelope.event_time_us, record.offset)
+            self._emission.append_extra(origin, Cause.SNAPSHOT)
 
     def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
         """Apply buffered messages, in order, while the message at an offset is processed.
@@ -241,10 +270,39 @@ class DeferredEvents:
                 Judgement.QUARANTINE, record, self._judge.finding("suspended", record.offset, session=session)
             )
             return False
+        before = self._preserved(entry.state)
         for number, offset in enumerate(parts):
-            self._apply(entry, self._take_buffered(session, offset), record.offset, opens=number == 0)
-        self._prove(record, envelope, record.offset, self._emit(self.compiled.on_update(entry.state, body, record)))
+            self._apply_part(entry, self._take_buffered(session, offset), record.offset, opens=number == 0)
+        rows = len(self._emission.rows)
+        self._add_part(entry.state, body, record)
+        self._emit_replaced(before, entry.state, body, record)
+        self._prove(record, envelope, record.offset, len(self._emission.rows) - rows)
         return True
+
+    def _preserved(self, state: object) -> object:
+        return state if self.compiled.replacement is None else self.compiled.replacement.preserve(state)
+
+    def _apply_part(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool) -> None:
+        """Apply one part of a multi-part snapshot but the last."""
+        self.subject = record
+        body, rows = self.compiled.decode_again(record.value), len(self._emission.rows)
+        envelope = self.compiled.envelope(body, record)
+        if opens:
+            self._make_state(entry, body, envelope, record)
+        else:
+            self._add_part(entry.state, body, record)
+        self._judge.counts.released += 1
+        self._prove(record, envelope, at, len(self._emission.rows) - rows)
+        self._check_storable(envelope.session)
+        self.subject = None
+
+    def _add_part(self, state: object, body: object, record: Record) -> None:
+        """Add a part to the state of a snapshot; the rows of a ready fold are its difference as a whole."""
+        self._emission.note_cause(Cause.SNAPSHOT)
+        if self.compiled.replacement is None:
+            self._emit(self.compiled.on_update(state, body, record))
+        else:
+            self.compiled.replacement.on_part(state, body, record)
 
     def discard(self, session: str, offsets: Sequence[int]) -> None:
         """Send buffered messages to quarantine."""
@@ -331,33 +389,36 @@ class DeferredEvents:
     def _expire_session(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
         before, clock = len(self._emission.rows), cast("EventTimers", self.timing).clock(session)
-        self._end(session, entry)
+        self._end(session, entry, None, None)
         rows = len(self._emission.rows) - before
         if rows:
-            self._emission.append_extra((clock.offset, rows, session, None, due_us, at))
+            self._emission.append_extra((clock.offset, rows, session, None, due_us, at), Cause.END)
         self.timer_of = None
 
     def _emit_timer_rows(self, session: str, rows: int, due_us: int, at: int) -> None:
         if rows:
             offset = cast("EventTimers", self.timing).clock(session).offset
-            self._emission.append_extra((offset, rows, session, None, due_us, at))
+            self._emission.append_extra((offset, rows, session, None, due_us, at), Cause.TIMER)
 
-    def _end(self, session: str, entry: SessionEntry[object]) -> None:
-        on_end = self.compiled.hooks.on_end
-        if on_end is not None and entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
-            self._emit(on_end(entry.state))
+    def _end(self, session: str, entry: SessionEntry[object], body: object, record: Record | None) -> None:
+        on_end, replacement = self.compiled.hooks.on_end, self.compiled.replacement
+        if entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
+            if on_end is not None:
+                self._emit(on_end(entry.state))
+            if replacement is not None and replacement.ends_remove:
+                self._emit_replaced(entry.state, NO_ROWS, body, record)
         held = self._sessions.gate.held(cast("GateState", entry.gate))
         self._sessions.remove(session)
         self.discard(session, held)
         if self.timing is not None:
             self.timing.forget(session)
 
-    def _apply(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool = False) -> None:
+    def _apply(self, entry: SessionEntry[object], record: Record, at: int) -> None:
         """Apply one buffered message."""
         self.subject = record
         body = self.compiled.decode_again(record.value)
         envelope, before = self.compiled.envelope(body, record), len(self._emission.rows)
-        if opens or entry.state is None or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
+        if entry.state is None or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
             self.set_state(entry, body, envelope, record)
         else:
             self._emit(self.compiled.on_update(entry.state, body, record))

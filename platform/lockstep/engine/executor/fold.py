@@ -28,6 +28,7 @@ from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.integrity.base import PartitionTime, find_event_time
 from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
+from lockstep.model.cause import Cause
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
@@ -390,8 +391,8 @@ class RangeFold:
     ) -> None:
         self.sessions.held.put(envelope.session, record)
         entry.gate = gate
-        if begins:
-            entry.state = None  # of before the suspension: the first message that is released makes a new one
+        if begins:  # the first message that is released makes a new state
+            self._applying.drop_state(entry, envelope, record)
         self.sessions.add(envelope.session, entry)
         self._note_message(entry, envelope, record)
 
@@ -402,7 +403,8 @@ class RangeFold:
         before, at = len(self.emission.rows), record.offset
         self.emission.rows.extend(on_late(entry.state, body, record))
         if rows := len(self.emission.rows) - before:
-            self.emission.append_extra((at, rows, envelope.session, envelope.sequence, envelope.event_time_us, at))
+            origin = (at, rows, envelope.session, envelope.sequence, envelope.event_time_us, at)
+            self.emission.append_extra(origin, Cause.LATE)
         if self._timing is not None:
             self._timing.arm_earlier(envelope.session, entry, self.sessions.gate)
 

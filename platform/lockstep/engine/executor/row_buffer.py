@@ -7,7 +7,7 @@ and memory-mapped: the same Arrow batches, in pages that the system can drop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from io import BufferedWriter
 from itertools import accumulate
@@ -22,6 +22,7 @@ import pyarrow as pa
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.base import PartitionTime
+from lockstep.model.cause import Cause
 from lockstep.model.position import Position
 from lockstep.storage import Scratch
 from lockstep.table.row_encoder import VALUE_ERRORS, PartitionRun, Provenance, RowRejected, RowsBuilder
@@ -44,6 +45,8 @@ class Chunk(NamedTuple):
     sequences: Sequence[int | None]
     event_times_us: Sequence[int | None]
     emit_offsets: Sequence[int]
+    causes: Mapping[int, Cause]
+    """By place in the chunk, where it is no update."""
 
 
 class Expanded(NamedTuple):
@@ -84,13 +87,20 @@ def expand_origins(position: Position, known: Chunk, rows: int, numbering: RowNu
     """Expand one entry per message to one per row; nearly always each message has one row."""
     run, emitted = PartitionRun(position.topic, position.topic_id, position.partition, rows), known.emit_offsets
     own = known.offsets == emitted
-    if own and set(known.rows) == {1} and not numbering.rows_at(emitted[0]):
+    if own and not known.causes and set(known.rows) == {1} and not numbering.rows_at(emitted[0]):
         numbering.next(emitted[-1], 1)
         return Provenance((run,), known.offsets, [0] * rows, known.sessions, known.sequences, known.event_times_us)
     pairs = zip(emitted, known.rows, strict=True)
     numbers = [number for offset, count in pairs for number in numbering.next(offset, count)]
-    offsets, sessions, sequences, times, emits = (_repeated(each, known.rows) for each in known[:1] + known[2:])
-    return Provenance((run,), offsets, numbers, sessions, sequences, times, None if own else emits)
+    offsets, sessions, sequences, times, emits = (_repeated(each, known.rows) for each in known[:1] + known[2:-1])
+    causes = _list_causes(known) if known.causes else None
+    return Provenance((run,), offsets, numbers, sessions, sequences, times, None if own else emits, causes)
+
+
+def _list_causes(known: Chunk) -> list[Cause]:
+    """The cause of each row of a chunk."""
+    causes = [known.causes.get(place, Cause.UPDATE) for place in range(len(known.rows))]
+    return _repeated(causes, known.rows)
 
 
 def merge_provenance(parts: Sequence[Provenance]) -> Provenance:
@@ -106,7 +116,18 @@ def merge_provenance(parts: Sequence[Provenance]) -> Provenance:
         [value for part in parts for value in part.sequences],
         [value for part in parts for value in part.event_times_us],
         emits if any(part.emit_offsets is not None for part in parts) else None,
+        _merge_causes(parts),
     )
+
+
+def _merge_causes(parts: Sequence[Provenance]) -> list[Cause] | None:
+    """The causes of the rows of several ranges; None if all rows are of updates."""
+    if all(part.causes is None for part in parts):
+        return None
+    merged = list[Cause]()
+    for part in parts:
+        merged += part.causes or [Cause.UPDATE] * len(part.offsets)
+    return merged
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
@@ -147,14 +168,20 @@ class RowBuffer:
         self.rows_written = 0
         self.event_time_us: tuple[int, int] | None = None
         self._extra_origins: set[int] = set()
+        self._causes: dict[int, Cause] = {}
 
     @property
     def is_full(self) -> bool:
         """Whether it is time to flush."""
         return len(self.proofs) >= CHUNK_ROWS or len(self.rows) >= CHUNK_ROWS
 
-    def append_extra(self, origin: MessageOrigin) -> None:
-        """Add rows that no message emitted: those of a timer, or of an idle session."""
+    def note_cause(self, cause: Cause) -> None:
+        """Record which hook emits the rows of the next origin; by default it is `on_update`."""
+        self._causes[len(self.proofs)] = cause
+
+    def append_extra(self, origin: MessageOrigin, cause: Cause) -> None:
+        """Add rows that no accepted message emitted: those of a timer, an idle session, or a late message."""
+        self.note_cause(cause)
         self._extra_origins.add(len(self.proofs))
         self.proofs.append(origin)
 
@@ -199,7 +226,7 @@ class RowBuffer:
         self._count(part.chunk)
 
     def _chunk(self) -> Chunk:
-        return Chunk(*zip(*self.proofs, strict=True))
+        return Chunk(*zip(*self.proofs, strict=True), self._causes)
 
     def _count(self, chunk: Chunk) -> None:
         """Count the messages of a chunk, which is done."""
@@ -211,6 +238,7 @@ class RowBuffer:
         self.rows.clear()
         self.proofs.clear()
         self._extra_origins.clear()
+        self._causes = {}
 
     def append_encoded(self, batch: pa.RecordBatch, last: int, rows: Numbers, times: Numbers | None) -> None:
         """Add the rows of accepted messages that are encoded already, after those not yet encoded.
