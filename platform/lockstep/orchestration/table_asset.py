@@ -77,6 +77,7 @@ MEANING = {
     "_session": "Session: the unit of order inside a partition",
     "_sequence": "The producer's sequence number of the message inside its session",
     "_event_time": "Event time of the message",
+    "_cause": "Hook of the transform that emitted the row: update, snapshot, timer, end or late",
     "commit_hour": "Hour of the commit, UTC; the partition column",
 }
 """Descriptions of the columns that lockstep adds."""

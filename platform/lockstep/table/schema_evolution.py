@@ -55,6 +55,12 @@ def find_schema_changes(table: DeltaTable, wanted: pa.Schema, *, defaulted: froz
     held = {field.name: field for field in table.schema().fields}
     asked = {field.name: field for field in to_delta(wanted).fields}
     wrong = [said for name in sorted(held.keys() | asked.keys()) if (said := _problem(name, held, asked, defaulted))]
+    older = sorted(name for name in asked.keys() - held.keys() if name.startswith("_"))
+    if older:
+        raise TableError(
+            f"{table.table_uri} was written by an earlier lockstep: it has no provenance column {', '.join(older)}",
+            next_step="start fresh: give the stream a new name for a new table, and read its topics again",
+        )
     if wrong:
         raise TableError(
             f"the row type does not fit {table.table_uri}: {'; '.join(wrong)}",

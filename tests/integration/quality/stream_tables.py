@@ -136,6 +136,7 @@ def _rows(topic: str, topic_id: str, partition: int, start: int, numbers: _Numbe
                 "_session": session,
                 "_sequence": sequence,
                 "_event_time": offset * 1_000_000,
+                "_cause": "update",
             }
             for row in range(1 + offset % 2)
         ]

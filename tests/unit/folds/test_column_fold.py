@@ -21,19 +21,23 @@ OPENED = Snapshot(1, 5, [Whole("x", "a", 1.5, 3, is_open=True)])
 
 def test_an_update_changes_the_columns_that_it_has_and_emits_the_row_before_and_after() -> None:
     ran = run(GAUGES["changes"], OPENED, Update(2, 6, [Part("x", level=2.5)]), key="s")
-    assert ran.rows == [GaugeChange(2.5, 1.5, "x", "a", "a", 3, is_open=True, previous_is_open=True)]
+    assert ran.rows == [
+        GaugeChange(1.5, None, "x", "a", None, 3, is_open=True, previous_is_open=None),
+        GaugeChange(2.5, 1.5, "x", "a", "a", 3, is_open=True, previous_is_open=True),
+    ]
     assert ran.states == {"s": {"x": Gauge("a", 2.5, 3, is_open=True)}}
-    assert [(row.session, row.sequence, row.event_time_us) for row in ran.proven] == [("s", 2, 6)]
+    assert [(row.session, row.sequence, row.event_time_us) for row in ran.proven] == [("s", 1, 5), ("s", 2, 6)]
+    assert [row.cause for row in ran.proven] == ["snapshot", "update"]
 
 
 def test_an_update_that_changes_nothing_emits_a_row_only_where_that_is_declared() -> None:
     same = Update(2, 6, [Part("x", level=1.5), Part("x")])
-    assert [len(run(GAUGES[name], OPENED, same, key="s").rows) for name in ("changes", "all")] == [0, 2]
+    assert [len(run(GAUGES[name], OPENED, same, key="s").rows) for name in ("changes", "all")] == [1, 3]
 
 
 def test_a_new_row_needs_all_columns_and_has_none_before() -> None:
     whole = Update(2, 6, [Part("y", "b", 1.0, 2, is_open=False)])
-    assert run(GAUGES["changes"], OPENED, whole, key="s").rows == [
+    assert run(GAUGES["changes"], OPENED, whole, key="s").rows[1:] == [
         GaugeChange(1.0, None, "y", "b", None, 2, is_open=False, previous_is_open=None)
     ]
     partly = run(GAUGES["changes"], OPENED, Update(2, 6, [Part("y", "b")]), key="s")

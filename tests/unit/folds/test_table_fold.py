@@ -94,7 +94,7 @@ def oracle(table: dict[str, int], message: Changes) -> list[tuple[str, int | Non
 def test_tables_and_rows_are_those_of_a_plain_dictionary(opening: Changes, updates: list[Changes]) -> None:
     fold = Table()
     state = fold.on_snapshot(Message(opening, snapshot=True), RECORD, None)
-    table = {key: value for key, value in opening if value is not None}
+    table = {key: value for key, value in dict(opening).items() if value is not None}
     assert state == table
     for update in updates:
         rows = list(fold.on_update(state, Message(update), RECORD))

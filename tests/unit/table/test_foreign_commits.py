@@ -48,6 +48,7 @@ def append(table: Path) -> None:
         "_session": "s",
         "_sequence": None,
         "_event_time": None,
+        "_cause": "update",
         "commit_hour": HOUR,
     }
     write_deltalake(table, pa.Table.from_pylist([row], schema=make_table_schema(Row)), mode="append")
