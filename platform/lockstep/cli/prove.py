@@ -94,7 +94,7 @@ def _proof(name: str) -> VerifyReport:
 def _shown(found: VerifyReport) -> RenderableType:
     head = f"{found.stream}: {found.status.value} up to batch {found.batch} (version {found.version})"
     invariants = ((i.invariant.value, i.meaning, i.status.value, i.checked, i.violations) for i in found.invariants)
-    limited = [scope for scope in found.scopes if scope.note]
+    limited = [scope for scope in found.scopes if scope.note or scope.replay]
     return make_lines(
         style_text(head, _STYLES[found.status.value]),
         make_grid(("", "what", "status", "compared", "violations"), invariants),
@@ -106,7 +106,9 @@ def _shown(found: VerifyReport) -> RenderableType:
 
 
 def _limits(found: VerifyReport, limited: list[ProvenRange]) -> RenderableType:
-    rows = ((s.topic, s.partition, s.proven_from, s.until, s.note) for s in limited)
+    rows = (
+        (s.topic, s.partition, s.proven_from, s.until, "; ".join(filter(None, (s.note, s.replay)))) for s in limited
+    )
     whole = len(found.scopes) - len(limited)
     return make_lines(
         style_text(f"{whole} partitions from their first offset on; {len(limited)} with limits:"),

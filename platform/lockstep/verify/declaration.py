@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from lockstep.declare.decoders.base import Registry, has_null
 from lockstep.declare.options import EventTime
+from lockstep.declare.replay import ReplayKey
 from lockstep.declare.rules import check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration
 from lockstep.model.map_state import MapState
 from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateNotOfItsType, StateSchema
+from lockstep.verify.table_difference import TableDifference, find_table_difference
 
 AnyStream = Stream[Any, Any, Any]
 """A stream whose types do not matter here."""
@@ -28,34 +30,42 @@ class Declared(msgspec.Struct, frozen=True):
     Attributes:
         decode: A value to a message; raises if it is none.
         envelope: A message to its envelope.
-        on_snapshot: A snapshot to a state.
+        on_snapshot: A snapshot, and the state that it replaces, to a state.
         on_update: A state and an update to rows.
+        on_update_unchecked: The same without the inline rules, for rows that do not count.
         on_end: A state to its last rows; None without that hook. The same holds for the hooks that follow.
         watermark: A message to the event time up to which its partition is complete.
         deadline: A state to the event time of its timer.
         on_timer: A state and that time to rows.
         on_late: A state and a late message to rows.
+        replay_key: The columns by which rows replay to states; None if they do not.
+        difference: The rows of a replaced table; None for a fold by hand.
         event_time: The event-time options.
         row_type: The type of emitted rows.
         state: The codec of states.
         message_bytes_max: Larger values are no messages.
+        list_rows: A state to its rows, as (key, value); only with `replay_key`.
         takes_null: A record without a value is the message None.
     """
 
     decode: Callable[[bytes], object]
     envelope: Callable[[object, Record], Envelope]
-    on_snapshot: Callable[[object, Record], object]
+    on_snapshot: Callable[[object, Record, object], object]
     on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
+    on_update_unchecked: Callable[[object, object, Record], Iterable[msgspec.Struct]]
     event_time: EventTime
     row_type: type[msgspec.Struct]
     state: StateSchema[object]
     message_bytes_max: int
+    list_rows: Callable[[object], Iterable[tuple[object, object]]]
     takes_null: bool = False
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
     watermark: Callable[[object, Record], int | None] | None = None
     deadline: Callable[[object], int | None] | None = None
     on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None = None
     on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None = None
+    replay_key: ReplayKey | None = None
+    difference: TableDifference | None = None
 
     @property
     def idle_us(self) -> int | None:
@@ -103,17 +113,26 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
         envelope=transform.envelope,
         on_snapshot=check_first_rows(rules, transform.on_snapshot),
         on_update=check_rows(rules, transform.on_update),
+        on_update_unchecked=transform.on_update,
         **hooks,
         row_type=types.row,
         state=StateSchema(types.state, find_migration(transform)),
         message_bytes_max=stream.limits.message_bytes,
         takes_null=has_null(types.message),
         event_time=stream.event_time,
+        replay_key=stream.replay_key,
+        difference=find_table_difference(transform, rules),
+        list_rows=transform.list_rows if _has_own(transform, "list_rows") else _list_items,
     )
 
 
 _EMITTING = ("on_end", "on_timer", "on_late")
 _HOOKS = (*_EMITTING, "watermark", "deadline")
+
+
+def _list_items(state: object) -> Iterable[tuple[object, object]]:
+    """The rows of a state that is a table itself."""
+    return cast("Mapping[object, object]", state).items()
 
 
 def _entries_of(value: object) -> object:

@@ -24,7 +24,7 @@ from lockstep.verify.gates.base import (
 )
 from lockstep.verify.gates.window import find_due
 from lockstep.verify.rows import Source
-from lockstep.verify.sessions import NO_MESSAGE_US, ReplaySessions, Session, read_deadline
+from lockstep.verify.sessions import END, NO_MESSAGE_US, TIMER, ReplaySessions, Session, read_deadline
 from lockstep.verify.side_tables import Marked, ReadPastViolation, SideTableCheck
 
 Held = tuple[Envelope, object, Record]
@@ -99,9 +99,10 @@ class ReplayBuffer:
         session, at = message[0].session, message[2].offset
         before = self._before(session)
         waiting = [self.held[offset] for offset in parts]
+        replaced = self._applying.preserve_state(session)
         for number, each in enumerate([*waiting, message]):
             try:
-                self._applying.apply(each, at=at, opens=number == 0)
+                self._applying.apply_part(each, replaced, at=at, opens=number == 0, completes=each is message)
             except NOT_OF_THE_MESSAGE:
                 raise
             except Exception as error:
@@ -142,9 +143,10 @@ class ReplayBuffer:
         return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.savepoint())
 
     def _rollback(self, session: str, before: _Before) -> None:
-        """Restore the session as of before a snapshot; its parts changed only their own state."""
+        """Restore the session as of before a snapshot, whose first part may have changed the previous state."""
         applying = self._applying
         applying.sessions[session], applying.last_row = before.held, before.last_row
+        applying.undo(before.held)
         applying.emitted.since(before.rows)
         self._aside.rollback(before.aside)
 
@@ -317,17 +319,17 @@ class ReplayTimers:
             rows = self._applying.run_hook(session, lambda: on_timer(held.state, due_us), held)
         if self._timer_us(held) <= due_us:
             raise ValueError("the timer did not move on")
-        self._emit(session, held, due_us, at, rows)
+        self._emit(session, held, due_us, at, rows, TIMER)
 
     def _end(self, session: str, held: Session, at: int) -> None:
         due_us, waiting = self._idle_deadline_us(held), find_buffered(held.known.memory)
         rows = self._applying.end(session)
         self._waiting.discard(waiting)
-        self._emit(session, held, due_us, at, rows)
+        self._emit(session, held, due_us, at, rows, END)
 
-    def _emit(self, session: str, held: Session, due_us: int, at: int, rows: list[msgspec.Struct]) -> None:
+    def _emit(self, session: str, held: Session, due_us: int, at: int, rows: list[msgspec.Struct], cause: str) -> None:
         self._aside.counts["timer_rows"] += bool(rows)
-        self._applying.emit(Source(held.at, session, None, due_us), at, rows)
+        self._applying.emit(Source(held.at, session, None, due_us, cause), at, rows)
 
     def _release_us(self, held: Session) -> int:
         waits_for_more = is_multipart_open(held.known.memory)

@@ -24,7 +24,7 @@ from lockstep.verify.gates.base import (
     is_readable_time,
 )
 from lockstep.verify.rows import Source
-from lockstep.verify.sessions import ReplaySessions, Session, make_unfit_value
+from lockstep.verify.sessions import LATE, ReplaySessions, Session, make_unfit_value, to_source
 from lockstep.verify.side_tables import Marked, SideTableCheck
 
 NO_MESSAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
@@ -272,7 +272,9 @@ class Replay:
         if held is None:
             self.sessions[session] = Session(known, None)
         else:
-            held.known, held.state = known, None if fated.begins else held.state
+            held.known = known
+            if fated.begins:
+                self.applying.drop_state(held, message)
         self.applying.touched.add(session)
         self.waiting.hold(message)
 
@@ -282,8 +284,7 @@ class Replay:
         if held is not None and held.state is not None and on_late is not None:
             rows = self.applying.run_hook(envelope.session, lambda: on_late(held.state, body, record), held)
             self.aside.counts["timer_rows"] += bool(rows)
-            source = Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us)
-            self.applying.emit(source, record.offset, rows)
+            self.applying.emit(to_source(envelope, record, LATE), record.offset, rows)
             if self.due.arms:
                 self.due.note(envelope.session, held)
         self.aside.keep_late(record, envelope.session)

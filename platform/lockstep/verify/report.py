@@ -18,6 +18,7 @@ class Invariant(Enum):
     ORDER = "I2"
     FOLD = "I3"
     SIDE_TABLES = "I8"
+    REPLAY = "I9"
 
 
 MEANING = {
@@ -25,6 +26,7 @@ MEANING = {
     Invariant.ORDER: "rows are in order",
     Invariant.FOLD: "rows, state and counts are the fold of the log",
     Invariant.SIDE_TABLES: "side tables are what the commits name",
+    Invariant.REPLAY: "the rows replay to the state",
 }
 
 
@@ -72,6 +74,7 @@ class ViolationKind(Enum):
     LEDGER_ROW_FOREIGN = "ledger row of another batch"
     DATA_FILE_DAMAGED = "data file missing or changed"
     ORIGIN_DIFFERS = "shadow did not begin with the state of its batch"
+    REPLAY_DIFFERS = "rows do not replay to the state"
 
     @property
     def invariant(self) -> Invariant:
@@ -87,6 +90,7 @@ _INVARIANTS = {
     **dict.fromkeys((_K.STATE_DIFFERS, _K.STATE_DAMAGED, _K.COUNT_DIFFERS, _K.ORIGIN_DIFFERS), Invariant.FOLD),
     **dict.fromkeys((_K.TIME_DIFFERS, _K.WATERMARK_DIFFERS, _K.SUSPENSION_DIFFERS, _K.PAST_VIOLATION), Invariant.FOLD),
     **dict.fromkeys((_K.SIDE_FILE_MISSING, _K.SIDE_FILE_FOREIGN, _K.SIDE_FILE_CHANGED), Invariant.SIDE_TABLES),
+    _K.REPLAY_DIFFERS: Invariant.REPLAY,
     **dict.fromkeys((_K.LEDGER_ROW_DOUBLED, _K.LEDGER_ROW_FOREIGN, _K.DATA_FILE_DAMAGED), Invariant.SIDE_TABLES),
 }
 
@@ -97,6 +101,8 @@ class InvariantStatus(Enum):
     PROVEN = "proven"
     VIOLATED = "violated"
     NOT_PROVEN = "not proven"
+    NOT_CLAIMED = "not claimed"
+    """The stream does not promise it."""
 
 
 class ViolationPlace(msgspec.Struct, frozen=True):
@@ -149,6 +155,11 @@ class Violations:
             place = {"topic": topic, "partition": partition, "offset": offset}
             self.listed.append(ProofViolation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
 
+    def has(self, kind: ViolationKind, where: ViolationPlace) -> bool:
+        """Whether a violation of a partition is among the listed ones."""
+        place = (where.topic, where.partition)
+        return any(each.kind is kind and (each.topic, each.partition) == place for each in self.listed)
+
     def savepoint(self) -> tuple[int, Counter[ViolationKind]]:
         """A marker to restore to."""
         return len(self.listed), self.counts.copy()
@@ -173,6 +184,7 @@ class ProvenRange(msgspec.Struct, frozen=True, kw_only=True):
         proven_from: First offset read again; None where none was.
         until: First offset not committed.
         note: The limits of the proof; empty without any.
+        replay: From which batch on the rows replay to the state, and why not from the first; empty without a limit.
     """
 
     topic: str
@@ -181,6 +193,7 @@ class ProvenRange(msgspec.Struct, frozen=True, kw_only=True):
     proven_from: int | None
     until: int
     note: str = ""
+    replay: str = ""
 
 
 class InvariantResult(msgspec.Struct, frozen=True):

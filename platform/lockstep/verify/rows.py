@@ -275,12 +275,21 @@ NONE_ADDED: Mapping[str, RowPosition] = {}
 
 
 class Source(NamedTuple):
-    """The source of rows: the message, or the session's last one where a timer emitted them."""
+    """The source of rows: the message, or the session's last one where a timer emitted them.
+
+    Attributes:
+        offset: Offset of the message.
+        session: Its session.
+        sequence: The producer's number.
+        event_time_us: Event time of the message, or the time at which the timer was due.
+        cause: The hook that emitted the rows.
+    """
 
     offset: int
     session: str
     sequence: int | None
     event_time_us: int | None
+    cause: str
 
 
 class Emitted:
@@ -293,7 +302,7 @@ class Emitted:
 
     def __init__(self) -> None:
         self.proof: dict[str, list[Any]] = {
-            name: [] for name in ("_offset", "_emit_offset", "_row", "_session", "_sequence", "_event_time")
+            name: [] for name in ("_offset", "_emit_offset", "_row", "_session", "_sequence", "_event_time", "_cause")
         }
         self._add = [held.append for held in self.proof.values()]
         self.rows: list[msgspec.Struct] = []
@@ -307,7 +316,7 @@ class Emitted:
             first: The number of the first among the rows emitted there.
             rows: The rows.
         """
-        columns = (source.offset, at, first, source.session, source.sequence, source.event_time_us)
+        columns = (source.offset, at, first, source.session, source.sequence, source.event_time_us, source.cause)
         if len(rows) == 1:
             for add, value in zip(self._add, columns, strict=True):
                 add(value)
@@ -472,7 +481,7 @@ class RowComparison:
             self._violations.add(kind, self._place, offset, f"no row {row}", f"session {found.get('_session')!r}")
         else:
             held = [name for name in expected if not self._is_absent(name, identity, found)]
-            wrong = [name for name in held if not _equal(expected[name], found.get(name))]
+            wrong = [name for name in held if not is_equal(expected[name], found.get(name))]
             for name in wrong[:1]:
                 wanted, actual = f"row {row}: {name} = {expected[name]!r}", repr(found.get(name))
                 self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, actual)
@@ -551,24 +560,26 @@ def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
 
 def _as_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows; a time outside of Python's calendar, which the file should not have, as its number since 1970."""
-    columns = [[_as_value(scalar) for scalar in column] for column in batch.columns]
+    columns = [[as_value(scalar) for scalar in column] for column in batch.columns]
     return (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _as_read(value: Any, kind: pa.DataType) -> Any:
     """A value as read back from a column of this type."""
     try:
-        return _as_value(pa.scalar(value, kind))
+        return as_value(pa.scalar(value, kind))
     except CONVERSION_ERRORS:
         return value
 
 
-def _as_value(scalar: Any) -> Any:
+def as_value(scalar: Any) -> Any:
+    """A value of a column; a time outside of Python's calendar as its number."""
     try:
         return scalar.as_py()
     except OverflowError:
         return scalar.value
 
 
-def _equal(expected: Any, found: Any) -> bool:
+def is_equal(expected: Any, found: Any) -> bool:
+    """Whether two values are equal; NaN equals NaN."""
     return bool(expected == found) or repr(expected) == repr(found)  # the second for NaN, wherever it is

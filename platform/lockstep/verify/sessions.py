@@ -19,6 +19,8 @@ from lockstep.verify.gates.base import FIRST_TIME_US, VALUE_NOT_STORABLE, Sessio
 from lockstep.verify.rows import Emitted, Source, find_unfit, find_unfit_provenance
 from lockstep.verify.side_tables import NOT_STORABLE, SideTableCheck
 
+UPDATE, SNAPSHOT, TIMER, END, LATE = "update", "snapshot", "timer", "end", "late"
+"""The values of the column `_cause`, by the hook that emitted the row."""
 SAVED_AFTER_MESSAGES = 64
 """Messages that may have to be applied again after one on which the transform raises."""
 
@@ -96,17 +98,57 @@ class ReplaySessions:
         envelope, body, record = message
         held = self.sessions.get(envelope.session)
         if envelope.kind is Kind.END:
-            rows = self.end(envelope.session)
+            rows, cause = self.end(envelope.session, body, (envelope, record)), END
         elif held is None or (self._opens(held, envelope) if opens is None else opens):
-            rows = self._opened(envelope, body, record, known)
+            rows, cause = self._opened(envelope, body, record, known), SNAPSHOT
         else:
-            rows = self._updated(held, envelope, body, record)
+            rows, cause = self._updated(held, envelope, body, record), UPDATE
             held.known = known or held.known
+        self._applied(message, at, rows, cause)
+
+    def preserve_state(self, session: str) -> object:
+        """The state of a session before a snapshot of several messages, which may change it in place."""
+        state, difference = self.sessions[session].state, self._declared.difference
+        return state if difference is None else difference.copied(state)
+
+    def apply_part(
+        self, message: tuple[Envelope, object, Record], before: object, *, at: int, opens: bool, completes: bool
+    ) -> None:
+        """Apply one message of a snapshot of several.
+
+        The rows of a ready fold are the difference that the snapshot makes as a whole, at the message that completes
+        it.
+
+        Args:
+            message: Its envelope, its body and its record.
+            before: The state before the snapshot.
+            at: The processed offset.
+            opens: It is the first one.
+            completes: It is the last one.
+        """
+        envelope, body, record = message
+        held, difference = self.sessions[envelope.session], self._declared.difference
+        if opens:
+            rows = self._opened(envelope, body, record, None, is_part=True)
+        elif difference is None:
+            rows = self._updated(held, envelope, body, record)
+        else:
+            rows = self._added(held, body, record)
+        if completes and difference is not None:
+            rows = difference.list_rows(before, held.state, body)
+            self._refuse_unfit(rows, envelope, record)
+        self._applied(message, at, rows, SNAPSHOT)
+
+    def _applied(
+        self, message: tuple[Envelope, object, Record], at: int, rows: list[msgspec.Struct], cause: str
+    ) -> None:
+        """Count a message that was applied, and expect its rows."""
+        envelope, _, record = message
         self.touched.add(envelope.session)
         self._aside.expect_in_no_side_table(record.offset, with_rows=bool(rows))
         self._aside.counts["with_rows" if rows else "accepted_without_row"] += 1
         self._aside.note_time(envelope.event_time_us)
-        self.emit(Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us), at, rows)
+        self.emit(to_source(envelope, record, cause), at, rows)
 
     def emit(self, source: Source, at: int, rows: list[msgspec.Struct]) -> None:
         """Add rows that the table must hold."""
@@ -119,11 +161,21 @@ class ReplaySessions:
         self._aside.counts["rows"] += len(rows)
         self.emitted.add(source, at, first, rows)
 
-    def end(self, session: str) -> list[msgspec.Struct]:
-        """End a session; returns its last rows."""
+    def end(
+        self, session: str, body: object = None, origin: tuple[Envelope, Record] | None = None
+    ) -> list[msgspec.Struct]:
+        """End a session; returns its last rows.
+
+        Args:
+            session: The session.
+            body: The message that ends it; None at its idle timeout.
+            origin: The envelope and the record of that message.
+        """
         held, rows = self.sessions.get(session), list[msgspec.Struct]()
-        if held is not None and held.state is not None and self._declared.on_end is not None:
-            rows = list(self._declared.on_end(held.state))
+        if held is not None and held.state is not None:
+            rows = self._list_last_rows(held.state, body)
+        if origin is not None:
+            self._refuse_unfit(rows, *origin)
         self.sessions.pop(session, None)
         self.ended.add(session)
         self.touched.add(session)
@@ -136,7 +188,7 @@ class ReplaySessions:
         try:
             rows = list(work())
         except Exception:
-            self._undo(held)
+            self.undo(held)
             raise
         self.touched.add(session)
         self.save(held)
@@ -155,21 +207,75 @@ class ReplaySessions:
     def _opens(held: Session, envelope: Envelope) -> bool:
         return envelope.kind is not Kind.UPDATE or held.known.memory is None or held.state is None
 
-    def _opened(
-        self, envelope: Envelope, body: object, record: Record, known: SessionMemory | None
-    ) -> list[msgspec.Struct]:
-        state = self._declared.on_snapshot(body, record)
-        rows: list[msgspec.Struct] = []
-        if isinstance(state, InitialState):
-            rows, state = list(state.rows), state.state
+    def drop_state(self, held: Session, message: tuple[Envelope, object, Record]) -> None:
+        """Drop the state of a session that starts anew with a buffered message: the rows of a ready fold go now."""
+        envelope, _, record = message
+        difference = self._declared.difference
+        rows = [] if difference is None else difference.list_rows(held.state, None, None)
         self._refuse_unfit(rows, envelope, record)
-        self._refuse_state(state, record)
+        held.state = None
+        self.save(held)
+        self._aside.counts["timer_rows"] += bool(rows)
+        source = to_source(envelope, record, SNAPSHOT)
+        self.emit(source._replace(sequence=None), record.offset, rows)
+
+    def undo(self, held: Session) -> None:
+        """Restore the state of a session that a failed message may have changed."""
+        if held.saved is None:
+            return
+        held.state = self._declared.recovered(held.saved)
+        for body, record in held.since:
+            for _ in self._declared.on_update_unchecked(held.state, body, record):
+                pass
+
+    def _list_last_rows(self, state: object, body: object) -> list[msgspec.Struct]:
+        """The rows of the end of a session, and the removals of a ready fold."""
+        on_end, difference = self._declared.on_end, self._declared.difference
+        rows = [] if on_end is None else list(on_end(state))
+        if difference is not None and difference.ends_remove:
+            rows += difference.list_rows(state, None, body)
+        return rows
+
+    def _opened(
+        self, envelope: Envelope, body: object, record: Record, known: SessionMemory | None, *, is_part: bool = False
+    ) -> list[msgspec.Struct]:
+        """Set the state of a session from a snapshot; of a part of one, the difference is taken at the end."""
         held = self.sessions.get(envelope.session)
+        try:
+            rows, state = self._make_state(None if held is None else held.state, body, record, is_part=is_part)
+            self._refuse_unfit(rows, envelope, record)
+            self._refuse_state(state, record)
+        except Exception:
+            if held is not None:
+                self.undo(held)
+            raise
         if held is None:
             held = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
         held.known, held.state = known or held.known, state
         self.save(held)
         return rows
+
+    def _make_state(
+        self, previous: object, body: object, record: Record, *, is_part: bool
+    ) -> tuple[list[msgspec.Struct], object]:
+        """The rows and the state of a snapshot."""
+        difference = self._declared.difference
+        before = previous if difference is None else difference.copied(previous)
+        state = self._declared.on_snapshot(body, record, previous)
+        rows: list[msgspec.Struct] = []
+        if isinstance(state, InitialState):
+            rows, state = list(state.rows), state.state
+        if difference is not None and not is_part:
+            rows += difference.list_rows(before, state, body)
+        return rows, state
+
+    def _added(self, held: Session, body: object, record: Record) -> list[msgspec.Struct]:
+        """Add a part to the table of a ready fold: its rows do not count."""
+        for _ in self._declared.on_update_unchecked(held.state, body, record):
+            pass
+        self._refuse_state(held.state, record)
+        self._note(held, body, record)
+        return []
 
     def _updated(self, held: Session, envelope: Envelope, body: object, record: Record) -> list[msgspec.Struct]:
         try:
@@ -177,27 +283,23 @@ class ReplaySessions:
             self._refuse_unfit(rows, envelope, record)
             self._refuse_state(held.state, record)
         except Exception:
-            self._undo(held)
+            self.undo(held)
             raise
+        self._note(held, body, record)
+        return rows
+
+    def _note(self, held: Session, body: object, record: Record) -> None:
+        """Note a message that changed the state, to apply it again after one that fails."""
         if self._undoes:
             held.since.append((body, record))
             if len(held.since) >= SAVED_AFTER_MESSAGES:
                 self.save(held)
-        return rows
-
-    def _undo(self, held: Session) -> None:
-        if held.saved is None:
-            return
-        held.state = self._declared.recovered(held.saved)
-        for body, record in held.since:
-            for _ in self._declared.on_update(held.state, body, record):
-                pass
 
     def _refuse_unfit(self, rows: list[msgspec.Struct], envelope: Envelope, record: Record) -> None:
         """Treat rows that no table can hold as an error; checked in detail only where the stream refused them too."""
         if not rows or not self._aside.quarantine.holds(record.offset):
             return
-        source = Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us)
+        source = to_source(envelope, record, UPDATE)
         if find_unfit(rows, self._declared.row_type) or find_unfit_provenance(source):
             raise make_unfit_value("a row that its table cannot hold")
 
@@ -215,6 +317,11 @@ class ReplaySessions:
 def make_unfit_value(found: str) -> Violation:
     """The error of a message with a value that the columns of the table cannot hold."""
     return Violation("values that the table can hold", found, VALUE_NOT_STORABLE)
+
+
+def to_source(envelope: Envelope, record: Record, cause: str) -> Source:
+    """The source of the rows of a message."""
+    return Source(record.offset, envelope.session, envelope.sequence, envelope.event_time_us, cause)
 
 
 def read_deadline(declared: Declared, state: object) -> int | None:

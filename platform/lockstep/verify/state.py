@@ -284,6 +284,16 @@ class StoredState:
             record = Record(row.topic, row.topic_id, row.partition, offset, message)
             folding.waiting.held[offset] = folding.placed(record)
 
+    def read_states(self, row: LedgerRange) -> Iterator[tuple[str, object]]:
+        """The states after a row, by session; None while a first snapshot is open.
+
+        Raises:
+            StateError: As `follow`.
+        """
+        self._load(row)
+        for session, value in self._entries.items():
+            yield session, self._decoded(session, value)[1]
+
     def compare(self, row: LedgerRange, folding: Replay, *, whole: bool) -> None:
         """Compare the state stored after a row with the fold: the touched sessions, or all.
 
@@ -338,7 +348,7 @@ class StoredState:
         try:
             value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
         except StateNotOfItsType as error:  # the stream applied a message that it should have refused
-            self._differs(row, session, f"a state that can be stored, not {_short(held.state)}", error.reason)
+            self._differs(row, session, f"a state that can be stored, not {shorten(held.state)}", error.reason)
             return
         folding.applying.save(held, value)
         if value == stored and not self._schema.tables:
@@ -347,7 +357,7 @@ class StoredState:
         if not self._is_same(gate, held.known, folding.waits_before(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
-            self._differs(row, session, _short(held.state), _short(state))
+            self._differs(row, session, shorten(held.state), shorten(state))
 
     def _is_same(self, gate: object, known: SessionMemory, before: int) -> bool:
         """Whether a stored gate equals the fold's; one that another class has left does once it is taken over."""
@@ -401,6 +411,7 @@ def _held_by(session: str, folding: Replay) -> dict[int, Held]:
     return {offset: folding.waiting.held[offset] for offset in offsets}
 
 
-def _short(state: object) -> str:
+def shorten(state: object) -> str:
+    """A state, or a part of it, in a text of bounded length."""
     shown = repr(msgspec.to_builtins(state, str_keys=False, enc_hook=dict))  # the only type of our own is a mapping
     return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."

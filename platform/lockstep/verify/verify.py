@@ -54,6 +54,7 @@ from lockstep.verify.report import (
     ViolationPlace,
     Violations,
 )
+from lockstep.verify.row_replay import ReplayedRows, RowReplay, find_reason
 from lockstep.verify.rows import RowComparison, RowCursor, TableRows
 from lockstep.verify.side_tables import IN_LATE, ExpectedSideRows, SideTableCheck
 from lockstep.verify.state import RewindFloor, StoredState
@@ -77,6 +78,7 @@ class PartitionWork(msgspec.Struct):
         quarantined: Quarantine rows compared.
         ranges: Ledger rows.
         scopes: The proven extent of each partition.
+        replayed: Current rows compared with the newest states.
         blocked: Why something that Kafka retains could not be proven.
     """
 
@@ -93,6 +95,7 @@ class PartitionWork(msgspec.Struct):
     quarantined: int = 0
     ranges: int = 0
     scopes: list[ProvenRange] = msgspec.field(default_factory=list)
+    replayed: ReplayedRows = msgspec.field(default_factory=ReplayedRows)
     blocked: list[str] = msgspec.field(default_factory=list)
 
     def add(self, chain: LedgerChain, proof: PartitionProof) -> None:
@@ -122,7 +125,7 @@ def make_summary(
     ):
         blocked.append("no message could be read again")
     invariants = tuple(
-        _proven(each, _checked(each, stored, work), violations, blocked=bool(blocked)) for each in Invariant
+        _proven(each, _checked(each, stored, work), violations, work, blocked=bool(blocked)) for each in Invariant
     )
     statuses = {each.status for each in invariants}
     status = next(
@@ -139,11 +142,17 @@ def make_summary(
         counts={**work.counts, "holes": work.holes, "accepted_loss": work.lost},
         violation_count=violations.counts.total(),
         violations=tuple(violations.listed),
-        scopes=tuple(sorted(work.scopes, key=lambda scope: (scope.topic, scope.partition, scope.topic_id))),
+        scopes=tuple(sorted(_list_scopes(work), key=lambda scope: (scope.topic, scope.partition, scope.topic_id))),
         notes=(*stored.notes, *_find_absent_states(stored.head, work), *blocked),
         cpu_seconds=round(cpu_seconds, 3),
-        next_step=_next_step(stream, status),
+        next_step=_next_step(stream, status, violations),
     )
+
+
+def _list_scopes(work: PartitionWork) -> Iterator[ProvenRange]:
+    """The proven extent of each partition, with the limit of its replay."""
+    for scope in work.scopes:
+        yield msgspec.structs.replace(scope, replay=work.replayed.limits.get((scope.topic_id, scope.partition), ""))
 
 
 def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
@@ -157,16 +166,17 @@ def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
         yield f"states of {work.left} ledger rows of {batches} stayed with {shadow}"
 
 
-def _proven(invariant: Invariant, checked: str, violations: Violations, *, blocked: bool) -> InvariantResult:
+def _proven(
+    invariant: Invariant, checked: str, violations: Violations, work: PartitionWork, *, blocked: bool
+) -> InvariantResult:
     count = violations.of(invariant)
-    needs_kafka = invariant in {Invariant.ACCOUNTED, Invariant.FOLD}
-    status = (
-        InvariantStatus.VIOLATED
-        if count
-        else InvariantStatus.NOT_PROVEN
-        if blocked and needs_kafka
-        else InvariantStatus.PROVEN
-    )
+    status = InvariantStatus.PROVEN
+    if count:
+        status = InvariantStatus.VIOLATED
+    elif blocked and invariant in {Invariant.ACCOUNTED, Invariant.FOLD}:  # they need Kafka
+        status = InvariantStatus.NOT_PROVEN
+    elif invariant is Invariant.REPLAY and not work.replayed.is_claimed:
+        status = InvariantStatus.NOT_CLAIMED
     return InvariantResult(invariant, MEANING[invariant], status, checked, count)
 
 
@@ -184,6 +194,8 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
         return (
             f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.quarantined} quarantined"
         )
+    if invariant is Invariant.REPLAY:
+        return work.replayed.describe()
     quarantined = sum(map(len, stored.quarantine.values()))
     return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {quarantined} quarantine rows"
 
@@ -191,7 +203,12 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
 _WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
 
 
-def _next_step(stream: str, status: InvariantStatus) -> str:
+def _next_step(stream: str, status: InvariantStatus, violations: Violations) -> str:
+    if violations.counts.keys() == {ViolationKind.REPLAY_DIFFERS}:
+        return (
+            "rows and states are the fold of the log, as far as it was read again: so the fold emits other rows than its "
+            "states have; docs/verify.md says which hooks to look at"
+        )
     if status is InvariantStatus.VIOLATED:
         return (
             f"keep all as it is; docs/verify.md says what each kind means; lockstep repair {stream} looks at the files"
@@ -318,6 +335,7 @@ def verify_stream(
     3. Sort the rows by partition; check their order (I2).
     4. Ask Kafka for the retained offsets; from there on read again, fold, and compare (I1, I3).
     5. Ask Kafka why offsets hold no message (the rest of I1).
+    6. Compare the newest row of each key with the newest state (I9).
 
     Args:
         stream: The declaration; it must be the one that wrote the table.
@@ -368,6 +386,7 @@ def _prove_stream(
         proving = _Proving(stream, folders, stored, rows, violations, find_declaration(stream, registry))
         with _without_collector():
             proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
+            proving.replay_rows(found)  # 6
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
     return make_summary(stream.name, stored, work, violations, time.process_time() - began)
 
@@ -421,7 +440,9 @@ class _Proving:
         self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
         self._integrity, self._absent, self._head = stream.integrity, stored.absent, stored.head
         self._class = format_integrity(stream.integrity)
+        self._reason = find_reason(stream.transform, functions.replay_key)
         self._quarantine, self._late = stored.quarantine, stored.late
+        self._stored = stored
         self._homes: dict[tuple[str, str], int] = {}
         self._compacted: frozenset[str] = frozenset()
         self._lookups = LookupVersions(stream.lookups, folders.root)
@@ -457,6 +478,17 @@ class _Proving:
             self._floor.refresh()
             self._prove_group([(c, ranges[c.place.topic, c.place.partition]) for c in group], kafka)
         self.work.floor = self._floor.batch
+
+    def replay_rows(self, found: Mapping[Key, LedgerChain]) -> None:
+        """Compare the current rows of each partition with its newest state, if the stream claims that they replay."""
+        declared, key = self._declared, self._declared.replay_key
+        if key is None:
+            self.work.replayed.reason = self._reason
+            return
+        replay = RowReplay(declared, key, self._folders, self._stored, self._rows, self._floor, self._violations)
+        for chain in found.values():
+            replay.compare(chain)
+        self.work.replayed = replay.found
 
     def _has_partition(self, chain: LedgerChain, partitions: int) -> bool:
         """Whether the topic has the partition; Kafka never takes one away, so otherwise the ledger is damaged."""

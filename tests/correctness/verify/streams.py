@@ -94,7 +94,9 @@ class Bookings(Transform[Message, Account, Booking]):
             restarts_sequence=message.restarts_sequence,
         )
 
-    def on_snapshot(self, message: Message, record: Record, previous: Account | None) -> Account | InitialState[Account, Booking]:
+    def on_snapshot(
+        self, message: Message, record: Record, previous: Account | None
+    ) -> Account | InitialState[Account, Booking]:
         """All amounts; a snapshot of one amount has a row."""
         self._fail_at(message)
         state = Account(dict(message.add))

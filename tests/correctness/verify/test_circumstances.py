@@ -479,6 +479,7 @@ def test_a_class_without_a_second_gate_is_not_proven_and_never_said_to_be(feed: 
         "I2": InvariantStatus.PROVEN,
         "I3": InvariantStatus.NOT_PROVEN,
         "I8": InvariantStatus.PROVEN,
+        "I9": InvariantStatus.NOT_CLAIMED,
     }
     assert found.notes == ("Strict by OfMyOwn cannot be proven yet: no second gate knows it",)
 

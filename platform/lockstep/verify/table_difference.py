@@ -1,0 +1,73 @@
+"""The rows that a ready fold owes for a replaced table, by docs/add-a-stream.md and not by the engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from lockstep.declare.rules import ColumnRule, check_rows
+from lockstep.declare.transform import Transform
+from lockstep.folds.columns import ColumnFold
+from lockstep.folds.table import TableFold
+
+AnyTransform = Transform[Any, Any, Any]
+Table = dict[Any, Any]
+"""The state of a ready fold."""
+
+
+class TableDifference(msgspec.Struct, frozen=True):
+    """The difference between two tables of a session, as rows.
+
+    Attributes:
+        emit: `TableFold.emit`, from message, key, new and previous value.
+        rules: The rules that each row must keep.
+        ends_remove: Whether the end of a session removes its keys.
+        is_shared: The user's `on_snapshot` may change the previous table in place.
+    """
+
+    emit: Callable[[Any, Any, Any, Any], msgspec.Struct]
+    rules: Sequence[ColumnRule]
+    ends_remove: bool
+    is_shared: bool
+
+    def copied(self, table: object) -> object:
+        """The table as it is before `on_snapshot`."""
+        return copy.deepcopy(table) if self.is_shared else table
+
+    def list_rows(self, before: object, after: object, message: object) -> list[msgspec.Struct]:
+        """List the rows of a replacement; an unchanged value of the new table is replaced by the previous one.
+
+        Args:
+            before: The table that is replaced; None without one.
+            after: The new table; None at the end of a session.
+            message: The message that replaces it; None without one.
+        """
+        old, new = cast("Table", before or {}), cast("Table", after or {})
+        kept = {key: value for key, value in new.items() if key in old and _is_alike(old[key], value)}
+        rows = [self.emit(message, key, new[key], old.get(key)) for key in new if key not in kept]
+        removed = sorted(old.keys() - new.keys(), key=msgspec.msgpack.encode)
+        rows += [self.emit(message, key, None, old[key]) for key in removed]
+        new.update((key, old[key]) for key in kept)
+        return list(check_rows(self.rules, lambda: rows)())
+
+
+def find_table_difference(transform: AnyTransform, rules: Sequence[ColumnRule]) -> TableDifference | None:
+    """The difference of a ready fold; None for a fold by hand, which emits its own rows."""
+    for kind in (TableFold, ColumnFold):
+        if isinstance(transform, kind):
+            is_shared = type(transform).on_snapshot is not kind.on_snapshot
+            return TableDifference(transform.emit, rules, transform.ends_remove, is_shared)
+    return None
+
+
+def _is_alike(old: object, new: object) -> bool:
+    """Whether two values are the same in a stored state: NaN is stored as NaN."""
+    if old == new:
+        return True
+    try:
+        return msgspec.msgpack.encode(old) == msgspec.msgpack.encode(new)
+    except (TypeError, ValueError, OverflowError):
+        return False  # a value that no state can hold
