@@ -52,6 +52,7 @@ class MemoryTopicLog:
 
 
 PIECE_MESSAGES = 5
+SETTINGS = KafkaSettings(bootstrap_servers="memory:0")
 
 
 def prove(offline: Offline, folders: StreamFolders | None = None, *, first: int = 0) -> VerifyReport:
@@ -64,4 +65,4 @@ def prove(offline: Offline, folders: StreamFolders | None = None, *, first: int 
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "KafkaTopicLog", lambda _: MemoryTopicLog(offline, first))
-        return verify.verify_stream(offline.stream, folders or offline.folders, KafkaSettings(bootstrap_servers="memory:0"))
+        return verify.verify_stream(offline.stream, folders or offline.folders, SETTINGS)

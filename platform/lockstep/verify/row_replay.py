@@ -82,7 +82,7 @@ def find_limits(head: Head, absent: Mapping[str, int], key: ReplayKey, chain: Le
         limits.append(ReplayLimit(head.retention.batch, "retention dropped the rows before it"))
     origin = head.taken_over
     if origin is not None and chain.ranges[0].batch == FIRST_BATCH:
-        reason = f"it began with the state of batch {origin.batch} of {origin.stream}, whose rows are there"
+        reason = f"it began with the state of batch {origin.batch} of {origin.stream}, whose table has the rows"
         limits.append(ReplayLimit(FIRST_BATCH, reason))
     if head.promotion is not None:
         limits.append(ReplayLimit(head.promotion.first, "another fold wrote the rows before the promotion"))
@@ -189,10 +189,11 @@ class RowReplay:
         if not explained:
             return ""
         latest = max(explained)
-        return (
-            f"replayable from batch {latest.batch + 1}: {latest.reason}; "
-            f"{explained.total()} keys without a row since then differ"
+        count = explained.total()
+        differ = (
+            "1 key without a row since then differs" if count == 1 else f"{count} keys without a row since then differ"
         )
+        return f"replayable from batch {latest.batch + 1}: {latest.reason}; {differ}"
 
     def _add(self, difference: RowDifference, chain: LedgerChain, batch: int | None) -> None:
         last = chain.ranges[-1]

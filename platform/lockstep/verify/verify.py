@@ -206,8 +206,8 @@ _WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
 def _next_step(stream: str, status: InvariantStatus, violations: Violations) -> str:
     if violations.counts.keys() == {ViolationKind.REPLAY_DIFFERS}:
         return (
-            "rows and states are the fold of the log, as far as it was read again: so the fold emits other rows than its "
-            "states have; docs/verify.md says which hooks to look at"
+            "rows and states are the fold of the log, as far as it was read again: the fold itself emits rows that do "
+            "not replay; docs/verify.md says which hooks to look at"
         )
     if status is InvariantStatus.VIOLATED:
         return (

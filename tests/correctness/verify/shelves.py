@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,6 +24,7 @@ from lockstep import (
     TableFields,
     TableFold,
     Topics,
+    Transform,
 )
 from lockstep.integrity.base import IntegrityClass
 
@@ -101,7 +102,9 @@ class Shelves(TableFold[Change, tuple[str, int], Item, ItemRow]):
     def emit(self, message: Change | None, key: tuple[str, int], new: Item | None, previous: Item | None) -> ItemRow:
         """The new item, and the price before."""
         before = None if previous is None else previous.price
-        return ItemRow(*key, new and new.price, new and new.ratio, before)
+        if new is None:
+            return ItemRow(*key, None, None, before)
+        return ItemRow(*key, new.price, new.ratio, before)
 
 
 class GrowingShelves(Shelves):
@@ -263,13 +266,13 @@ IDLE = EventTime(session_idle=timedelta(seconds=40))
 
 
 def shelf_stream(
-    fold: Shelves | Stocks, integrity: IntegrityClass, event_time: EventTime | None = None
-) -> Stream[object, object, msgspec.Struct]:
+    fold: Transform[Any, Any, Any], integrity: IntegrityClass, event_time: EventTime | None = None
+) -> Stream[Any, Any, Any]:
     """A stream over the topic `t`."""
     return Stream(
         name="shelves",
         topics=Topics(pattern="t"),
-        transform=fold,  # type: ignore[arg-type]  # of either kind of message
+        transform=fold,
         integrity=integrity,
         event_time=event_time or EventTime(),
     )

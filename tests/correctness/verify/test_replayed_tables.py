@@ -39,7 +39,7 @@ CLASSES: dict[str, IntegrityClass] = {
     "reordered": FuzzyWindow(lateness=LATENESS, reorder=True),
     "reordered, first message": FuzzyWindow(lateness=LATENESS, reorder=True, session_start=FIRST_MESSAGE),
 }
-FOLDS = {"table": Shelves(), "growing": GrowingShelves(), "columns": Stocks()}
+FOLDS: tuple[Shelves | Stocks, ...] = (Shelves(), GrowingShelves(), Stocks())
 EXAMPLES, USUAL = 270, 45
 
 
@@ -47,7 +47,7 @@ def make_table(seed: int, root: Path) -> Offline:
     """A table from a seed: fold, class, faults and batches."""
     rng = random.Random(seed)  # noqa: S311  # chance that can be had again
     integrity = list(CLASSES.values())[seed % len(CLASSES)]
-    fold = list(FOLDS.values())[seed // len(CLASSES) % len(FOLDS)]
+    fold = FOLDS[seed // len(CLASSES) % len(FOLDS)]
     event_time = IDLE if rng.random() < 0.5 else None
     offline = Offline(shelf_stream(fold, integrity, event_time), root)
     producer = Producer(rng, fold, parts=isinstance(fold, Shelves), faults=rng.choice((0.0, 0.1)))
