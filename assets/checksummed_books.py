@@ -14,7 +14,19 @@ from zlib import crc32
 
 import msgspec
 
-from lockstep import Checksum, Envelope, InitialState, Kind, Limits, Record, Stream, Strict, Topics, Transform, Violation
+from lockstep import (
+    Checksum,
+    Envelope,
+    InitialState,
+    Kind,
+    Limits,
+    Record,
+    Stream,
+    Strict,
+    Topics,
+    Transform,
+    Violation,
+)
 
 DEPTH, SUMMED = 1000, 10
 """Levels a side that the exchange keeps, and that its checksum covers."""
@@ -155,7 +167,6 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         if computed != sent:
             raise Violation(computed, sent)
         return rows
-
 
     def list_rows(self, state: Book) -> Iterable[tuple[tuple[str, str], str]]:
         """List the levels of a book, which the rows replay to."""

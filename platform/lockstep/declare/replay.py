@@ -41,9 +41,7 @@ class ReplayKey(msgspec.Struct, frozen=True):
         return cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
 
 
-def find_replay_key(
-    transform: Transform[Any, S, R], state: object, row: type[msgspec.Struct]
-) -> ReplayKey | None:
+def find_replay_key(transform: Transform[Any, S, R], state: object, row: type[msgspec.Struct]) -> ReplayKey | None:
     """The columns by which the rows of a transform replay to its states; None if they do not.
 
     Args:

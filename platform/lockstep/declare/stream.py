@@ -244,7 +244,9 @@ def _check_on_snapshot(kind: type[Transform[M, S, R]]) -> None:
     try:
         inspect.signature(kind.on_snapshot).bind("self", "message", "record", "previous")
     except TypeError as error:
-        right = "on_snapshot(self, message, record, previous): previous is the state that the snapshot replaces, or None"
+        right = (
+            "on_snapshot(self, message, record, previous): previous is the state that the snapshot replaces, or None"
+        )
         raise DeclarationError("Stream.transform", f"{kind.__name__}.on_snapshot", str(error), right) from None
 
 

@@ -1,0 +1,93 @@
+"""Recorded feeds whose snapshots come again: the rows replay to the books and markets at each place."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from assets.betting_markets import betting_markets
+from assets.checksummed_books import Book, checksummed_books
+from assets.order_books import order_books
+from lockstep.localdev.recordings import (
+    read_betting_market,
+    read_checksummed_books,
+    read_recorded_days,
+    to_sent,
+)
+from lockstep.testing import SentMessage, run
+from tests.correctness.replay.replaying import replay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lockstep.declare.stream import AnyStream
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+PLACES = (1, 2, 60, 61, 62, 119, 120, 121, 150)
+
+
+def check_recorded(stream: AnyStream, feed: Sequence[SentMessage[Any]], values: str) -> int:
+    """The rows at each place, and how many rows of the last one are of snapshots."""
+    columns, removed = stream.transform.replay_columns()
+    for length in (*(each for each in PLACES if each < len(feed)), len(feed)):
+        ran = run(stream, *feed[:length]).or_raise()
+        rows = replay(ran.proven, columns, removed)
+        replayed = {
+            session: {key: getattr(row, values) for key, row in table.items()} for session, table in rows.items()
+        }
+        tables = {session: dict(list_rows(state)) for session, state in ran.states.items()}
+        assert replayed == {session: table for session, table in tables.items() if table}
+    return sum(each.cause == "snapshot" for each in ran.proven)
+
+
+def list_rows(state: Any) -> Any:
+    return state.levels() if isinstance(state, Book) else state.items()
+
+
+@cache
+def read_book() -> tuple[bytes, ...]:
+    """The differences of a book, behind its snapshot."""
+    days = read_recorded_days(RECORDINGS / "binance_l2", "spot_ethusdt")
+    return tuple(message.value for message in to_sent(days).messages)
+
+
+def sent(key: str, values: Sequence[bytes]) -> list[SentMessage[Any]]:
+    return [SentMessage(value=value, key=key) for value in values]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_order_book_whose_snapshot_comes_again(seed: int) -> None:
+    """Of the levels some are gone, some changed, some new; in any order."""
+    random, feed = Random(seed), list(read_book()[:60])  # noqa: S311  # a test
+    differences = len(feed)
+    for _ in range(3):
+        ran = run(order_books, *feed, key="eth").or_raise()
+        last = msgspec.json.decode(feed[-1])
+        number = last["lastUpdateId"] if "lastUpdateId" in last else last["data"]["u"]
+        levels = [[side, str(price), text] for (side, price), text in ran.states["eth"].items()]
+        random.shuffle(levels)
+        kept = [[side, price, "7.5" if random.random() < 0.2 else text] for side, price, text in levels[5:]]
+        kept.append(["bid", "0.01", "1"])
+        sides = {f"{name}s": [each[1:] for each in kept if each[0] == name] for name in ("bid", "ask")}
+        feed.append(msgspec.json.encode({"lastUpdateId": number, **sides}))
+        feed += read_book()[differences : differences + 30]
+        differences += 30
+    assert check_recorded(order_books, sent("eth", feed), "quantity") > 0
+
+
+def test_a_checksummed_book_that_is_sent_again() -> None:
+    values = [message.value for message in read_checksummed_books(RECORDINGS_OF_KRAKEN)["xmr_usd"][:60]]
+    assert check_recorded(checksummed_books, sent("xmr_usd", values * 2), "quantity") > 0
+
+
+def test_a_betting_market_whose_image_comes_again() -> None:
+    values = [message.value for message in read_betting_market(RECORDINGS / "betfair" / "mcm_1.181223995.jsonl.gz")]
+    assert check_recorded(betting_markets, sent("market", values[:60] + values[:90]), "value") > 0
+
+
+RECORDINGS_OF_KRAKEN = RECORDINGS / "exchange_ws" / "kraken_spot_book1000_crc32.txt.gz"
