@@ -63,7 +63,9 @@ class Adding(Transform[Snapshot | Update, Panel, Reading]):
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
         return Envelope(record.key_text, kind, sequence=message.seq)
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(
+        self, message: Snapshot | Update, record: Record, previous: Panel | None
+    ) -> Panel | InitialState[Panel, Reading]:
         """All values, without rows."""
         return Panel(dict(message.values))
 

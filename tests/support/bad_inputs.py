@@ -67,7 +67,9 @@ class Reader(Transform[Snapshot | Update, Book, Reading]):
             return Envelope(message.session, Kind.SNAPSHOT, sequence=message.seq)
         return Envelope(message.session, Kind.UPDATE, sequence=message.seq, event_time_us=message.time_us)
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Book | None) -> InitialState[Book, Reading]:
+    def on_snapshot(
+        self, message: Snapshot | Update, record: Record, previous: Book | None
+    ) -> InitialState[Book, Reading]:
         """A row for each of the snapshot's."""
         rows = message.rows if isinstance(message, Snapshot) else {}
         return InitialState(Book(dict(rows)), [Reading(name, size, 0.0, "") for name, size in rows.items()])

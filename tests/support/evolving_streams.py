@@ -95,7 +95,9 @@ class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
 class First(Releases[Panel, Reading]):
     """The first release."""
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(
+        self, message: Snapshot | Update, record: Record, previous: Panel | None
+    ) -> Panel | InitialState[Panel, Reading]:
         """All values."""
         return Panel(dict(message.values))
 
@@ -107,7 +109,9 @@ class First(Releases[Panel, Reading]):
 class Unmigrated(Releases[Summed, Reading]):
     """Another state type, and nothing that makes it of the old one."""
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Summed | None) -> Summed | InitialState[Summed, Reading]:
+    def on_snapshot(
+        self, message: Snapshot | Update, record: Record, previous: Summed | None
+    ) -> Summed | InitialState[Summed, Reading]:
         """All values."""
         return Summed(dict(message.values), sum(message.values.values()))
 
@@ -137,7 +141,9 @@ class Failing(Unmigrated):
 class Third(Releases[SummedMore, Reading]):
     """The third release: of the second's state by itself, of the first's by migration."""
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: SummedMore | None) -> SummedMore | InitialState[SummedMore, Reading]:
+    def on_snapshot(
+        self, message: Snapshot | Update, record: Record, previous: SummedMore | None
+    ) -> SummedMore | InitialState[SummedMore, Reading]:
         """All values."""
         return SummedMore(dict(message.values), sum(message.values.values()))
 
@@ -157,7 +163,9 @@ class OtherRows(Releases[Panel, R], Generic[R]):
 
     made: type[msgspec.Struct]
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel | InitialState[Panel, R]:
+    def on_snapshot(
+        self, message: Snapshot | Update, record: Record, previous: Panel | None
+    ) -> Panel | InitialState[Panel, R]:
         """All values."""
         return Panel(dict(message.values))
 
@@ -207,7 +215,9 @@ class TableState(msgspec.Struct):
 class InRows(Releases[TableState, Reading]):
     """The release after the first, with another layout."""
 
-    def on_snapshot(self, message: Snapshot | Update, record: Record, previous: TableState | None) -> TableState | InitialState[TableState, Reading]:
+    def on_snapshot(
+        self, message: Snapshot | Update, record: Record, previous: TableState | None
+    ) -> TableState | InitialState[TableState, Reading]:
         """All values."""
         return TableState(MapState(message.values))
 

@@ -139,7 +139,7 @@ class Recorder(Generic[R]):
             return None
 
         def noted(before: object, after: object, message: object, record: Record | None) -> list[msgspec.Struct]:
-            rows = made.difference(before, after, message, record)
+            rows = list(made.difference(before, after, message, record))
             if record is None:
                 self._now.emitted.extend(rows)
                 return rows

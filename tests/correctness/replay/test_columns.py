@@ -1,4 +1,4 @@
-"""Rows of a `ColumnFold` replay to its state at every batch: in chunks, with and without the extension, and by message."""
+"""Rows of a `ColumnFold` replay to its state at every batch: by message, and in chunks with and without Rust."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ PLACES = (1, 2, 60, 61, 62, 119, 120, 121, 150)
 
 def check_recorded(stream: AnyStream, feed: Sequence[SentMessage[Any]], values: str) -> int:
     """The rows at each place, and how many rows of the last one are of snapshots."""
-    columns, removed = stream.transform.replay_columns()
+    replayed_by = stream.replay_key
+    assert replayed_by is not None
+    columns, removed = replayed_by.columns, replayed_by.removed
     for length in (*(each for each in PLACES if each < len(feed)), len(feed)):
         ran = run(stream, *feed[:length]).or_raise()
         rows = replay(ran.proven, columns, removed)

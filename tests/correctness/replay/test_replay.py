@@ -1,4 +1,4 @@
-"""Replaying the rows of a session gives exactly its state, at every batch, whatever was sent and however it was split."""
+"""Replaying the rows of a session gives exactly its state, at every batch, for any feed and any split."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 SIDES = ["ask", "bid"]
 PRICES = [Decimal(text) for text in ("1.5", "1.50", "0.000001", "1E-6", "2", "2.0", "10")]
 SIZES = [None, 0.0, -0.0, 1.0, 1.0, 2.5, float("inf")]
-LEVELS = st.lists(
-    st.tuples(*map(st.sampled_from, (SIDES, PRICES, SIZES, [None, "a", ""]))),
-    max_size=4,  # type: ignore[arg-type]
-)
+NOTES = [None, "a", ""]
+LEVEL = st.tuples(st.sampled_from(SIDES), st.sampled_from(PRICES), st.sampled_from(SIZES), st.sampled_from(NOTES))
+LEVELS = st.lists(LEVEL, max_size=4)
 STEPS = ["next"] * 12 + ["gap", "repeat", "back", "restart"]
 KINDS = [Kind.UPDATE] * 5 + [Kind.SNAPSHOT] * 3 + [Kind.SNAPSHOT_PART] * 2 + [Kind.END, Kind.SKIP]
 MESSAGES = st.lists(
@@ -41,7 +40,7 @@ MESSAGES = st.lists(
     min_size=1,
     max_size=14,
 )
-REFUSED = [("ask", Decimal("1e30"), 1.0, None)]
+REFUSED: list[tuple[str, Decimal, float | None, str | None]] = [("ask", Decimal("1e30"), 1.0, None)]
 """A level that no row holds: the session is suspended under a class that suspends."""
 _BITS = msgspec.msgpack.Encoder()
 

@@ -87,7 +87,9 @@ class PanelTransform(Transform[Message, Panel, Reading]):
             case Closed():
                 return Envelope(session, Kind.END, sequence=message.seq)
 
-    def on_snapshot(self, message: Message, record: Record, previous: Panel | None) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(
+        self, message: Message, record: Record, previous: Panel | None
+    ) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel()
         values = {row.id: row.value for row in message.rows}

@@ -69,7 +69,9 @@ class Accounts(Transform[Change | None, Account, Balance]):
             return Envelope(session, Kind.END)
         return Envelope(session, Kind.UPDATE, sequence=message.version)
 
-    def on_snapshot(self, message: Change | None, record: Record, previous: Account | None) -> InitialState[Account, Balance]:
+    def on_snapshot(
+        self, message: Change | None, record: Record, previous: Account | None
+    ) -> InitialState[Account, Balance]:
         """The first change of a key."""
         account = Account(0)
         return InitialState(account, self.on_update(account, message, record))

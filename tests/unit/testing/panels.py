@@ -68,7 +68,9 @@ class Panels(Transform[Message, Panel, Reading]):
             case Closed():
                 return Envelope(session, Kind.END, sequence=message.seq)
 
-    def on_snapshot(self, message: Message, record: Record, previous: Panel | None) -> Panel | InitialState[Panel, Reading]:
+    def on_snapshot(
+        self, message: Message, record: Record, previous: Panel | None
+    ) -> Panel | InitialState[Panel, Reading]:
         if not isinstance(message, Snapshot):
             return Panel({})
         header = (dict(record.headers).get("site") or b"").decode() or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, Final, cast
 
@@ -32,7 +32,7 @@ class Replacement(msgspec.Struct, frozen=True):
         preserve: Copies a table before `on_snapshot` sees it, if the user's own `on_snapshot` may change it in place.
     """
 
-    difference: Callable[[Any, Any, object, Record | None], list[msgspec.Struct]]
+    difference: Callable[[Any, Any, object, Record | None], Iterable[msgspec.Struct]]
     on_part: Callable[[object, object, Record], object]
     ends_remove: bool
     preserve: Callable[[object], object]

@@ -226,7 +226,8 @@ class RowBuffer:
         self._count(part.chunk)
 
     def _chunk(self) -> Chunk:
-        return Chunk(*zip(*self.proofs, strict=True), self._causes)
+        offsets, rows, sessions, sequences, times, emits = zip(*self.proofs, strict=True)
+        return Chunk(offsets, rows, sessions, sequences, times, emits, self._causes)
 
     def _count(self, chunk: Chunk) -> None:
         """Count the messages of a chunk, which is done."""
