@@ -70,7 +70,7 @@ def make_provenance_schema() -> pa.Schema:
     """The provenance columns, after the user's: the source of a row.
 
     `_offset` is the source message's offset, `_emit_offset` the one processed when the row was
-    emitted, `_row` the number of the row inside its emit offset, `_cause` the hook that emitted it (`Cause`).
+    emitted, `_row` the number of the row inside its emit offset, `_cause` the hook that emitted it (`RowCause`).
     """
     return pa.schema(_PROOF)
 

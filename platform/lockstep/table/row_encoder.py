@@ -32,10 +32,10 @@ import pyarrow as pa
 from msgspec.structs import astuple
 
 from lockstep.errors import LockstepError
-from lockstep.model.cause import Cause
 from lockstep.model.column_types import MAX_PRECISION
 from lockstep.model.columns import ColumnKind
 from lockstep.model.readable_times import EARLIEST, EARLIEST_US, LATEST, LATEST_US, describe_unreadable
+from lockstep.model.row_cause import RowCause
 from lockstep.model.table_schema import TIMESTAMP, make_file_schema, make_row_columns
 from lockstep.native import KINDS, extension, make_array
 
@@ -259,7 +259,7 @@ class Provenance:
     sequences: Sequence[int | None]
     event_times_us: Sequence[int | None]
     emit_offsets: Sequence[int] | None = None
-    causes: Sequence[Cause] | None = None
+    causes: Sequence[RowCause] | None = None
 
     def origin(self, position: int) -> RowOrigin:
         """The source of the row at a position of the chunk."""
@@ -476,10 +476,10 @@ def _proof_arrays(proof: Provenance, native: ModuleType | None) -> list[pa.Array
     ]
 
 
-def make_causes(causes: Sequence[Cause] | None, rows: int) -> pa.Array[Any]:
+def make_causes(causes: Sequence[RowCause] | None, rows: int) -> pa.Array[Any]:
     """The column of causes; None: all rows are of updates."""
     if causes is None:
-        constant: Any = pa.array([Cause.UPDATE], pa.string())
+        constant: Any = pa.array([RowCause.UPDATE], pa.string())
         repeated: pa.Array[Any] = pa.repeat(constant[0], rows)
         return repeated
     return pa.array(causes, pa.string())

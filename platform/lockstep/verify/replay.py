@@ -23,7 +23,6 @@ from lockstep.verify.gates.base import (
     is_multipart_open,
     is_readable_time,
 )
-from lockstep.verify.rows import Source
 from lockstep.verify.sessions import LATE, ReplaySessions, Session, make_unfit_value, to_source
 from lockstep.verify.side_tables import Marked, SideTableCheck
 

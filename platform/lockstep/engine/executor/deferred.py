@@ -16,11 +16,11 @@ from lockstep.engine.executor.row_buffer import RowBuffer
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.integrity.base import PartitionTime, find_event_time, to_microseconds
 from lockstep.integrity.verdict import Gate, GateState, Judgement
-from lockstep.model.cause import Cause
 from lockstep.model.fault import Fault
 from lockstep.model.position import Position
 from lockstep.model.readable_times import EARLIEST_US, describe_unreadable
 from lockstep.model.record import Envelope, Kind, Record
+from lockstep.model.row_cause import RowCause
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
 from lockstep.state.timers import CLOCK, NEVER, TimerQueue
@@ -203,7 +203,7 @@ class DeferredEvents:
     def set_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
         """Apply snapshots, first updates under a class that accepts them, and ends; emit the difference."""
         if envelope.kind is Kind.END:
-            self._emission.note_cause(Cause.END)
+            self._emission.note_cause(RowCause.END)
             self._end(envelope.session, entry, body, record)
             return
         before = self._make_state(entry, body, envelope, record)
@@ -211,7 +211,7 @@ class DeferredEvents:
 
     def _make_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> object:
         """Set the state of a session from a message; returns the state that it replaces."""
-        self._emission.note_cause(Cause.SNAPSHOT)
+        self._emission.note_cause(RowCause.SNAPSHOT)
         replacement = self.compiled.replacement
         before = entry.state if replacement is None else replacement.preserve(entry.state)
         opened = self.compiled.on_snapshot(body, record, entry.state)
@@ -228,7 +228,7 @@ class DeferredEvents:
             self._emission.rows.extend(self.compiled.replacement.difference(before, after, body, record))
 
     def drop_state(self, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
-        """Drop the state of a session that starts anew with a buffered message; its rows are removed at once.
+        """Drop the state of a session that starts anew with a buffered message; its rows go with it.
 
         The table and the state would differ until the message is released.
         """
@@ -237,7 +237,7 @@ class DeferredEvents:
         self._emit_replaced(before, NO_ROWS, None, None)
         if emitted := len(self._emission.rows) - rows:
             origin = (record.offset, emitted, envelope.session, None, envelope.event_time_us, record.offset)
-            self._emission.append_extra(origin, Cause.SNAPSHOT)
+            self._emission.append_extra(origin, RowCause.SNAPSHOT)
 
     def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
         """Apply buffered messages, in order, while the message at an offset is processed.
@@ -298,7 +298,7 @@ class DeferredEvents:
 
     def _add_part(self, state: object, body: object, record: Record) -> None:
         """Add a part to the state of a snapshot; the rows of a ready fold are its difference as a whole."""
-        self._emission.note_cause(Cause.SNAPSHOT)
+        self._emission.note_cause(RowCause.SNAPSHOT)
         if self.compiled.replacement is None:
             self._emit(self.compiled.on_update(state, body, record))
         else:
@@ -392,13 +392,13 @@ class DeferredEvents:
         self._end(session, entry, None, None)
         rows = len(self._emission.rows) - before
         if rows:
-            self._emission.append_extra((clock.offset, rows, session, None, due_us, at), Cause.END)
+            self._emission.append_extra((clock.offset, rows, session, None, due_us, at), RowCause.END)
         self.timer_of = None
 
     def _emit_timer_rows(self, session: str, rows: int, due_us: int, at: int) -> None:
         if rows:
             offset = cast("EventTimers", self.timing).clock(session).offset
-            self._emission.append_extra((offset, rows, session, None, due_us, at), Cause.TIMER)
+            self._emission.append_extra((offset, rows, session, None, due_us, at), RowCause.TIMER)
 
     def _end(self, session: str, entry: SessionEntry[object], body: object, record: Record | None) -> None:
         on_end, replacement = self.compiled.hooks.on_end, self.compiled.replacement

@@ -50,7 +50,7 @@ def find_replacement(
 
     def difference(before: Any, after: Any, message: object, record: Record | None) -> list[msgspec.Struct]:
         del record
-        return list(emit_difference(emit, before or NO_ROWS, after, message))
+        return list(list_difference(emit, before or NO_ROWS, after, message))
 
     return Replacement(
         difference=check_rows(rules, difference),
@@ -60,7 +60,7 @@ def find_replacement(
     )
 
 
-def emit_difference(
+def list_difference(
     emit: Emit, before: Mapping[object, object], after: dict[object, object], message: object
 ) -> Iterator[msgspec.Struct]:
     """Emit a row for each new or changed key, in the order of the new table, then for each removed key.

@@ -28,12 +28,12 @@ from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.integrity.base import PartitionTime, find_event_time
 from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
-from lockstep.model.cause import Cause
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.model.readable_times import EARLIEST_US, LATEST_US, VALUE_NOT_STORABLE, describe_unreadable
 from lockstep.model.record import Envelope, Kind, Record
+from lockstep.model.row_cause import RowCause
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
 from lockstep.table.row_encoder import RowRejected
@@ -404,7 +404,7 @@ class RangeFold:
         self.emission.rows.extend(on_late(entry.state, body, record))
         if rows := len(self.emission.rows) - before:
             origin = (at, rows, envelope.session, envelope.sequence, envelope.event_time_us, at)
-            self.emission.append_extra(origin, Cause.LATE)
+            self.emission.append_extra(origin, RowCause.LATE)
         if self._timing is not None:
             self._timing.arm_earlier(envelope.session, entry, self.sessions.gate)
 

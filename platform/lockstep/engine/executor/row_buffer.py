@@ -22,8 +22,8 @@ import pyarrow as pa
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.base import PartitionTime
-from lockstep.model.cause import Cause
 from lockstep.model.position import Position
+from lockstep.model.row_cause import RowCause
 from lockstep.storage import Scratch
 from lockstep.table.row_encoder import VALUE_ERRORS, PartitionRun, Provenance, RowRejected, RowsBuilder
 
@@ -45,7 +45,7 @@ class Chunk(NamedTuple):
     sequences: Sequence[int | None]
     event_times_us: Sequence[int | None]
     emit_offsets: Sequence[int]
-    causes: Mapping[int, Cause]
+    causes: Mapping[int, RowCause]
     """By place in the chunk, where it is no update."""
 
 
@@ -97,9 +97,9 @@ def expand_origins(position: Position, known: Chunk, rows: int, numbering: RowNu
     return Provenance((run,), offsets, numbers, sessions, sequences, times, None if own else emits, causes)
 
 
-def _list_causes(known: Chunk) -> list[Cause]:
+def _list_causes(known: Chunk) -> list[RowCause]:
     """The cause of each row of a chunk."""
-    causes = [known.causes.get(place, Cause.UPDATE) for place in range(len(known.rows))]
+    causes = [known.causes.get(place, RowCause.UPDATE) for place in range(len(known.rows))]
     return _repeated(causes, known.rows)
 
 
@@ -120,13 +120,13 @@ def merge_provenance(parts: Sequence[Provenance]) -> Provenance:
     )
 
 
-def _merge_causes(parts: Sequence[Provenance]) -> list[Cause] | None:
+def _merge_causes(parts: Sequence[Provenance]) -> list[RowCause] | None:
     """The causes of the rows of several ranges; None if all rows are of updates."""
     if all(part.causes is None for part in parts):
         return None
-    merged = list[Cause]()
+    merged = list[RowCause]()
     for part in parts:
-        merged += part.causes or [Cause.UPDATE] * len(part.offsets)
+        merged += part.causes or [RowCause.UPDATE] * len(part.offsets)
     return merged
 
 
@@ -168,18 +168,18 @@ class RowBuffer:
         self.rows_written = 0
         self.event_time_us: tuple[int, int] | None = None
         self._extra_origins: set[int] = set()
-        self._causes: dict[int, Cause] = {}
+        self._causes: dict[int, RowCause] = {}
 
     @property
     def is_full(self) -> bool:
         """Whether it is time to flush."""
         return len(self.proofs) >= CHUNK_ROWS or len(self.rows) >= CHUNK_ROWS
 
-    def note_cause(self, cause: Cause) -> None:
+    def note_cause(self, cause: RowCause) -> None:
         """Record which hook emits the rows of the next origin; by default it is `on_update`."""
         self._causes[len(self.proofs)] = cause
 
-    def append_extra(self, origin: MessageOrigin, cause: Cause) -> None:
+    def append_extra(self, origin: MessageOrigin, cause: RowCause) -> None:
         """Add rows that no accepted message emitted: those of a timer, an idle session, or a late message."""
         self.note_cause(cause)
         self._extra_origins.add(len(self.proofs))

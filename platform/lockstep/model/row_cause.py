@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Cause(StrEnum):
+class RowCause(StrEnum):
     """The values of the provenance column `_cause`."""
 
     UPDATE = "update"
