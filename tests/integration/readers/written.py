@@ -30,8 +30,13 @@ Rows = list[dict[str, Any]]
 
 def snippet(reader: str) -> str:
     """The code of the page for one reader."""
-    found = re.findall(r"^```python (.+?)$\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return cast("dict[str, str]", dict(found))[reader]
+    return read_block(f"python {reader}")
+
+
+def read_block(name: str) -> str:
+    """A block of the page, by its language and name."""
+    found = re.findall(r"^```(\w+ .+?)$\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return cast("dict[str, str]", dict(found))[name]
 
 
 def run_snippet(reader: str, **given: object) -> Any:
@@ -98,6 +103,7 @@ class Written:
                 "_session": f"s{partition}",
                 "_sequence": number,
                 "_event_time": None,
+                "_cause": "update",
             }
             for partition in range(PARTITIONS)
             for number in range(self.seen[0])
@@ -138,7 +144,7 @@ def _of_spark_value(value: Any) -> Any:
 
 def of_arrow(frame: Any) -> Rows:
     """Arrow gives a map as pairs."""
-    return [{**row, "counts": dict(row["counts"])} for row in frame.to_pylist()]
+    return [row | ({"counts": dict(row["counts"])} if "counts" in row else {}) for row in frame.to_pylist()]
 
 
 def of_polars(frame: Any) -> Rows:
@@ -149,7 +155,7 @@ def of_polars(frame: Any) -> Rows:
 def of_duckdb(frame: Any) -> Rows:
     """Duckdb gives times in the zone of its session."""
     rows = [dict(zip(frame.columns, values, strict=True)) for values in frame.fetchall()]
-    return [{**row, "at": row["at"].astimezone(UTC)} for row in rows]
+    return [row | ({"at": row["at"].astimezone(UTC)} if "at" in row else {}) for row in rows]
 
 
 READERS: Mapping[str, Callable[[Any], Rows]] = {

@@ -1,0 +1,69 @@
+"""The one query of docs/reading.md returns, in each reader of the page, the rows of the states."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from lockstep.compaction.run import compact_stream
+from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.lifecycle import close_hour
+from tests.integration.readers.books import books, fold_plainly, make_messages
+from tests.integration.readers.written import READERS, read_block, run_snippet
+from tests.support.offline_proof import prove
+from tests.support.offline_stream import Offline
+
+TOPICS = ("books.x", "books.y")
+COLUMNS = ("_topic", "_session", "side", "price", "quantity")
+EVERY_READER = [pytest.param(name, marks=pytest.mark.spark if name == "spark" else ()) for name in READERS]
+Current = dict[tuple[str, str, str, Decimal], Decimal]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Offline, Current]:
+    """A table of two topics with the same sessions, in many batches; and what is current."""
+    rng = random.Random(7)  # noqa: S311  # chance that can be had again
+    offline = Offline(books(), tmp_path_factory.mktemp("books"))
+    batches = [{topic: make_messages(rng, rng.randrange(1, 25)) for topic in TOPICS} for _ in range(8)]
+    offline.run(*batches)
+    current: Current = {}
+    for topic in TOPICS:
+        sent = [message for batch in batches for message in batch[topic]]
+        current |= {(topic, *key): quantity for key, quantity in fold_plainly(sent).items()}
+    return offline, current
+
+
+@pytest.mark.parametrize("reader", EVERY_READER)
+def test_the_query_of_the_page_returns_the_rows_of_the_states(
+    reader: str, written: tuple[Offline, Current], request: pytest.FixtureRequest
+) -> None:
+    spark = {"spark": request.getfixturevalue("spark")} if reader == "spark" else {}
+    offline, current = written
+    table = str(offline.folders.table)
+    assert len(current) >= 10
+    assert read_current(reader, table, **spark) == current
+    close_hour(offline.folders)
+    compact_stream(offline.folders)
+    assert read_current(reader, table, **spark) == current
+
+
+def test_the_states_have_these_rows_and_the_proof_says_so(written: tuple[Offline, Current]) -> None:
+    offline, current = written
+    states = read_states(offline.stream, offline.root / "tables", StateFilter())
+    assert {(each.topic, each.session) for each in states.sessions} >= {key[:2] for key in current}
+    found = prove(offline)
+    assert (found.violations, found.invariants[-1].checked) == (
+        (),
+        f"{len(current)} keys of {len(states.sessions)} sessions",
+    )
+
+
+def read_current(reader: str, table: str, **given: Any) -> Current:
+    frame = run_snippet(f"{reader} current", table=table, query=read_block("sql current"), **given)
+    found: list[dict[str, Any]] = READERS[reader](frame)
+    rows = [tuple(row[name] for name in COLUMNS) for row in found]
+    assert len({row[:4] for row in rows}) == len(rows), "two rows of one key"
+    return {row[:4]: row[4] for row in rows}
