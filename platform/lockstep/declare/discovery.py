@@ -207,7 +207,8 @@ def digest_code(stream: AnyStream) -> str:
     for content in sorted(_read_modules({str(getattr(each, "__module__", "")) for each in types})):
         digest.update(hashlib.sha256(content).digest())
     fold = {type(stream.transform).__qualname__: vars(stream.transform)}
-    rules = (*find_inline_rules(stream.rules), stream.limits.message_bytes)
+    inline = [each.rule for each in find_inline_rules(stream.rules, None)]
+    rules = (*inline, stream.limits.message_bytes)
     for option in (stream.decoder, stream.integrity, stream.event_time, *stream.lookups, fold, *rules):
         digest.update(_ADDRESS.sub("", _describe(option)).encode())
     return digest.hexdigest()

@@ -60,6 +60,8 @@ def find_replay_key(transform: Transform[Any, S, R], state: object, row: type[ms
     fields = {each.name: each.type for each in msgspec.structs.fields(row)}
     _check_key(kind, columns, key, fields)
     _check_removed(kind, columns, removed, fields)
+    if not getattr(transform, "ends_remove", True):  # the rows of ended sessions stay
+        return None
     if not _is_struct(value):
         return ReplayKey(columns, removed, is_scalar=_members(fields[removed]) == _members(value))
     shared = [

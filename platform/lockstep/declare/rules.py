@@ -3,6 +3,9 @@
 A rule is data. Checks compile it into Spark (lockstep.quality); rules that quarantine or fail also run inline, on each
 row that the transform emits, before it is committed. A rule is violated unless it is true: null, NaN and a failed
 conversion violate it, except where the rule is declared nullable.
+
+The row of a removed key has no values, so rules about the values of a row pass over it. `Unique` and `Expectation` see
+all rows.
 """
 
 from __future__ import annotations
@@ -641,21 +644,44 @@ class RuleViolated(Violation):
         self.halts = halts
 
 
-def find_inline_rules(rules: Sequence[Rule]) -> tuple[ColumnRule, ...]:
-    """The rules that are judged on each row before it is committed."""
-    return tuple(rule for rule in rules if isinstance(rule, ColumnRule) and rule.is_inline)
+@dataclass(frozen=True)
+class InlineRule:
+    """A rule that is judged on each row before it is committed.
+
+    Attributes:
+        rule: The rule.
+        removed: The column that is null exactly in the row of a removed key; such a row has no values to judge.
+    """
+
+    rule: ColumnRule
+    removed: str | None = None
+
+    def is_kept_by(self, row: msgspec.Struct) -> bool:
+        """Whether a row keeps the rule."""
+        is_removal = self.removed is not None and getattr(row, self.removed) is None
+        return is_removal or self.rule.is_kept_by(row)
+
+
+def find_inline_rules(rules: Sequence[Rule], removed: str | None) -> tuple[InlineRule, ...]:
+    """The rules that are judged on each row before it is committed.
+
+    Args:
+        rules: The rules of a stream.
+        removed: `Transform.removal_column` of its fold.
+    """
+    return tuple(InlineRule(rule, removed) for rule in rules if isinstance(rule, ColumnRule) and rule.is_inline)
 
 
 RowsHook = Callable[..., Iterable["msgspec.Struct"]]
 """A method of a transform that emits rows."""
 
 
-def check_rows(rules: Sequence[ColumnRule], hook: RowsHook) -> RowsHook:
+def check_rows(rules: Sequence[InlineRule], hook: RowsHook) -> RowsHook:
     """A hook that raises where a row violates an inline rule; the hook itself without such rules."""
     return (lambda *arguments: _require_kept(rules, hook(*arguments))) if rules else hook
 
 
-def check_first_rows(rules: Sequence[ColumnRule], on_snapshot: Callable[..., object]) -> Callable[..., object]:
+def check_first_rows(rules: Sequence[InlineRule], on_snapshot: Callable[..., object]) -> Callable[..., object]:
     """The same for `on_snapshot`, which gives rows with a state."""
 
     def checked(*arguments: object) -> object:
@@ -668,7 +694,7 @@ def check_first_rows(rules: Sequence[ColumnRule], on_snapshot: Callable[..., obj
     return checked if rules else on_snapshot
 
 
-def _require_kept(rules: Sequence[ColumnRule], rows: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
+def _require_kept(rules: Sequence[InlineRule], rows: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
     """The rows.
 
     Raises:
@@ -676,8 +702,9 @@ def _require_kept(rules: Sequence[ColumnRule], rows: Iterable[msgspec.Struct]) -
     """
     listed = list(rows)
     for row in listed:
-        for rule in rules:
-            if not rule.is_kept_by(row):
+        for inline in rules:
+            if not inline.is_kept_by(row):
+                rule = inline.rule
                 found, halts = f"{rule.column} = {getattr(row, rule.column)!r}", rule.on_violation is OnViolation.FAIL
                 raise RuleViolated(rule.promise.removesuffix("."), found, rule.name, halts=halts)
     return listed

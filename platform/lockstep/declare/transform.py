@@ -145,6 +145,10 @@ class Transform(ABC, Generic[M, S, R]):
             raise DeclarationError(f"{type(self).__name__}.{missing}", getattr(self, missing), "is not set", instead)
         return key, removed
 
+    def removal_column(self) -> str | None:
+        """The field of R that is null exactly in the row of a removed key; None if no row says so."""
+        return type(self).removed
+
     def migrate(self, old: Mapping[str, object]) -> S:
         """Convert a state written by an older release of the stream to the current type.
 

@@ -146,9 +146,14 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
 
     @override
     def replay_columns(self) -> tuple[tuple[str, ...], str] | None:
-        """The key of `fields`, and the first column that is never None in V; None without rows of ends."""
+        """The key of `fields`, and the first column that is never None in V."""
         names = self._compiled()
-        return ((names.key,), names.removed) if self.ends_remove else None
+        return (names.key,), names.removed
+
+    @override
+    def removal_column(self) -> str | None:
+        """The first column that is never None in V."""
+        return self._compiled().removed
 
     def _compiled(self) -> ColumnNames:
         return compile_fields(type(self))

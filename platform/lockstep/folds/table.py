@@ -101,4 +101,4 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         if type(self).key is None:
             problem, instead = "is not set", 'key = ("name",), the fields of the row that spell the key of the state'
             raise DeclarationError(f"{type(self).__name__}.key", None, problem, instead)
-        return super().replay_columns() if self.ends_remove else None
+        return super().replay_columns()

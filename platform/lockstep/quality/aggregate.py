@@ -85,7 +85,7 @@ SAMPLE_ROWS: Final = 20
 _ROWS: Final = """
 select xxhash64(_topic_id, int(_partition)) as place, _emit_offset as at, {kind} as kind,
        cast(_row as long) as row_number, _offset as offset, _session as session, _sequence as sequence,
-       unix_micros(_event_time) as event_time, {violated} as violated
+       unix_micros(_event_time) as event_time, _cause = 'snapshot' as restarts, {violated} as violated
 from {rows}
 """
 
@@ -141,6 +141,8 @@ def summarize(
     versions: TableVersions,
     rules: Sequence[Rule] = (),
     increment: Increment | None = None,
+    *,
+    removed: str | None = None,
 ) -> Summary:
     """Measure all partitions that have rows or ledger ranges.
 
@@ -154,12 +156,14 @@ def summarize(
         versions: The versions to measure.
         rules: The user's rules; those that are no condition on rows are passed over.
         increment: What was added since an earlier check; None for the whole table.
+        removed: The column that is null in the row of a removed key, which rules about values pass over.
     """
     from pyspark.errors import PySparkException
 
     with open_rows(spark, folders, versions, increment) as (session, read):
         rows, unreadable = _join_references(session, folders.root, read, rules)
-        violations, uncompiled = compile_rules(rows, [rule for rule in rules if rule.name not in unreadable])
+        readable = [rule for rule in rules if rule.name not in unreadable]
+        violations, uncompiled = compile_rules(rows, readable, removed)
         uncompiled |= unreadable
         events = _Events(session, folders, versions, rows, increment)
         try:
@@ -384,10 +388,18 @@ def _name_flag(number: int) -> str:
     return f"violates_{number}"
 
 
-def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Rule, Column]], dict[str, str]]:
-    """For each rule the rows that violate it, as a column; and why some have none, by the rule's id."""
+def compile_rules(
+    rows: DataFrame, rules: Iterable[Rule], removed: str | None = None
+) -> tuple[list[tuple[Rule, Column]], dict[str, str]]:
+    """For each rule the rows that violate it, as a column; and why some have none, by the rule's id.
+
+    Args:
+        rows: The rows.
+        rules: The rules.
+        removed: See `summarize`.
+    """
     from pyspark.errors import PySparkException
-    from pyspark.sql.functions import coalesce, lit
+    from pyspark.sql.functions import coalesce, col, lit
 
     failed: dict[str, str] = {}
     conditions: dict[str, tuple[Rule, Column]] = {}
@@ -401,8 +413,12 @@ def compile_rules(rows: DataFrame, rules: Iterable[Rule]) -> tuple[list[tuple[Ru
     failed |= unresolved | {
         name: f"the condition is of type {kind}, not boolean" for name, kind in kinds.items() if kind != "boolean"
     }
-    sound = [parts for name, parts in conditions.items() if name not in failed]
-    return [(rule, ~coalesce(condition, lit(False))) for rule, condition in sound], failed  # noqa: FBT003  # a value
+    flags = list[tuple[Rule, Column]]()
+    for rule, condition in (parts for name, parts in conditions.items() if name not in failed):
+        is_violated = ~coalesce(condition, lit(False))  # noqa: FBT003  # a value
+        judges_values = removed is not None and not isinstance(rule, Unique)
+        flags.append((rule, is_violated & col(f"`{removed}`").isNotNull() if judges_values else is_violated))
+    return flags, failed
 
 
 def _resolve(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, str]]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 
 from lockstep.declare.rules import Expectation, Severity
 from lockstep.declare.stream import format_source
-from lockstep.declare.transform import InitialState, is_overridden
+from lockstep.declare.transform import is_overridden
 from lockstep.engine.driver.metrics import compute_completeness_percent
 from lockstep.folds.table import TableFold
 from lockstep.integrity.base import SessionStart
+from lockstep.integrity.strict import Sequence as SequenceEvidence
+from lockstep.integrity.strict import Strict
 from lockstep.model.decoding import decode_json
 from lockstep.quality.aggregate import SESSION_ENDS_MAX, Summary, open_rows, summarize, summarize_files
 from lockstep.quality.increment import (
@@ -46,7 +47,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -58,8 +59,22 @@ if TYPE_CHECKING:
 
 RESULT_FILE: Final = "last_check.json"
 
-RULES: Final = (*(rule.id for rule in judge_partitions(snapshots_emit=True)), PROOF_NOT_NULL.id)
+RULES: Final = (*(rule.id for rule in judge_partitions(numbers_repeat=True)), PROOF_NOT_NULL.id)
 """Ids of the built-in rules, in the order of the results; the user's rules follow."""
+
+
+class RowTraits(msgspec.Struct, frozen=True):
+    """What class and transform of a stream say about its rows.
+
+    Attributes:
+        removed: The column that is null in the row of a removed key: rules about values pass over such a row.
+        numbers_repeat: Whether two messages of a session may have the same number, apart from its snapshots.
+        in_order: Whether the class promises that the numbers of a session only rise.
+    """
+
+    removed: str | None = None
+    numbers_repeat: bool = True
+    in_order: bool = True
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -150,27 +165,31 @@ def check_table(
         spark,
         folders,
         rules=stream.rules,
-        snapshots_emit=type(stream.transform).on_snapshot is not TableFold.on_snapshot,
-        in_order=stream.integrity.in_order and not may_begin_unseen(stream) and not may_emit_late_rows(stream),
+        traits=find_traits(stream),
         full=full,
         keep=keep,
     )
 
 
+def find_traits(stream: AnyStream) -> RowTraits:
+    """What class and transform say about the rows of a stream."""
+    return RowTraits(
+        removed=stream.transform.removal_column(),
+        numbers_repeat=may_repeat_numbers(stream),
+        in_order=stream.integrity.in_order and not may_begin_unseen(stream) and not may_emit_late_rows(stream),
+    )
+
+
 def may_begin_unseen(stream: AnyStream) -> bool:
     """Whether sequence numbers may fall without a message that has no rows in between: the next session began."""
-    if _may_emit_rows(type(stream.transform).on_snapshot):
-        return True  # snapshots emit rows, also one that restarts the numbers
     ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
     return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
 
 
-def _may_emit_rows(on_snapshot: Callable[..., object]) -> bool:
-    """Whether a snapshot may emit rows, by the annotation of what is returned; it may where there is none."""
-    returned = inspect.signature(on_snapshot).return_annotation
-    with suppress(NameError):  # the module imports the name for type checkers only
-        returned = get_type_hints(on_snapshot).get("return", returned)
-    return returned in {inspect.Signature.empty, Any} or InitialState.__name__ in str(returned)
+def may_repeat_numbers(stream: AnyStream) -> bool:
+    """Whether two messages of a session may have the same number, apart from its snapshots."""
+    is_numbered = isinstance(stream.integrity, Strict) and isinstance(stream.integrity.evidence, SequenceEvidence)
+    return not is_numbered and not isinstance(stream.transform, TableFold)
 
 
 def may_emit_late_rows(stream: AnyStream) -> bool:
@@ -183,8 +202,7 @@ def check_stream(
     folders: StreamFolders,
     *,
     rules: Sequence[Rule] = (),
-    snapshots_emit: bool = True,
-    in_order: bool = True,
+    traits: RowTraits | None = None,
     full: bool = False,
     keep: bool = True,
 ) -> Checked:
@@ -201,9 +219,7 @@ def check_stream(
         spark: A session with Delta's extensions, as `prepare_session` configures it.
         folders: The stream.
         rules: The user's rules.
-        snapshots_emit: Whether the transform's snapshots may emit rows (those of `TableFold` never
-            do); only without them is a repeated sequence a break.
-        in_order: Whether the class promises that the numbers of a session only rise.
+        traits: What class and transform say about the rows; by default what they are by default.
         full: Check the whole table.
         keep: Store the result; without it, the next check reads the same rows again.
 
@@ -211,16 +227,19 @@ def check_stream(
         TableError: The tables do not belong together, or have a foreign writer.
     """
     versions = find_matching_versions(folders)  # 1
-    declared = (f"snapshots_emit={snapshots_emit}, in_order={in_order}", *map(format_source, rules))
+    traits = traits or RowTraits()
+    declared = (str(traits), *map(format_source, rules))
     planned = "asked for" if full else plan_increment(folders, load_state(folders), versions, declared)
     increment = None if isinstance(planned, str) else planned
     if increment is not None and not increment.files and increment.state.versions.batch == versions.batch:
         return _repeat(folders, increment.state, versions, keep=keep)
     files = _summarize_files(folders, versions, increment)  # 2
     broken = sum(file.nulls for file in files)
-    measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment)  # 3
+    measured = (
+        Summary(()) if broken else summarize(spark, folders, versions, rules, increment, removed=traits.removed)
+    )  # 3
     totals = _add(increment.state.totals if increment else (), measured.partitions)
-    built_in = judge_partitions(snapshots_emit=snapshots_emit, in_order=in_order)  # 4
+    built_in = judge_partitions(numbers_repeat=traits.numbers_repeat, in_order=traits.in_order)  # 4
     reason = f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}" if broken else None
     judged = [list_not_judged(built_in, reason) if reason else judge_summary(built_in, totals)]
     judged.append(judge_summary((PROOF_NOT_NULL,), files))

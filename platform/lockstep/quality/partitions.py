@@ -105,8 +105,8 @@ def summarize_partitions(
 
     Args:
         batches: Events with the columns of `ORDER`, sorted by these, and `topic_id`, `topic`, `partition`, `session`,
-            `sequence`, `event_time` (microseconds since 1970, UTC), `values` (a list of integers) and `violated` (a
-            list of masks, null where a row violates no rule).
+            `sequence`, `event_time` (microseconds since 1970, UTC), `restarts` (whether a snapshot made the row),
+            `values` (a list of integers) and `violated` (a list of masks, null where a row violates no rule).
         rules: Ids of the user's rules, in the order of their bits.
         ends_max: Session ends of a partition, at most.
     """
@@ -350,10 +350,10 @@ and the latter by its other counts; distinct rows and messages with rows of the 
 class _Sessions:
     """The numbers of the sessions of a partition.
 
-    A number may fall where a session ends and restarts, but the snapshot of the restart emits no row: a restart is
-    excluded only where every offset between the two rows has rows of its own. Those of timers and of released messages
-    are not: they belong to earlier offsets. Where the first of the two rows was released, its own emit offset may be
-    the snapshot's.
+    A snapshot restarts the numbers, so its rows are not compared with the rows before. A snapshot may also emit no row:
+    a restart is excluded only if every offset between two rows has rows of its own. Those of timers and of released
+    messages are not: they belong to earlier offsets. If the first of the two rows was released, its own emit offset may
+    be the snapshot's.
     """
 
     def __init__(self) -> None:
@@ -373,8 +373,11 @@ class _Sessions:
         number = numbers[chosen]
         number[~is_row] = pc.list_flatten(values).to_numpy()
         is_numbered = sequence.is_valid().to_numpy(zero_copy_only=False)
+        is_restart = part["restarts"].filter(pa.array(chosen)).fill_null(fill_value=False)
+        is_compared = is_row & ~is_restart.to_numpy(zero_copy_only=False)
         facts = np.stack([sequence.fill_null(0).to_numpy(), events.at[chosen], number, events.own[chosen]])
-        self._compare(ids[is_numbered], facts[:, is_numbered], is_row[is_numbered])
+        self._counts["numbered_rows"] += int((is_row & is_numbered).sum())
+        self._compare(ids[is_numbered], facts[:, is_numbered], is_compared[is_numbered])
 
     def _find_ids(self, session: pa.Array[Any]) -> Integers:
         encoded, index = session.dictionary_encode(), self._index
@@ -385,22 +388,19 @@ class _Sessions:
         found: Integers = ids[encoded.indices.to_numpy()]
         return found
 
-    def _compare(self, ids: Integers, facts: Integers, is_row: Flags) -> None:
+    def _compare(self, ids: Integers, facts: Integers, is_compared: Flags) -> None:
         if not len(ids):
             return
         order = np.argsort(ids, kind="stable")
-        ids, facts, is_row = ids[order], facts[:, order], is_row[order]
+        ids, facts, compared = ids[order], facts[:, order], is_compared[order]
         begins = np.flatnonzero(np.diff(ids, prepend=-1))
-        before, compared = np.roll(facts, 1, axis=1), is_row.copy()
-        before[:, begins], compared[begins] = (
-            self._newest[:, ids[begins]],
-            is_row[begins] & self._is_numbered[ids[begins]],
-        )
+        before = np.roll(facts, 1, axis=1)
+        before[:, begins] = self._newest[:, ids[begins]]
+        compared[begins] &= self._is_numbered[ids[begins]]
         sequence, at, number, _ = facts
         sequence_before, at_before, number_before, is_own_before = before
         may_restart = (is_own_before == 0) | (at - at_before > number - number_before)
         falls, repeats = compared & (sequence < sequence_before), compared & (sequence == sequence_before)
-        self._counts["numbered_rows"] += int(is_row.sum())
         self._counts["sequence_falls"] += int((falls & ~may_restart).sum())
         self._counts["sequence_repeats"] += int((repeats & ~may_restart & (at > at_before)).sum())
         self._counts["sequence_restarts"] += int(((falls | repeats) & may_restart).sum())

@@ -296,19 +296,18 @@ _NO_DUPLICATES: Final = SummaryRule[PartitionSummary](
 )
 
 
-def judge_partitions(*, snapshots_emit: bool, in_order: bool = True) -> tuple[SummaryRule[PartitionSummary], ...]:
+def judge_partitions(*, numbers_repeat: bool, in_order: bool = True) -> tuple[SummaryRule[PartitionSummary], ...]:
     """The rules about partitions.
 
     Args:
         in_order: The class promises that the numbers of a session only rise.
-        snapshots_emit: The transform's snapshots may emit rows. A snapshot inside a session may
-            repeat the number before it, so only where this is False is a repeated number a break.
+        numbers_repeat: Two messages of a session may have the same number, apart from its snapshots.
     """
     falls = BUILT_IN["sequence"]
     sequence = SummaryRule[PartitionSummary](
         id="sequence",
-        sentence=falls if snapshots_emit else f"{falls[:-1]}, and none is used by two messages.",
-        breaks=(_out_of_sequence if snapshots_emit else _not_rising) if in_order else lambda _: 0,
+        sentence=falls if numbers_repeat else f"{falls[:-1]}, and none is used by two messages.",
+        breaks=(_out_of_sequence if numbers_repeat else _not_rising) if in_order else lambda _: 0,
         evidence=lambda partition: partition.numbered_rows if in_order else 0,
         missing="no row carries a sequence" if in_order else "the class lets the numbers of a session fall",
         shown=(*PARTITION, "sequence_falls", "sequence_repeats", "sequence_restarts", "repeats"),

@@ -105,7 +105,8 @@ class Declared(msgspec.Struct, frozen=True):
 
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     """The functions of a stream, with the installation's schema registry."""
-    types, transform, rules = stream.types, stream.transform, find_inline_rules(stream.rules)
+    types, transform = stream.types, stream.transform
+    rules = find_inline_rules(stream.rules, transform.removal_column())
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in _HOOKS if _has_own(transform, name)}
     hooks |= {name: check_rows(rules, hooks[name]) for name in _EMITTING if name in hooks}
     return Declared(

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from lockstep.declare.rules import ColumnRule, check_rows
+from lockstep.declare.rules import InlineRule, check_rows
 from lockstep.declare.transform import Transform
 from lockstep.folds.columns import ColumnFold
 from lockstep.folds.table import TableFold
@@ -29,7 +29,7 @@ class TableDifference(msgspec.Struct, frozen=True):
     """
 
     emit: Callable[[Any, Any, Any, Any], msgspec.Struct]
-    rules: Sequence[ColumnRule]
+    rules: Sequence[InlineRule]
     ends_remove: bool
     is_shared: bool
 
@@ -54,7 +54,7 @@ class TableDifference(msgspec.Struct, frozen=True):
         return list(check_rows(self.rules, lambda: rows)())
 
 
-def find_table_difference(transform: AnyTransform, rules: Sequence[ColumnRule]) -> TableDifference | None:
+def find_table_difference(transform: AnyTransform, rules: Sequence[InlineRule]) -> TableDifference | None:
     """The difference of a ready fold; None for a fold by hand, which emits its own rows."""
     for kind in (TableFold, ColumnFold):
         if isinstance(transform, kind):

@@ -5,17 +5,32 @@ The engine's own tasks, commits and state files, and the whole proof; only the b
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from deltalake import DeltaTable
 
-from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, SessionStart, Strict, Suspend
+from lockstep import (
+    FuzzyWindow,
+    InRange,
+    NoIntegrity,
+    NotNull,
+    Once,
+    OnViolation,
+    Ordered,
+    Sequence,
+    SessionStart,
+    Strict,
+    Suspend,
+)
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import InvariantStatus, ViolationKind
+from tests.correctness.verify.clean_meters import may_leave_out
 from tests.correctness.verify.forging import Forged
 from tests.correctness.verify.shelves import IDLE, GrowingShelves, Producer, Shelves, Stocks, shelf_stream
 from tests.support.offline_proof import prove
@@ -24,6 +39,7 @@ from tests.support.offline_stream import Offline
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lockstep import Rule
     from lockstep.integrity.base import IntegrityClass
 
 FIRST_MESSAGE = SessionStart.FIRST_MESSAGE
@@ -43,13 +59,15 @@ FOLDS: tuple[Shelves | Stocks, ...] = (Shelves(), GrowingShelves(), Stocks())
 EXAMPLES, USUAL = 270, 45
 
 
-def make_table(seed: int, root: Path) -> Offline:
+def make_table(seed: int, root: Path, rules: tuple[Rule, ...] = ()) -> Offline:
     """A table from a seed: fold, class, faults and batches."""
     rng = random.Random(seed)  # noqa: S311  # chance that can be had again
-    integrity = list(CLASSES.values())[seed % len(CLASSES)]
+    classes = [each for each in CLASSES.values() if not rules or may_leave_out(each)]
+    integrity = classes[seed % len(classes)]
     fold = FOLDS[seed // len(CLASSES) % len(FOLDS)]
     event_time = IDLE if rng.random() < 0.5 else None
-    offline = Offline(shelf_stream(fold, integrity, event_time), root)
+    stream = dataclasses.replace(shelf_stream(fold, integrity, event_time), rules=rules)
+    offline = Offline(stream, root)
     producer = Producer(rng, fold, parts=isinstance(fold, Shelves), faults=rng.choice((0.0, 0.1)))
     for _ in range(rng.randrange(1, 3)):
         batches = [{"t": producer.send(rng.choice((1, 3, 8, 30)))} for _ in range(rng.randrange(1, 5))]
@@ -68,6 +86,27 @@ def test_the_rows_of_a_ready_fold_are_proven_to_replay(seed: int, tmp_path: Path
     assert [scope.replay for scope in found.scopes] == [""]
     replay = found.invariants[-1]
     assert (replay.invariant.value, replay.status) == ("I9", InvariantStatus.PROVEN)
+
+
+RULES = (
+    InRange("price", at_most=2, on_violation=OnViolation.QUARANTINE),
+    NotNull("price", on_violation=OnViolation.QUARANTINE),
+)
+RULED, USUAL_RULED = 90, 18
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < USUAL_RULED else pytest.mark.slow) for seed in range(RULED)]
+)
+def test_rules_judge_the_rows_of_snapshots_and_pass_over_removals(seed: int, tmp_path: Path) -> None:
+    offline = make_table(seed, tmp_path, RULES)
+    found = prove(offline)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ()), found.notes
+    assert [scope.replay for scope in found.scopes] == [""]
+    rows = DeltaTable(offline.folders.table).to_pyarrow_table().select(["price", "_cause"]).to_pylist()
+    assert all(row["price"] is None or row["price"] <= 2 for row in rows)
+    causes = set(DeltaTable(offline.folders.quarantine).to_pyarrow_table()["cause"].to_pylist())
+    assert "price_not_null" not in causes
 
 
 def read_newest(forged: Forged) -> dict[tuple[object, ...], Located]:

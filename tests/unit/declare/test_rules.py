@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lockstep import (
+    Envelope,
     Expectation,
     InRange,
     InSet,
@@ -22,12 +25,16 @@ from lockstep import (
     OnViolation,
     Ordered,
     Predicate,
+    Record,
     References,
     Rule,
     Scope,
     Severity,
+    Stream,
     Strict,
     Suspend,
+    TableFold,
+    Topics,
     Unique,
 )
 from lockstep.declare.rules import check_rules
@@ -238,6 +245,69 @@ def test_the_rows_of_a_snapshot_and_of_an_end_are_judged_too() -> None:
     assert [(kept.offset, kept.cause) for kept in ran.quarantine] == [(0, "count_in_range"), (2, "count_in_range")]
     assert ran.rows == [GOOD]
     assert ran.states["k"].rows == 1
+
+
+class Item(msgspec.Struct):
+    """A message: values by name; None removes one."""
+
+    kind: str
+    values: dict[str, int | None] = {}
+
+
+class ItemRow(msgspec.Struct):
+    """A row; without a value its name is gone."""
+
+    name: str
+    value: int | None
+
+
+class Items(TableFold[Item, str, int, ItemRow]):
+    """Values by name."""
+
+    key = ("name",)
+    removed = "value"
+
+    def envelope(self, message: Item, record: Record) -> Envelope:
+        return Envelope("s", Kind(message.kind))
+
+    def changes(self, message: Item) -> Iterable[tuple[str, int | None]]:
+        return message.values.items()
+
+    def emit(self, message: Item | None, key: str, new: int | None, previous: int | None) -> ItemRow:
+        return ItemRow(key, new)
+
+
+ITEMS = Stream(
+    name="items",
+    topics=Topics(pattern="items"),
+    transform=Items(),
+    integrity=NoIntegrity(),
+    rules=[
+        NotNull("value", on_violation=OnViolation.QUARANTINE),
+        InRange("value", at_least=0, on_violation=OnViolation.QUARANTINE),
+    ],
+)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Item,
+            st.sampled_from(["snapshot", "update", "update", "end"]),
+            st.dictionaries(st.sampled_from("pqr"), st.none() | st.integers(-1, 3), max_size=3),
+        ),
+        max_size=12,
+    )
+)
+def test_a_removal_keeps_every_rule_and_a_bad_value_in_a_snapshot_leaves_out_all_of_it(messages: list[Item]) -> None:
+    """No rule would let a key go otherwise: the row of a removed key has no value."""
+    ran = run(ITEMS, *messages)
+    bad = [at for at, each in enumerate(messages) if each.kind != "end" and -1 in each.values.values()]
+    assert [(kept.offset, kept.cause) for kept in ran.quarantine] == [(at, "value_in_range") for at in bad]
+    left: dict[str, int | None] = {}
+    for row in ran.rows:
+        left[row.name] = row.value
+    assert {name: value for name, value in left.items() if value is not None} == ran.states.get("s", {})
 
 
 def test_a_rule_that_warns_changes_nothing() -> None:

@@ -27,6 +27,7 @@ COLUMNS: list[pa.Field[Any]] = [
     pa.field("session", pa.string()),
     pa.field("sequence", pa.int64()),
     pa.field("event_time", pa.int64()),
+    pa.field("restarts", pa.bool_()),
     pa.field("values", pa.list_(pa.int64())),
     pa.field("violated", pa.list_(pa.int64())),
 ]
@@ -101,6 +102,19 @@ def test_what_lies_before_an_increment_is_compared_and_not_counted() -> None:
     assert (found.summary.gap_offsets, found.summary.reached, found.summary.batches) == (2, 14, 1)
     assert (found.summary.numbered_rows, found.summary.sequence_restarts) == (2, 1)
     assert [(end.sequence, end.at, end.number) for end in found.ends] == [(5, 13, 0)]
+
+
+@pytest.mark.parametrize(
+    ("restarting", "falls", "repeats"),
+    [((), 1, 1), ((12,), 0, 1), ((13,), 1, 0), ((12, 13), 0, 0)],
+)
+def test_the_rows_of_a_snapshot_restart_the_numbers(restarting: tuple[int, ...], falls: int, repeats: int) -> None:
+    """Each offset has rows, so nothing else can hide a fall or a repeated number."""
+    numbers = {10: 7, 11: 8, 12: 3, 13: 3, 14: 4}
+    rows = [a_row(1, at, sequence=number, restarts=at in restarting) for at, number in numbers.items()]
+    (found,) = measure([rows])
+    assert (found.summary.sequence_falls, found.summary.sequence_repeats) == (falls, repeats)
+    assert found.summary.numbered_rows == len(rows)
 
 
 def test_a_partition_without_a_range_has_its_place_only() -> None:

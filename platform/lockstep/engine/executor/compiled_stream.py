@@ -12,7 +12,7 @@ import msgspec
 from lockstep.declare.decoders.base import Registry, has_null
 from lockstep.declare.lookup import Lookup, without_lookups
 from lockstep.declare.options import EventTime
-from lockstep.declare.rules import ColumnRule, check_first_rows, check_rows, find_inline_rules
+from lockstep.declare.rules import InlineRule, check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration, is_overridden
 from lockstep.engine.executor.column_program import ColumnProgram, compile_columns
@@ -42,7 +42,7 @@ EMITTING = ("on_timer", "on_late", "on_end")
 """The hooks that emit rows."""
 
 
-def find_hooks(transform: Transform[object, object, msgspec.Struct], rules: Sequence[ColumnRule]) -> Hooks:
+def find_hooks(transform: Transform[object, object, msgspec.Struct], rules: Sequence[InlineRule]) -> Hooks:
     """The hooks that a transform overrides; those that emit rows check them."""
     names = [name for name in Hooks.__struct_fields__ if is_overridden(type(transform), name)]
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in names}
@@ -123,7 +123,8 @@ def compile_pickled(stream: bytes, registry: Registry | None = None) -> Compiled
 
 def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> CompiledStream:
     """The compiled stream of a declaration, in an installation with this schema registry."""
-    transform, types, rules = stream.transform, stream.types, find_inline_rules(stream.rules)
+    transform, types = stream.transform, stream.types
+    rules = find_inline_rules(stream.rules, transform.removal_column())
     rows, hooks = RowsBuilder(types.row), find_hooks(transform, rules)
     return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from lockstep.declare.rules import ColumnRule, check_rows
+from lockstep.declare.rules import InlineRule, check_rows
 from lockstep.declare.transform import Transform
 from lockstep.folds.columns import ColumnFold
 from lockstep.folds.table import TableFold
@@ -39,7 +39,7 @@ class Replacement(msgspec.Struct, frozen=True):
 
 
 def find_replacement(
-    transform: Transform[object, object, msgspec.Struct], rules: tuple[ColumnRule, ...]
+    transform: Transform[object, object, msgspec.Struct], rules: tuple[InlineRule, ...]
 ) -> Replacement | None:
     """The replacement of a transform's tables; None for a fold by hand, which emits its own rows."""
     if not isinstance(transform, TableFold | ColumnFold):
