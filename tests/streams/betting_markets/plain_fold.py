@@ -5,7 +5,8 @@ It shares no code with the product and never imports it. A message holds one mar
 of (price, size), where size 0 removes the price, and figures, where "NaN" says that there is none.
 
 The rule of a changed row: an entry emits one row when the value differs from the one before it,
-where absent counts as a value of its own (None). An image emits nothing.
+where absent counts as a value of its own (None). An image emits its difference to the market before: the entries as
+listed, then the keys that are gone.
 """
 
 from __future__ import annotations
@@ -44,12 +45,16 @@ class Market:
         """Fold one raw message; its rows as (runner, handicap, part, price, value, previous value)."""
         (market,) = json.loads(value)["mc"]
         self.runners.update(runner["id"] for runner in market.get("marketDefinition", {}).get("runners", []))
+        before = dict(self.values)
         if market.get("img"):
             self.values.clear()
         rows: list[tuple[object, ...]] = []
         for runner in market.get("rc", []):
             rows += [row for entry in entries(runner) for row in self.changed(*entry)]
-        return [] if market.get("img") else rows
+        if not market.get("img"):
+            return rows
+        new = [(*key, value, before.get(key)) for key, value in self.values.items() if value != before.get(key)]
+        return new + [(*key, None, before[key]) for key in before if key not in self.values]
 
     def changed(self, key: Key, value: float | None) -> list[tuple[object, ...]]:
         """Set or remove one value; its row, if it changed."""

@@ -6,7 +6,8 @@ changed levels (`a`, `b`), and its last part the checksum `c` of the book after 
 ten best asks, then the ten best bids, each as price and quantity without point and leading zeros.
 
 The rule of a changed row is that of tests/streams/order_books/plain_fold.py: asks, then bids, as listed;
-a level whose quantity stays as it was emits nothing. What then lies deeper than 1000 levels is
+a level whose quantity stays as it was emits nothing. A snapshot emits its difference to the book before, best levels
+first, then the levels that are gone, in order of side and price. What then lies deeper than 1000 levels is
 removed, nearest first, each with a row.
 """
 
@@ -47,16 +48,31 @@ class Book:
         """Fold one raw message."""
         parts = json.loads(value)[1:-2]
         if "as" in parts[0]:
+            before = self.levels()
             self.asks, self.bids = (
                 {price: quantity for price, quantity, *_ in parts[0][side]} for side in ("as", "bs")
             )
-            return Folded([], None, None)
+            after = self.levels()
+            rows: list[Change] = [
+                (*level, quantity, before.get(level))
+                for level, quantity in after.items()
+                if quantity != before.get(level)
+            ]
+            rows += [(*level, None, before[level]) for level in sorted(before) if level not in after]
+            return Folded(rows, None, None)
         changes: list[Change] = []
         for part in parts:
             changes += _changed("ask", self.asks, part.get("a", []))
             changes += _changed("bid", self.bids, part.get("b", []))
         changes += _cut("ask", self.asks, 1) + _cut("bid", self.bids, -1)
         return Folded(changes, self.checksum(), parts[-1]["c"])
+
+    def levels(self) -> dict[tuple[str, str], str]:
+        """Quantity by side and price, asks first, best first."""
+        sides = (("ask", self.asks, 1), ("bid", self.bids, -1))
+        return {
+            (side, price): held[price] for side, held, sign in sides for price in _best_first(held, sign, len(held))
+        }
 
     def checksum(self) -> str:
         """Of the book as it is."""

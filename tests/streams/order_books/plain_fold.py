@@ -4,7 +4,8 @@ It shares no code with the product and never imports it: the two agree because b
 
 The rule of a changed row, the same for the product's table fold:
 
-* A snapshot sets the whole book and emits nothing.
+* A snapshot sets the whole book, and emits one row for each price whose quantity differs from the book before: bids,
+  then asks, as listed, then the prices that are gone, in order of side and price.
 * A difference is worked through in its own order: its bids, then its asks, each as listed.
 * An entry emits one row when the quantity at its price differs from the quantity before it, where
   absent counts as a quantity of its own (None). Quantity 0 removes the price.
@@ -70,8 +71,17 @@ class Book:
         message = json.loads(value)
         if "lastUpdateId" in message:
             self.update_id = message["lastUpdateId"]
+            before = {(BID, price): quantity for price, quantity in self.bids.items()}
+            before |= {(ASK, price): quantity for price, quantity in self.asks.items()}
             self.bids, self.asks = dict(message["bids"]), dict(message["asks"])
-            return []
+            after = {(BID, price): quantity for price, quantity in self.bids.items()}
+            after |= {(ASK, price): quantity for price, quantity in self.asks.items()}
+            changes = [
+                Change(*level, before.get(level), quantity)
+                for level, quantity in after.items()
+                if quantity != before.get(level)
+            ]
+            return changes + [Change(*level, before[level], None) for level in sorted(before) if level not in after]
         difference = message["data"]
         self.update_id = difference["u"]
         bids = _changes(BID, self.bids, difference["b"])

@@ -32,10 +32,10 @@ def test_the_streams_that_the_page_names_are_those_of_the_repository(blocks: dic
 
 
 def test_the_unit_tests_of_the_page_pass_and_can_fail(reader: Reader) -> None:
-    assert "2 passed" in reader.does("python", "-m", "pytest", "-q", "tests/plant")
+    assert "3 passed" in reader.does("python", "-m", "pytest", "-q", "tests/plant")
     stream = reader.folder / STREAM
     stream.write_text(stream.read_text().replace("max(sensor.highest, message.value)", "message.value"))
-    assert "1 failed, 1 passed" in reader.does("python", "-m", "pytest", "-q", "tests/plant", code=1)
+    assert "1 failed, 2 passed" in reader.does("python", "-m", "pytest", "-q", "tests/plant", code=1)
 
 
 def test_the_code_passes_the_checks_of_the_house(reader: Reader, mypy_cache: Path) -> None:
@@ -71,7 +71,9 @@ def test_what_is_sent_is_read_and_a_second_sending_is_refused_as_the_page_shows(
     found = json.loads(reader.does("lockstep", "query", "plant", "--json"))
     rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
     assert [(row["_session"], row["_sequence"], row["value"], row["change"]) for row in rows] == [
-        (boiler, seq, 4.0 + seq / 8, 0.25 if seq == 2 else 0.125) for boiler in ("B1", "B2") for seq in (2, 3, 4)
+        (boiler, seq, 4.0 if seq == 1 else 4.0 + seq / 8, {1: 0.0, 2: 0.25}.get(seq, 0.125))
+        for boiler in ("B1", "B2")
+        for seq in (1, 2, 3, 4)
     ]
     reader.does("python", "send_readings.py")
     (evidence,) = (line for line in PAGE.read_text().splitlines() if line.startswith("sequence goes back at"))
