@@ -44,6 +44,7 @@ QUALITY_MODULES = (
     "tests/integration/quality/test_asset_checks.py",
     "tests/integration/quality/test_check.py",
     "tests/integration/quality/test_faults.py",
+    "tests/integration/quality/test_ready_folds.py",
     "tests/integration/quality/test_rules.py",
     "tests/integration/quality/test_suite.py",
     "tests/correctness/event_time/test_check.py",

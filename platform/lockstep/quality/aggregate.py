@@ -413,7 +413,7 @@ def compile_rules(
     failed |= unresolved | {
         name: f"the condition is of type {kind}, not boolean" for name, kind in kinds.items() if kind != "boolean"
     }
-    flags = list[tuple[Rule, Column]]()
+    flags: list[tuple[Rule, Column]] = []
     for rule, condition in (parts for name, parts in conditions.items() if name not in failed):
         is_violated = ~coalesce(condition, lit(False))  # noqa: FBT003  # a value
         judges_values = removed is not None and not isinstance(rule, Unique)

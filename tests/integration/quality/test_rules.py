@@ -282,7 +282,7 @@ def dense(batch: int, first_number: int) -> Part:
     rows = [
         {"value": start + at, "_topic": DENSE.topic, "_topic_id": DENSE.topic_id, "_partition": 0, "_row": 0}
         | {"_offset": start + at, "_emit_offset": start + at, "_session": "s", "_sequence": first_number + at}
-        | {"_event_time": None}
+        | {"_event_time": None, "_cause": "update"}
         for at in range(OFFSETS)
     ]
     counts = {"start": start, "until": start + OFFSETS, "messages": OFFSETS, "rows": OFFSETS}
@@ -426,9 +426,9 @@ def test_spark_python_and_great_expectations_agree_row_by_row(spark: SparkSessio
 
 def test_rules_about_values_pass_over_the_row_of_a_removed_key(spark: SparkSession) -> None:
     """As they do before the commit; `Unique` sees all rows."""
-    rows = [{"name": "a", "value": 1}, {"name": "a", "value": None}, {"name": "b", "value": -1}]
-    place = {"_topic_id": "t", "_partition": 0, "_session": "s"}
-    rows = [row | place | {"_offset": 0, "_emit_offset": 0, "_row": at} for at, row in enumerate(rows)]
+    values: list[tuple[str, int | None]] = [("a", 1), ("a", None), ("b", -1)]
+    place = {"_topic_id": "t", "_partition": 0, "_session": "s", "_offset": 0, "_emit_offset": 0}
+    rows = [{**place, "_row": at, "name": name, "value": value} for at, (name, value) in enumerate(values)]
     frame = spark.createDataFrame(pa.Table.from_pylist(rows))
     rules = [NotNull("value"), InRange("value", at_least=0), Predicate("value > 0", id="positive"), Unique("name")]
     expected = {
