@@ -141,7 +141,6 @@ def summarize(
     versions: TableVersions,
     rules: Sequence[Rule] = (),
     increment: Increment | None = None,
-    *,
     removed: str | None = None,
 ) -> Summary:
     """Measure all partitions that have rows or ledger ranges.

@@ -77,6 +77,9 @@ class RowTraits(msgspec.Struct, frozen=True):
     in_order: bool = True
 
 
+NO_TRAITS: Final = RowTraits()
+
+
 class Coverage(msgspec.Struct, frozen=True):
     """What a check read.
 
@@ -202,7 +205,7 @@ def check_stream(
     folders: StreamFolders,
     *,
     rules: Sequence[Rule] = (),
-    traits: RowTraits | None = None,
+    traits: RowTraits = NO_TRAITS,
     full: bool = False,
     keep: bool = True,
 ) -> Checked:
@@ -219,7 +222,7 @@ def check_stream(
         spark: A session with Delta's extensions, as `prepare_session` configures it.
         folders: The stream.
         rules: The user's rules.
-        traits: What class and transform say about the rows; by default what they are by default.
+        traits: Promises of class and transform about the rows.
         full: Check the whole table.
         keep: Store the result; without it, the next check reads the same rows again.
 
@@ -227,7 +230,6 @@ def check_stream(
         TableError: The tables do not belong together, or have a foreign writer.
     """
     versions = find_matching_versions(folders)  # 1
-    traits = traits or RowTraits()
     declared = (str(traits), *map(format_source, rules))
     planned = "asked for" if full else plan_increment(folders, load_state(folders), versions, declared)
     increment = None if isinstance(planned, str) else planned
@@ -235,9 +237,7 @@ def check_stream(
         return _repeat(folders, increment.state, versions, keep=keep)
     files = _summarize_files(folders, versions, increment)  # 2
     broken = sum(file.nulls for file in files)
-    measured = (
-        Summary(()) if broken else summarize(spark, folders, versions, rules, increment, removed=traits.removed)
-    )  # 3
+    measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment, traits.removed)  # 3
     totals = _add(increment.state.totals if increment else (), measured.partitions)
     built_in = judge_partitions(numbers_repeat=traits.numbers_repeat, in_order=traits.in_order)  # 4
     reason = f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}" if broken else None

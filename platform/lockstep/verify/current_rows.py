@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lockstep.declare.replay import ReplayKey
 from lockstep.verify.ledger import RowPosition
-from lockstep.verify.rows import CONVERSION_ERRORS, ORDER_COLUMNS, as_value, is_equal, to_column
+from lockstep.verify.rows import CONVERSION_ERRORS, ORDER_COLUMNS, is_equal, read_value, to_column
 
 MERGED_ROWS = 262_144
 """Rows that are merged into the current ones together, at least: each merge copies the current rows."""
@@ -82,7 +82,7 @@ class CurrentRows:
 
     def _merge(self) -> None:
         rows = pa.concat_tables([self._current, *self._later])
-        _, newest = group_keys(rows, self._key)
+        _, newest = find_key_rows(rows, self._key)
         found = rows.take(np.sort(newest))
         self._current = found.filter(found[self._key.removed].is_valid()).combine_chunks()
         self._later = []
@@ -128,7 +128,7 @@ class StateRows:
 def find_differences(key: ReplayKey, rows: pa.Table, states: pa.Table) -> Iterator[RowDifference]:
     """Compare the current rows of some sessions with the rows of their states."""
     both = pa.concat_tables([rows, states])
-    first, last = group_keys(both, key)
+    first, last = find_key_rows(both, key)
     is_current = first < rows.num_rows
     is_of_state = last >= rows.num_rows
     for number in np.sort(last[~(is_current & is_of_state)]).tolist():
@@ -140,7 +140,7 @@ def find_differences(key: ReplayKey, rows: pa.Table, states: pa.Table) -> Iterat
         yield from _compare(both, key, compared, first[pairs][block], last[pairs][block])
 
 
-def group_keys(rows: pa.Table, key: ReplayKey) -> tuple[Numbers, Numbers]:
+def find_key_rows(rows: pa.Table, key: ReplayKey) -> tuple[Numbers, Numbers]:
     """The number of the first and of the last row of each key of a session."""
     names = ("_session", *key.columns)
     columns = [_make_comparable(rows[name]) for name in names]
@@ -173,8 +173,8 @@ def _compare(
         if found.equals(expected):
             continue
         for number, left, right in zip(rows.tolist(), expected, found, strict=True):
-            wanted = as_value(left)
-            value = as_value(right)
+            wanted = read_value(left)
+            value = read_value(right)
             if number not in differing and not is_equal(wanted, value):
                 differing.add(number)
                 yield _describe(both, key, number, name, wanted, value, is_row=True)
@@ -183,7 +183,7 @@ def _compare(
 def _describe(
     both: pa.Table, key: ReplayKey, number: int, column: str | None, expected: object, found: object, *, is_row: bool
 ) -> RowDifference:
-    row = {name: as_value(both[name][number]) for name in both.column_names}
+    row = {name: read_value(both[name][number]) for name in both.column_names}
     position = (row["_emit_offset"], row["_row"]) if is_row else None
     return RowDifference(row["_session"], tuple(row[name] for name in key.columns), column, expected, found, position)
 

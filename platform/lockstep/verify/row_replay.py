@@ -25,7 +25,7 @@ from lockstep.verify.declaration import Declared
 from lockstep.verify.ledger import Key, LedgerChain, LedgerRange, StoredTables
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.rows import TableRows
-from lockstep.verify.state import RewindFloor, StoredState, shorten
+from lockstep.verify.state import RewindFloor, StoredState, show_short
 
 LOCATED_TOGETHER = 10_000
 """Differences whose batches are looked up together."""
@@ -201,8 +201,8 @@ class RowReplay:
         state = f"in the state after batch {last.batch}"
         row = "" if difference.position is None else f"row {difference.position[1]} of batch {batch}"
         if difference.column is not None:
-            expected = f"{of_key}: {difference.column} = {shorten(difference.expected)} {state}"
-            found = f"{row}: {difference.column} = {shorten(difference.found)}"
+            expected = f"{of_key}: {difference.column} = {show_short(difference.expected)} {state}"
+            found = f"{row}: {difference.column} = {show_short(difference.found)}"
         elif difference.position is None:
             expected = f"{of_key}: a row, as {state}"
             found = "no row, or a removal"
@@ -220,4 +220,4 @@ def _explain(limits: Iterable[ReplayLimit], batch: int | None) -> ReplayLimit | 
 
 
 def _show_key(key: tuple[object, ...]) -> str:
-    return shorten(key[0] if len(key) == 1 else key)
+    return show_short(key[0] if len(key) == 1 else key)

@@ -560,19 +560,19 @@ def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
 
 def _as_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows; a time outside of Python's calendar, which the file should not have, as its number since 1970."""
-    columns = [[as_value(scalar) for scalar in column] for column in batch.columns]
+    columns = [[read_value(scalar) for scalar in column] for column in batch.columns]
     return (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _as_read(value: Any, kind: pa.DataType) -> Any:
     """A value as read back from a column of this type."""
     try:
-        return as_value(pa.scalar(value, kind))
+        return read_value(pa.scalar(value, kind))
     except CONVERSION_ERRORS:
         return value
 
 
-def as_value(scalar: Any) -> Any:
+def read_value(scalar: Any) -> Any:
     """A value of a column; a time outside of Python's calendar as its number."""
     try:
         return scalar.as_py()

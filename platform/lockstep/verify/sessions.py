@@ -208,7 +208,7 @@ class ReplaySessions:
         return envelope.kind is not Kind.UPDATE or held.known.memory is None or held.state is None
 
     def drop_state(self, held: Session, message: tuple[Envelope, object, Record]) -> None:
-        """Drop the state of a session that starts anew with a buffered message: the rows of a ready fold go now."""
+        """Drop the state of a session that restarts with a buffered message, and remove the rows of a ready fold."""
         envelope, _, record = message
         difference = self._declared.difference
         rows = [] if difference is None else difference.list_rows(held.state, None, None)

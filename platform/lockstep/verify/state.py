@@ -348,7 +348,7 @@ class StoredState:
         try:
             value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
         except StateNotOfItsType as error:  # the stream applied a message that it should have refused
-            self._differs(row, session, f"a state that can be stored, not {shorten(held.state)}", error.reason)
+            self._differs(row, session, f"a state that can be stored, not {show_short(held.state)}", error.reason)
             return
         folding.applying.save(held, value)
         if value == stored and not self._schema.tables:
@@ -357,7 +357,7 @@ class StoredState:
         if not self._is_same(gate, held.known, folding.waits_before(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {gate}")
         elif state != held.state and repr(state) != repr(held.state):
-            self._differs(row, session, shorten(held.state), shorten(state))
+            self._differs(row, session, show_short(held.state), show_short(state))
 
     def _is_same(self, gate: object, known: SessionMemory, before: int) -> bool:
         """Whether a stored gate equals the fold's; one that another class has left does once it is taken over."""
@@ -411,7 +411,7 @@ def _held_by(session: str, folding: Replay) -> dict[int, Held]:
     return {offset: folding.waiting.held[offset] for offset in offsets}
 
 
-def shorten(state: object) -> str:
+def show_short(state: object) -> str:
     """A state, or a part of it, in a text of bounded length."""
     shown = repr(msgspec.to_builtins(state, str_keys=False, enc_hook=dict))  # the only type of our own is a mapping
     return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."

@@ -10,12 +10,12 @@ import msgspec
 
 from lockstep.declare.rules import InlineRule, check_rows
 from lockstep.declare.transform import Transform
-from lockstep.folds.columns import ColumnFold
-from lockstep.folds.table import TableFold
 
 AnyTransform = Transform[Any, Any, Any]
 Table = dict[Any, Any]
 """The state of a ready fold."""
+READY_FOLDS = ("TableFold", "ColumnFold")
+"""By name: the proof shares no code with them."""
 
 
 class TableDifference(msgspec.Struct, frozen=True):
@@ -56,11 +56,16 @@ class TableDifference(msgspec.Struct, frozen=True):
 
 def find_table_difference(transform: AnyTransform, rules: Sequence[InlineRule]) -> TableDifference | None:
     """The difference of a ready fold; None for a fold by hand, which emits its own rows."""
-    for kind in (TableFold, ColumnFold):
-        if isinstance(transform, kind):
-            is_shared = type(transform).on_snapshot is not kind.on_snapshot
-            return TableDifference(transform.emit, rules, transform.ends_remove, is_shared)
-    return None
+    base: Any = next((each for each in type(transform).__mro__ if _is_ready(each)), None)
+    if base is None:
+        return None
+    fold: Any = transform
+    is_shared = type(fold).on_snapshot is not base.on_snapshot
+    return TableDifference(fold.emit, rules, fold.ends_remove, is_shared)
+
+
+def _is_ready(base: type) -> bool:
+    return base.__name__ in READY_FOLDS and base.__module__.startswith("lockstep.folds.")
 
 
 def _is_alike(old: object, new: object) -> bool:

@@ -38,7 +38,7 @@ def test_a_table_of_a_ready_fold_keeps_all_rules(seed: int, spark: SparkSession,
     assert set(wrong) <= repeated
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 2])
 def test_a_number_that_falls_without_a_snapshot_is_a_break(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     offline, folders = make_table(seed, tmp_path), StreamFolders("shelves", tmp_path / "forged")
     forged = Forged.copy(offline.folders.table.parent, folders.table.parent)
