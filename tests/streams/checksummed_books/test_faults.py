@@ -154,7 +154,7 @@ def plain(ran: RunResult[Book, LevelChange]) -> list[tuple[object, ...]]:
 
 def first_best_level(values: Sequence[bytes]) -> tuple[int, str]:
     """An update that sets one of the ten best levels, and the quantity it sets there."""
-    for at, message in enumerate(run(checksummed_books, *values[:200], key=BOOK).folded):
+    for at, message in enumerate(run(checksummed_books, *values[:200], key=BOOK).folded[1:], 1):
         book = run(checksummed_books, *values[: at + 1], key=BOOK).states[BOOK] if message.rows else None
         if book is not None and message.rows[0].quantity in {quantity for _, quantity in best(book)}:
             return at, str(message.rows[0].quantity)
