@@ -104,7 +104,7 @@ class Metering(Transform[Reading, Meter, Total]):
         return Envelope(record.key_text, kind, sequence=message.seq)
 
     @override
-    def on_snapshot(self, message: Reading, record: Record) -> Meter:
+    def on_snapshot(self, message: Reading, record: Record, previous: Meter | None) -> Meter:
         MACHINE.call("on_snapshot")
         return Meter(message.value or 0)
 

@@ -144,7 +144,7 @@ class Readings(Transform[Reading, int, Row]):
     def envelope(self, message: Reading, record: Record) -> Envelope:
         return Envelope(str(record.offset), sequence=message.number, event_time_us=message.time_us)
 
-    def on_snapshot(self, message: Reading, record: Record) -> InitialState[int, Row]:
+    def on_snapshot(self, message: Reading, record: Record, previous: int | None) -> InitialState[int, Row]:
         return InitialState(0, list(self.on_update(0, message, record)))
 
     def on_update(self, state: int, message: Reading, record: Record) -> Iterable[Row]:

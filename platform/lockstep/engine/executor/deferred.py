@@ -228,7 +228,7 @@ class DeferredEvents:
             self._emission.rows.extend(self.compiled.replacement.difference(before, after, body, record))
 
     def drop_state(self, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
-        """Drop the state and the rows of a session that starts anew with a buffered message.
+        """Drop the state and the rows of a session that a buffered message will restart.
 
         The table and the state would differ until the message is released.
         """
