@@ -446,8 +446,8 @@ def make_rewound_rows(
     known = {row.topic for row in held.values()}
     taken_up = {key: _before_first_message(row) for key, row in since.items() if row.topic not in known}
     for key, row in (*held.items(), *taken_up.items()):
-        retired = now[key].retired if key in now and now[key].until == row.until else row.retired
-        yield msgspec.structs.replace(row, retired=retired)
+        stands = key in now and now[key].until == row.until
+        yield row.with_retirement_of(now[key]) if stands else row
 
 
 def make_unplaced_rows(held: Mapping[Key, LedgerRow], since: Mapping[Key, LedgerRow]) -> Iterable[LedgerRow]:

@@ -199,6 +199,17 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The end of a topic that was deleted or re-created."""
         return Ending(self.ending, self.last_end, self.last_end_age_seconds) if self.ending else None
 
+    def with_retirement_of(self, now: LedgerRow) -> LedgerRow:
+        """The row with the retirement of another row of its partition, and the end of a topic that is gone."""
+        return msgspec.structs.replace(
+            self,
+            retired=now.retired,
+            gone_since=now.gone_since,
+            ending=now.ending,
+            last_end=now.last_end,
+            last_end_age_seconds=now.last_end_age_seconds,
+        )
+
     @property
     def is_loss(self) -> bool:
         """Whether an operator gave up the offsets of this range: none of them was read."""

@@ -21,6 +21,7 @@ from lockstep.operations.inspect.history import read_history
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.resume import resume_stream
+from lockstep.operations.rewind import rewind_stream
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
@@ -285,21 +286,49 @@ def test_messages_of_an_open_transaction_are_unread(feed: Feed, runs: LocalRuns)
     assert (finding.offset, finding.until) == (4, 5)
 
 
-def test_a_topic_that_is_deleted_during_a_handover_was_observed_by_its_successor(
-    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone, other, claim = feed.create("gone"), feed.create("other"), WriterStartup.claim
-    for topic in (gone, other):
-        feed.send(topic, session(3))
-    runs.run()
+@pytest.fixture
+def deletes(monkeypatch: pytest.MonkeyPatch, feed: Feed) -> Callable[[str], None]:
+    """Lets the next run delete a topic after its first look at Kafka, before its claim."""
+    claim, wanted = WriterStartup.claim, list[str]()
 
     def delete_first(startup: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:
-        feed.delete(gone)
+        while wanted:
+            feed.delete(wanted.pop())
         return claim(startup, cancelled)
 
     monkeypatch.setattr(WriterStartup, "claim", delete_first)
+    return wanted.append
+
+
+def test_a_topic_that_is_deleted_during_a_handover_was_observed_by_its_successor(
+    feed: Feed, runs: LocalRuns, deletes: Callable[[str], None]
+) -> None:
+    gone, other = feed.create("gone"), feed.create("other")
+    for topic in (gone, other):
+        feed.send(topic, session(3))
+    runs.run()
+    deletes(gone)
     assert runs.run() is RunOutcome.ENDED
     assert (ending(runs, gone).until, ending(runs, gone).last_end) == (4, 4)
+
+
+def test_a_rewind_to_a_batch_that_has_all_of_a_deleted_topic_keeps_its_end(
+    feed: Feed, runs: LocalRuns, deletes: Callable[[str], None]
+) -> None:
+    gone, other = feed.create("gone"), feed.create("other")
+    for topic in (gone, other):
+        feed.send(topic, session(3))
+    runs.run()
+    deletes(gone)
+    runs.run()
+    rewind_stream(runs.handle, "1", who="ann", why="wrong rows")
+    feed.send(other, [update(5, a=1)])
+    assert runs.run() is RunOutcome.ENDED
+    (shown,) = read_status(runs.handle).ended
+    assert (shown.topic, shown.how, shown.unread) == (gone, "deleted", 0)
+    assert shown.missed_at is not None
+    assert is_read(runs, other, 5)
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
 
 
 def test_a_topic_that_one_look_does_not_show_is_not_deleted(

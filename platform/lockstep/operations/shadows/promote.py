@@ -297,7 +297,7 @@ def _with_state_of(row: LedgerRow, held: LedgerRow | None) -> LedgerRow:
 def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
     """A position of the shadow; a topic that the stream has retired since, without a message, stays retired."""
     stays = now is not None and now.retired and now.until == row.until
-    return msgspec.structs.replace(row, retired=True) if stays else row
+    return row.with_retirement_of(now) if now is not None and stays else row
 
 
 def _compare(
