@@ -69,11 +69,13 @@ class ProducerRecord(NamedTuple):
         key: The message key.
         value: The message value; None for a tombstone.
         timestamp_ms: Its create time; 0 for now.
+        headers: Its headers.
     """
 
     key: str | bytes | None
     value: bytes | None
     timestamp_ms: int = 0
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @cache
@@ -100,8 +102,10 @@ def append(bootstrap_servers: str, topic: str, messages: Iterable[ProducerRecord
             refused.append(error)
 
     _refresh(producer, topic)  # it may have grown or been made again since the last time
-    for key, value, timestamp_ms in messages:
-        producer.produce(topic, value, key, partition, timestamp=timestamp_ms, on_delivery=delivered)
+    for key, value, timestamp_ms, headers in messages:
+        producer.produce(
+            topic, value, key, partition, timestamp=timestamp_ms, headers=list(headers) or None, on_delivery=delivered
+        )
     assert producer.flush(ANSWER_SECONDS) == 0
     assert refused == []
 

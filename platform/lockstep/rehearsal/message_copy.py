@@ -212,6 +212,6 @@ def _extract(
     envelope: Callable[[object, Record], Envelope], compiled: CompiledStream, record: Record
 ) -> Envelope | None:
     try:
-        return envelope(decode_message(record.value, compiled), record)
+        return envelope(decode_message(record.source, compiled), record)
     except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: whatever they raise, it cannot be copied
         return None

@@ -28,7 +28,7 @@ class Declared(msgspec.Struct, frozen=True):
     """A declaration's functions.
 
     Attributes:
-        decode: A value to a message; raises if it is none.
+        decode: A value to a message; raises if it is none. Also takes the headers if `reads_headers`.
         envelope: A message to its envelope.
         on_snapshot: A snapshot, and the state that it replaces, to a state.
         on_update: A state and an update to rows.
@@ -46,9 +46,10 @@ class Declared(msgspec.Struct, frozen=True):
         message_bytes_max: Larger values are no messages.
         list_rows: A state to its rows, as (key, value); only with `replay_key`.
         takes_null: A record without a value is the message None.
+        reads_headers: The decoder reads the headers.
     """
 
-    decode: Callable[[bytes], object]
+    decode: Callable[..., object]
     envelope: Callable[[object, Record], Envelope]
     on_snapshot: Callable[[object, Record, object], object]
     on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
@@ -59,6 +60,7 @@ class Declared(msgspec.Struct, frozen=True):
     message_bytes_max: int
     list_rows: Callable[[object], Iterable[tuple[object, object]]]
     takes_null: bool = False
+    reads_headers: bool = False
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
     watermark: Callable[[object, Record], int | None] | None = None
     deadline: Callable[[object], int | None] | None = None
@@ -120,6 +122,7 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
         state=StateSchema(types.state, find_migration(transform)),
         message_bytes_max=stream.limits.message_bytes,
         takes_null=has_null(types.message),
+        reads_headers=stream.decoder.reads_headers,
         event_time=stream.event_time,
         replay_key=stream.replay_key,
         difference=find_table_difference(transform, rules),

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import msgspec
 from confluent_kafka import Message
 
-from lockstep.model.record import Envelope, KafkaMessage, Kind, Record
+from lockstep.model.record import Envelope, KafkaMessage, Kind, Record, read_headers
 from lockstep.verify import report
 from lockstep.verify.declaration import Declared
 from lockstep.verify.event_time import NOT_OF_THE_MESSAGE, Agenda, Held, ReplayBuffer, ReplayTimers
@@ -105,7 +105,7 @@ class Replay:
 
     def placed(self, record: Record) -> Held:
         """A buffered message, with the envelope it arrived with."""
-        body = self._decoded(record.value)
+        body = self._decoded(record)
         return self._declared.envelope(body, record), body, record
 
     def advance(self, watermark_us: int, at: int) -> None:
@@ -130,7 +130,7 @@ class Replay:
             self._undecodable(record)  # as the stream found it
             return
         try:
-            body = self._decoded(record.value)
+            body = self._decoded(record)
         except NO_MESSAGE as error:
             if isinstance(error, NOT_OF_THE_MESSAGE):
                 raise
@@ -174,11 +174,14 @@ class Replay:
             return envelope
         return None
 
-    def _decoded(self, value: bytes | None) -> object:
+    def _decoded(self, record: Record) -> object:
+        value = record.value
         if value is None and self._declared.takes_null:
             return None
         if value is None or len(value) > self._declared.message_bytes_max:
             raise ValueError("no value, or a larger one than the stream takes")
+        if self._declared.reads_headers:
+            return self._declared.decode(value, read_headers(record.source))
         return self._declared.decode(value)
 
     def _judge_in_time(self, message: Held) -> None:

@@ -22,9 +22,16 @@ from lockstep.verify.verify import verify_stream
 from tests.support.decoders.panel_pb2 import Snapshot as ProtoSnapshot
 from tests.support.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.support.decoders.readings import SNAPSHOT, UPDATE
-from tests.support.decoders.registered import FIRST_ID, HttpSchemas, frame, http_schemas, protobuf_frame
+from tests.support.decoders.registered import (
+    FIRST_ID,
+    HttpSchemas,
+    frame,
+    guid_header,
+    http_schemas,
+    protobuf_frame,
+)
 from tests.support.decoders.streams import BEST_EFFORT, avro_panels, protobuf_panels
-from tests.support.feed import Feed
+from tests.support.feed import Feed, ProducerRecord
 from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import entries, read_table, read_until, rows_of
 
@@ -74,6 +81,28 @@ def test_avro_of_two_schemas_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
     assert runs.run() is RunOutcome.ENDED
     assert rows(runs, topic) == ROWS
+
+
+def test_ids_in_headers_are_read_and_the_proof_and_a_rebuild_read_them_too(
+    feed: Feed, schemas: HttpSchemas, tmp_path: Path
+) -> None:
+    """The body of such a message has no frame: without its header it is no message."""
+    topic = feed.create("values")
+    snapshot, *updates = avro_messages(schemas)
+    bare = [
+        ProducerRecord("s", value[5:], headers=(("trace", b"1"), ("__value_schema_id", guid_header(schema_id))))
+        for value, schema_id in ((snapshot, FIRST_ID), (updates[0], FIRST_ID + 1), (updates[1], FIRST_ID + 1))
+    ]
+    feed.append(topic, bare)
+    feed.send(topic, updates[2:])
+    runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
+    assert runs.run() is RunOutcome.ENDED
+    assert rows(runs, topic) == ROWS
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka, make_registry(runs.settings.registry))
+    assert report.status is InvariantStatus.PROVEN, (report.violations, report.notes)
+    for file in runs.folders.state.iterdir():
+        file.unlink()
+    assert rebuild_state(runs.handle).files
 
 
 def test_protobuf_of_two_messages_of_a_schema_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
@@ -163,7 +192,11 @@ def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(
 @pytest.mark.parametrize(
     ("bad", "found", "cause"),
     [
-        (b'{"seq": 5}', "a frame begins with 0x00, this with 0x7b", "unknown magic byte"),
+        (
+            b'{"seq": 5}',
+            "a frame begins with 0x00, this with 0x7b; it begins like JSON (docs/decoders.md)",
+            "unknown magic byte",
+        ),
         (b"\x00\x00\x00\x00\x01abc", "the schema registry knows no schema id 1", "unknown schema id"),
     ],
 )

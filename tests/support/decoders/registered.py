@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 from fastavro import parse_schema, schemaless_writer
 
@@ -32,6 +33,14 @@ class InMemory(Registry):
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         place = schema_id - FIRST_ID
         return self.schemas[place] if 0 <= place < len(self.schemas) else None
+
+    def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
+        return self.schema(guid.int)
+
+
+def guid_header(schema_id: int = FIRST_ID) -> bytes:
+    """The header of a serializer that sends GUIDs; in these registries they are the ids."""
+    return b"\x01" + UUID(int=schema_id).bytes
 
 
 def avro(schema: object) -> RegisteredSchema:
@@ -102,6 +111,8 @@ class HttpSchemas:
         match urlsplit(path).path.strip("/").split("/"):
             case ["schemas", "ids", schema_id]:
                 return self._found(self._by_id, int(schema_id) - FIRST_ID, 40403)
+            case ["schemas", "guids", guid]:
+                return self._found(self._by_id, UUID(guid).int - FIRST_ID, 40403)
             case ["subjects", subject, "versions", version]:
                 return self._found(self._subjects.get(unquote(subject), []), int(version) - 1, 40402)
         return _error(404, 404, "HTTP 404 Not Found")

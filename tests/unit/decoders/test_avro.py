@@ -364,7 +364,7 @@ def test_a_union_of_schemas_that_it_refers_to_is_read(referred: list[Any]) -> No
 
 GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
 REFUSED = {
-    "empty": (b"", DecodeCause.TRUNCATED, "a frame begins with 0x00, this with nothing"),
+    "empty": (b"", DecodeCause.TRUNCATED, "a frame begins with 5 bytes, this has 0"),
     "no frame": (b'{"seq":1}', DecodeCause.UNKNOWN_MAGIC_BYTE, "a frame begins with 0x00, this with 0x7b"),
     "half a header": (GOOD[:3], DecodeCause.TRUNCATED, "a frame begins with 5 bytes, this has 3"),
     "header alone": (GOOD[:5], DecodeCause.TRUNCATED, "the message ends too early"),

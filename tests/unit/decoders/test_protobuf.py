@@ -71,7 +71,7 @@ def test_a_message_inside_another_is_found_by_its_path() -> None:
 
 HEADER = GOOD[:5]
 REFUSED = {
-    "empty": (b"", DecodeCause.TRUNCATED, "this with nothing"),
+    "empty": (b"", DecodeCause.TRUNCATED, "this has 0"),
     "no frame": (UPDATE.SerializeToString(), DecodeCause.UNKNOWN_MAGIC_BYTE, "this with 0x08"),
     "header alone": (HEADER, DecodeCause.TRUNCATED, "no end of a message index"),
     "half of the indexes": (HEADER + zigzag(3) + zigzag(0), DecodeCause.TRUNCATED, "no end of a message index"),

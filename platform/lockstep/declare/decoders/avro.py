@@ -26,7 +26,6 @@ from lockstep.declare.decoders.avro_schema import (
 )
 from lockstep.declare.decoders.avro_values import set_defaults
 from lockstep.declare.decoders.base import (
-    FRAME_BYTES,
     Decode,
     DecodeCause,
     RegisteredSchema,
@@ -136,7 +135,8 @@ class Avro(FramedDecoder):
 
     @override
     def build(self, message_type: object) -> Decode:
-        return Framed(self.registry, partial(_reader, find_target(message_type), self._parse_own()), "Avro").decode
+        make_reader = partial(_make_reader, find_target(message_type), self._parse_own())
+        return Framed(self.registry, make_reader, "Avro", lambda _, start: start).decode
 
     def _parse_own(self) -> Schema | None:
         if self.reader_schema is None:
@@ -154,8 +154,8 @@ class Avro(FramedDecoder):
         return own
 
 
-def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) -> Decode:
-    """The function that reads frames of one schema.
+def _make_reader(target: Target, own: Schema | None, registered: RegisteredSchema, start: int) -> Decode:
+    """The function that reads frames of one schema, whose message starts at a position.
 
     Raises:
         Undecodable: No message of the stream has this schema.
@@ -164,7 +164,7 @@ def _reader(target: Target, own: Schema | None, registered: RegisteredSchema) ->
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {registered.kind}, not {KIND}")
     writers = parse_schema(registered.text, registered.references)
     try:
-        decode = _SchemaReader(target, own, writers).make()
+        decode = _SchemaReader(target, own, writers).make(start)
     except Unresolvable as error:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"{UNRESOLVABLE}: {error}") from error
     return _explain_nanoseconds(decode) if _has_nanoseconds(writers if own is None else own) else decode
@@ -188,8 +188,8 @@ class _SchemaReader:
         if not records or not list_records(writers):
             raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is no record, and no union of records")
 
-    def make(self) -> Decode:
-        """The decode function.
+    def make(self, start: int) -> Decode:
+        """The decode function of messages that start at a position.
 
         Raises:
             Undecodable: No message of the schema is one of the stream.
@@ -197,12 +197,12 @@ class _SchemaReader:
         """
         if not isinstance(self._writers, UnionType):
             read, convert = self._read_record(self._writers)
-            return lambda value: convert(read_message(read, value, FRAME_BYTES))
+            return lambda value: convert(read_message(read, value, start))
         branches = [partial(_read_with, *self._read_branch(one)) for one in self._writers.branches]
         read_any = read_union(branches)
 
         def decode(value: bytes) -> object:
-            convert, record = read_message(read_any, value, FRAME_BYTES)
+            convert, record = read_message(read_any, value, start)
             return convert(record)
 
         return decode

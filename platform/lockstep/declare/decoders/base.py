@@ -10,23 +10,31 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Union, get_args, get_origin
+from typing import ClassVar, Union, get_args, get_origin
+from uuid import UUID
 
 import msgspec
 
-from lockstep.errors import DeclarationError
+from lockstep.declare.decoders.wire_formats import describe_format
+from lockstep.errors import DeclarationError, RegistryUnreachable
 
-FRAME_BYTES = 5
-"""A schema registry's frame: the magic byte, and the schema's id in four bytes."""
-Decode = Callable[[bytes], object]
-"""From a record's value to a message."""
+Headers = tuple[tuple[str, bytes | None], ...]
+"""A record's headers: names and values, in order."""
+Decode = Callable[..., object]
+"""From a record's value to a message; with `Decoder.reads_headers` from the value and the headers."""
 
 
 class Decoder(ABC):
     """Makes the function that decodes one value strictly to a message type.
 
     A decoder is a value: it is pickled to executors, and opens files or connections only there.
+
+    Attributes:
+        reads_headers: The decode function takes the record's headers as its second argument. Reading them costs
+            time for each message.
     """
+
+    reads_headers: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, message_type: object) -> Decode:
@@ -118,13 +126,10 @@ def find_decode_cause(error: Exception) -> DecodeCause:
 
 
 def describe_decode_error(error: Exception, value: bytes) -> str:
-    """The decoder's error; of JSON behind a registry's frame, which is no JSON, what it looks like."""
+    """The decoder's error; of a value that is no JSON or MessagePack at all, also the format that it begins like."""
     if isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError):
         return str(error)
-    if value[:1] != b"\x00" or len(value) < FRAME_BYTES:
-        return str(error)
-    schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
-    return f"{error}; it begins like a schema registry's frame of schema id {schema_id} (docs/decoders.md)"
+    return f"{error}{describe_format(value)}"
 
 
 def _of_text(problem: str) -> DecodeCause:
@@ -161,7 +166,7 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class Registry(ABC):
-    """Finds schemas by the id in front of each message.
+    """Finds schemas by the id that comes with each message.
 
     A registry is a value: it is pickled to executors and opens connections only there. The
     decoder caches the answers, in each worker.
@@ -174,3 +179,12 @@ class Registry(ABC):
         Raises:
             RegistryUnreachable: It does not answer, refuses, or sends an invalid answer.
         """
+
+    def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
+        """The schema of a GUID, which some producers send in a header instead of an id.
+
+        Raises:
+            RegistryUnreachable: As `schema`; also by default, because a registry need not know GUIDs.
+        """
+        problem = f"{type(self).__qualname__} finds no schemas by GUID, and a message has {guid} in its header"
+        raise RegistryUnreachable(problem, next_step=f"implement {type(self).__qualname__}.schema_by_guid")

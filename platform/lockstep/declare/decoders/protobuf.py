@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
-    FRAME_BYTES,
     Decode,
     DecodeCause,
     RegisteredSchema,
@@ -116,9 +115,6 @@ VARINT: Final = 0
 """The wire type of an enum's value."""
 VARINT_BYTES_MAX: Final = 5
 """Of a 32-bit number."""
-_SHORT: Final = FRAME_BYTES + 1
-_TOP: Final = FRAME_BYTES + 2
-"""Start of a message after its one- or two-byte index."""
 
 Parse = Callable[[bytes], object]
 
@@ -143,7 +139,11 @@ class Protobuf(FramedDecoder):
         except ImportError as error:
             raise make_missing_extra("Protobuf()", "protobuf,registry", error) from error
         parsers = {one.DESCRIPTOR.full_name: _parser(one) for one in classes}
-        return Framed(self.registry, partial(_reader, parsers), "Protobuf").decode
+        return Framed(self.registry, partial(_make_reader, parsers), "Protobuf", _find_body).decode
+
+
+def _find_body(value: bytes, start: int) -> int:
+    return find_message_path(value, start)[1]
 
 
 def find_message_path(value: bytes, start: int) -> tuple[Path, int]:
@@ -166,8 +166,8 @@ def find_message_path(value: bytes, start: int) -> tuple[Path, int]:
     return tuple(path), at
 
 
-def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decode:
-    """The function that reads frames of one schema.
+def _make_reader(parsers: Mapping[str, Parse], registered: RegisteredSchema, start: int) -> Decode:
+    """The function that reads frames of one schema, whose message indexes start at a position.
 
     Raises:
         Undecodable: No message of the stream has this schema.
@@ -178,15 +178,18 @@ def _reader(parsers: Mapping[str, Parse], registered: RegisteredSchema) -> Decod
     by_path = {path: parsers[name] for path, name in names.items() if name in parsers}
     if not by_path:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"holds none of {', '.join(parsers)}")
-    first, top = by_path.get((0,)), _top_level(by_path)
+    first = by_path.get((0,))
+    top = _top_level(by_path)
+    after_one = start + 1
+    after_two = start + 2
 
     def read(value: bytes) -> object:
         # Nearly all frames contain a top-level message of their schema, whose index takes a byte or two.
-        if first is not None and value[FRAME_BYTES:_SHORT] == b"\x00":
-            return first(value[_SHORT:])
-        if (parse := top.get(value[FRAME_BYTES:_TOP])) is not None:
-            return parse(value[_TOP:])
-        path, at = find_message_path(value, FRAME_BYTES)
+        if first is not None and value[start:after_one] == b"\x00":
+            return first(value[after_one:])
+        if (parse := top.get(value[start:after_two])) is not None:
+            return parse(value[after_two:])
+        path, at = find_message_path(value, start)
         parse = by_path.get(path)
         if parse is None:
             raise Undecodable(DecodeCause.WRONG_TYPE, f"holds {names.get(path, path)}, not {', '.join(parsers)}")

@@ -7,22 +7,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 from urllib.parse import quote
+from uuid import UUID
 
 import msgspec
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import (
-    FRAME_BYTES,
     Decode,
     DecodeCause,
     Decoder,
+    Headers,
     RegisteredSchema,
     Registry,
     SchemaReference,
     Undecodable,
 )
+from lockstep.declare.decoders.wire_formats import FRAME_BYTES, GUID_FRAME_BYTES, describe_format
 from lockstep.errors import DeclarationError, LockstepError, RegistryUnreachable, SettingsError
 from lockstep.time_limit import run_within
 
@@ -42,13 +44,14 @@ UNKNOWN_IDS_MAX: Final = 10_000
 
 @dataclass(frozen=True)
 class FramedDecoder(Decoder):
-    """A decoder of framed messages.
+    """A decoder of messages with a schema id, in front of each or in a header.
 
     Attributes:
         registry: The schema registry; by default the installation's (`[registry]` of the settings).
     """
 
     registry: Registry | None = None
+    reads_headers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse an address: it would be found by the first message."""
@@ -62,59 +65,91 @@ class FramedDecoder(Decoder):
         return replace(self, registry=self.registry or registry)
 
 
+VALUE_SCHEMA_ID: Final = "__value_schema_id"
+"""The header in which serializers put the schema's id, or its GUID, instead of in front of the value."""
+FOREIGN_IDS: Final = "apicurio.value."
+"""Headers by which another registry's serializers name a schema."""
+ID_BYTES: Final = {0: FRAME_BYTES, 1: GUID_FRAME_BYTES}
+"""Bytes of an id with its magic byte, by the magic byte: a number, or a GUID."""
+
+MakeReader = Callable[[RegisteredSchema, int], Decode]
+"""From a schema and the bytes of an id to the function that reads a whole frame behind such an id.
+
+Raises Undecodable when no message of this schema can be read."""
+
+
 class Framed:
     """Decodes framed values; each id is requested once per worker."""
 
     def __init__(
-        self, registry: Registry | None, reader_of: Callable[[RegisteredSchema], Decode], decoder: str
+        self, registry: Registry | None, make_reader: MakeReader, decoder: str, find_body: Callable[[bytes, int], int]
     ) -> None:
         """See the class.
 
         Args:
             registry: The registry; without one only the declaration can be checked.
-            reader_of: Makes, from a schema, the function that reads a whole frame with it.
-                Raises Undecodable when no message of this schema can be read.
+            make_reader: Makes the reader of a schema.
             decoder: Name of the decoder, for people.
+            find_body: The position of the message in a frame, from the position after the id.
         """
-        self._registry, self._reader_of, self._decoder = registry, reader_of, decoder
+        self._registry = registry
+        self._make_reader = make_reader
+        self._decoder = decoder
+        self._find_body = find_body
         self._readers: dict[bytes, Decode] = {}
-        self._unknown: dict[int, float] = {}
+        self._unknown: dict[bytes, float] = {}
         self._second_looks = SECOND_LOOKS_MAX
 
-    def decode(self, value: bytes) -> object:
+    def decode(self, value: bytes, headers: Headers = ()) -> object:
         """The message in a frame.
 
         Raises:
             Undecodable: The value is no frame, or contains no message of the stream.
             RegistryUnreachable: The registry could not return the schema of the id.
         """
-        # The raw header is the key: one look-up checks the magic byte and finds the schema.
+        if headers and (in_header := _find_schema_id(headers)) is not None:
+            return self._decode_with(in_header, value)
+        # The raw id is the key: one look-up checks the magic byte and finds the schema.
         read = self._readers.get(value[:FRAME_BYTES])
-        return read(value) if read is not None else self._met(value)(value)
+        if read is None:
+            _check_frame(value, headers)
+            read = self._find_reader(value[:FRAME_BYTES], value)
+        return read(value)
 
-    def _met(self, value: bytes) -> Decode:
+    def _decode_with(self, in_header: bytes, value: bytes) -> object:
+        """The message of a value whose frame is in a header: the same as if it stood in front of it."""
+        size = ID_BYTES.get(in_header[0] if in_header else -1)
+        if size is None or len(in_header) < size or self._find_body(in_header, size) != len(in_header):
+            problem = f"header {VALUE_SCHEMA_ID} = {in_header[:40].hex()} is no schema id"
+            raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, problem)
+        schema_id = in_header[:size]
+        read = self._readers.get(schema_id) or self._find_reader(schema_id, b"")
+        return read(in_header + value)
+
+    def _find_reader(self, schema_id: bytes, value: bytes) -> Decode:
         """The reader of an id that is new to this worker."""
-        schema_id = _schema_id(value)
-        registered = self._known(schema_id)
+        registered = self._find_schema(schema_id, value)
         try:
-            reader = self._reader_of(registered)
+            reader = self._make_reader(registered, len(schema_id))
         except Undecodable as unfit:
-            reader = _refusing(unfit.cause, f"schema {schema_id}: {unfit}")
-        self._readers[value[:FRAME_BYTES]] = reader
+            reader = _refusing(unfit.cause, f"schema {_format_id(schema_id)}: {unfit}")
+        self._readers[schema_id] = reader
         return reader
 
-    def _known(self, schema_id: int) -> RegisteredSchema:
+    def _find_schema(self, schema_id: bytes, value: bytes) -> RegisteredSchema:
         now = time.monotonic()
         if now - self._unknown.get(schema_id, -UNKNOWN_SECONDS) >= UNKNOWN_SECONDS:
-            registered = self._asked(schema_id)
+            registered = self._ask(schema_id)
             if registered is not None:
                 return registered
             if len(self._unknown) >= UNKNOWN_IDS_MAX:
                 self._unknown.clear()
             self._unknown[schema_id] = time.monotonic()
-        raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, f"the schema registry knows no schema id {schema_id}")
+        remark = describe_format(value) if schema_id == NO_ID else ""
+        problem = f"the schema registry knows no schema {_format_id(schema_id, 'id ')}{remark}"
+        raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, problem)
 
-    def _asked(self, schema_id: int) -> RegisteredSchema | None:
+    def _ask(self, schema_id: bytes) -> RegisteredSchema | None:
         if self._registry is None:
             raise RegistryUnreachable("no schema registry is connected", next_step=_name_one(self._decoder))
         found = _answer_of(self._registry, schema_id)
@@ -125,12 +160,37 @@ class Framed:
         return found
 
 
-def _answer_of(registry: Registry, schema_id: int) -> RegisteredSchema | None:
+NO_ID: Final = bytes(FRAME_BYTES)
+"""The id 0, which no registry assigns: the start of a longer id, or of no frame at all."""
+
+
+def _find_schema_id(headers: Headers) -> bytes | None:
+    """The id in a record's headers, with its magic byte; None if it has none.
+
+    Raises:
+        Undecodable: There are several.
+    """
+    found = {content for name, content in headers if name == VALUE_SCHEMA_ID and content is not None}
+    if len(found) > 1:
+        raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, f"several headers {VALUE_SCHEMA_ID} that differ")
+    return found.pop() if found else None
+
+
+def _format_id(schema_id: bytes, prefix: str = "") -> str:
+    if len(schema_id) == FRAME_BYTES:
+        return f"{prefix}{int.from_bytes(schema_id[1:], 'big')}"
+    return f"GUID {UUID(bytes=schema_id[1:])}"
+
+
+def _answer_of(registry: Registry, schema_id: bytes) -> RegisteredSchema | None:
     """The registry's answer. Whatever else it does is no verdict on a message, not even a ValueError."""
-    name = f"{type(registry).__qualname__}.schema({schema_id})"
+    name = f"{type(registry).__qualname__}.schema({_format_id(schema_id)})"
     remedy = f"correct {type(registry).__qualname__}: it returns a RegisteredSchema, or None for an unknown id"
     try:
-        found = cast("object", registry.schema(schema_id))  # users need no checker
+        if len(schema_id) == FRAME_BYTES:
+            found = cast("object", registry.schema(int.from_bytes(schema_id[1:], "big")))  # users need no checker
+        else:
+            found = registry.schema_by_guid(UUID(bytes=schema_id[1:]))
     except LockstepError:
         raise
     except Exception as error:  # the user's class ends here
@@ -158,16 +218,26 @@ def _name_one(decoder: str) -> str:
     )
 
 
-def _schema_id(value: bytes) -> int:
-    if value[:1] != b"\x00":
-        found = f"0x{value[0]:02x}" if value else "nothing"
-        raise Undecodable(
-            DecodeCause.UNKNOWN_MAGIC_BYTE if value else DecodeCause.TRUNCATED,
-            f"a frame begins with 0x00, this with {found}",
-        )
-    if len(value) < FRAME_BYTES:
-        raise Undecodable(DecodeCause.TRUNCATED, f"a frame begins with {FRAME_BYTES} bytes, this has {len(value)}")
-    return int.from_bytes(value[1:FRAME_BYTES], "big")
+def _check_frame(value: bytes, headers: Headers) -> None:
+    """Refuse a value that does not begin with a frame.
+
+    Raises:
+        Undecodable: It does not; the error names the format that it begins like.
+    """
+    if value[:1] == b"\x00" and len(value) >= FRAME_BYTES:
+        return
+    if value[:1] in {b"", b"\x00"}:
+        problem = f"a frame begins with {FRAME_BYTES} bytes, this has {len(value)}"
+        raise Undecodable(DecodeCause.TRUNCATED, problem)
+    foreign = [name for name, _ in headers if name.startswith(FOREIGN_IDS)]
+    remark = (
+        f"; header {foreign[0]} is of Apicurio's registry (docs/decoders.md)" if foreign else describe_format(value)
+    )
+    problem = f"a frame begins with 0x00, this with 0x{value[0]:02x}{remark or NO_FRAME}"
+    raise Undecodable(DecodeCause.UNKNOWN_MAGIC_BYTE, problem)
+
+
+NO_FRAME: Final = "; a message without a frame has no schema id, in front of it or in a header (docs/decoders.md)"
 
 
 def _refusing(cause: DecodeCause, problem: str) -> Decode:
@@ -239,6 +309,11 @@ class HttpRegistry(Registry):
     @override
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         answer = self._asked(f"/schemas/ids/{schema_id}")
+        return None if answer is None else self._whole(answer)
+
+    @override
+    def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
+        answer = self._asked(f"/schemas/guids/{guid}")
         return None if answer is None else self._whole(answer)
 
     def _whole(self, answer: _Answer) -> RegisteredSchema:

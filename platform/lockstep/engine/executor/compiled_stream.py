@@ -19,7 +19,7 @@ from lockstep.engine.executor.column_program import ColumnProgram, compile_colum
 from lockstep.engine.executor.difference import Replacement, find_replacement
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Gate
-from lockstep.model.record import Envelope, Record
+from lockstep.model.record import Envelope, KafkaMessage, Record, read_headers
 from lockstep.state.codec import StateSchema
 from lockstep.table.row_encoder import RowsBuilder
 
@@ -53,7 +53,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     """Functions and settings that the fold uses.
 
     Attributes:
-        decode: Decodes a record's value to a typed message.
+        decode: Decodes a record's value to a typed message; also takes the headers if `reads_headers`.
         envelope: Extracts the envelope of a message.
         on_snapshot: Creates a state from a snapshot, its record and the state that it replaces.
         on_update: Applies an update to a state; gives rows.
@@ -67,11 +67,12 @@ class CompiledStream(msgspec.Struct, frozen=True):
         message_bytes_max: Larger messages are undecodable.
         takes_null: A record without a value is the message None; otherwise it is undecodable.
         replacement: The rows of a replaced table; None for a fold by hand, which emits its own.
+        reads_headers: The decoder reads the headers.
         columns: A `ColumnFold` for chunks; None where messages are folded one by one.
         lookups: The lookup tables that the transform reads.
     """
 
-    decode: Callable[[bytes], object]
+    decode: Callable[..., object]
     envelope: Callable[[object, Record], Envelope]
     on_snapshot: Callable[[object, Record, object], object]
     on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
@@ -85,6 +86,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     message_bytes_max: int
     takes_null: bool = False
     replacement: Replacement | None = None
+    reads_headers: bool = False
     columns: ColumnProgram | None = None
     lookups: tuple[Lookup[Any], ...] = ()
 
@@ -98,9 +100,14 @@ class CompiledStream(msgspec.Struct, frozen=True):
         columns = None if self.columns is None else msgspec.structs.replace(self.columns, make_table=None)
         return msgspec.structs.replace(self, rows=RowsBuilder(self.row_type, native=False), columns=columns)
 
-    def decode_again(self, value: bytes | None) -> object:
-        """The message of a value that was decoded before."""
-        return None if value is None else self.decode(value)
+    def decode_again(self, source: KafkaMessage) -> object:
+        """The message of a record that was decoded before."""
+        value = source.value()
+        return None if value is None else self.decode_with_headers(value, source)
+
+    def decode_with_headers(self, value: bytes, source: KafkaMessage) -> object:
+        """The message of a value, with the headers of its record if the decoder reads them."""
+        return self.decode(value, read_headers(source)) if self.reads_headers else self.decode(value)
 
     @property
     def is_timed(self) -> bool:
@@ -141,6 +148,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         message_bytes_max=stream.limits.message_bytes,
         takes_null=has_null(types.message),
         replacement=find_replacement(transform, tuple(rules)),
+        reads_headers=stream.decoder.reads_headers,
         columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
         lookups=tuple(stream.lookups),
     )

@@ -285,7 +285,7 @@ class DeferredEvents:
     def _apply_part(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool) -> None:
         """Apply one part of a multi-part snapshot but the last."""
         self.subject = record
-        body, rows = self.compiled.decode_again(record.value), len(self._emission.rows)
+        body, rows = self.compiled.decode_again(record.source), len(self._emission.rows)
         envelope = self.compiled.envelope(body, record)
         if opens:
             self._make_state(entry, body, envelope, record)
@@ -416,7 +416,7 @@ class DeferredEvents:
     def _apply(self, entry: SessionEntry[object], record: Record, at: int) -> None:
         """Apply one buffered message."""
         self.subject = record
-        body = self.compiled.decode_again(record.value)
+        body = self.compiled.decode_again(record.source)
         envelope, before = self.compiled.envelope(body, record), len(self._emission.rows)
         if entry.state is None or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
             self.set_state(entry, body, envelope, record)

@@ -32,7 +32,7 @@ from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.model.readable_times import EARLIEST_US, LATEST_US, VALUE_NOT_STORABLE, describe_unreadable
-from lockstep.model.record import Envelope, Kind, Record
+from lockstep.model.record import Envelope, KafkaMessage, Kind, Record
 from lockstep.model.row_cause import RowCause
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
@@ -77,7 +77,7 @@ def attribute_error(
 def find_session(compiled: CompiledStream, record: Record) -> str | None:
     """The session of a message; None where the user's `envelope` raises."""
     try:
-        return check_session(compiled.envelope(compiled.decode_again(record.value), record).session)
+        return check_session(compiled.envelope(compiled.decode_again(record.source), record).session)
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
         return None
 
@@ -264,7 +264,8 @@ class RangeFold:
         compiled, where, sessions, timing = self._compiled, self._position, self.sessions, self._timing
         entries, load, kind_of_message = self._state.entries, sessions.load, type(messages[0])
         topic, topic_id, partition = where.topic, where.topic_id, where.partition
-        decode, bytes_max = compiled.decode, compiled.message_bytes_max
+        decode = self._decode_with_headers if compiled.reads_headers else compiled.decode
+        bytes_max = compiled.message_bytes_max
         envelope_of, on_update, emission = compiled.envelope, compiled.on_update, self.emission
         rows, proofs, take, prove = emission.rows, emission.proofs, emission.rows.extend, emission.proofs.append
         offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
@@ -312,6 +313,9 @@ class RangeFold:
         self._reject(record, replace(found, detail=describe_unreadable(f"Envelope.event_time_us = {time_us}")))
         self.judge.check_room(record)
         return False
+
+    def _decode_with_headers(self, value: bytes) -> object:
+        return self._compiled.decode_with_headers(value, cast("Record", self._record).source)
 
     def _is_skipped(self, kind: Kind) -> bool:
         """Whether a message is dropped; where it is part of a snapshot, prepare the gate for it.
@@ -459,16 +463,19 @@ class RangeFold:
             self._applying.discard(session, self._applying.suspend(session, entry, record.offset))
 
 
-def decode_message(value: bytes | None, compiled: CompiledStream) -> object:
-    """Decode a value as the fold does, which has these lines inlined in its loop.
+def decode_message(source: KafkaMessage, compiled: CompiledStream) -> object:
+    """Decode a record as the fold does, which has these lines inlined in its loop.
 
     Raises:
         Undecodable: It is larger than the limit; also the other `DECODE_ERRORS`, for a value that is no message.
     """
+    value = source.value()
     if value is None and compiled.takes_null:
         return None
     bytes_max = compiled.message_bytes_max
-    return compiled.decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
+    if len(value) > bytes_max:  # type: ignore[arg-type]  # None raises
+        _too_large(value, bytes_max)  # type: ignore[arg-type]  # as above
+    return compiled.decode_with_headers(value, source)  # type: ignore[arg-type]  # as above
 
 
 def _offset(message: Message) -> int:

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import msgspec
 import pyarrow as pa
@@ -56,6 +56,7 @@ from lockstep.kafka.timestamps import NO_TIMESTAMP_MS, is_plausible_timestamp
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Position, SegmentRef, SuspendedSession
+from lockstep.model.record import KafkaMessage
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import StateFileWriter, make_state_version
 from lockstep.state.codec import StateNotOfItsType
@@ -392,7 +393,7 @@ def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> 
 def _decodes(message: Message, compiled: CompiledStream) -> bool | None:
     """Whether a message can be decoded; None where that cannot be determined now."""
     try:
-        decode_message(message.value(), compiled)
+        decode_message(cast("KafkaMessage", message), compiled)
     except LockstepError:
         return None  # the registry does not answer: no evidence about the message
     except DECODE_ERRORS:

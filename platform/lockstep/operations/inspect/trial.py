@@ -228,7 +228,7 @@ def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream
         for message in run.messages:
             record = Record(position.topic, position.topic_id, position.partition, message.offset() or 0, message)
             try:
-                envelopes.append((compiled.envelope(decode_message(message.value(), compiled), record), record))
+                envelopes.append((compiled.envelope(decode_message(record.source, compiled), record), record))
             except LockstepError:
                 raise  # the registry does not answer: no evidence about the message
             except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: any error of theirs is a count here
