@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from confluent_kafka import Message
 
+from lockstep.verify.batch_replay import BatchReplay
 from lockstep.verify.declaration import Declared
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import LATEST_US, UNKNOWN_US, GateAnswer, GateRules
@@ -43,6 +44,7 @@ class PartitionInputs(msgspec.Struct, frozen=True):
     cursor: RowCursor
     rows: RowComparison
     stored: StoredState
+    replay: BatchReplay
     erased: ErasedSessions = NONE_ERASED
     lookups: RangeLookups = NO_LOOKUPS
     is_compacted: bool = False
@@ -113,6 +115,11 @@ class PartitionProof:
     def left_states(self) -> int:
         """The number of ranges of a promotion whose state stayed with the shadow."""
         return self._parts.stored.left
+
+    @property
+    def replayed_batches(self) -> int:
+        """Number of batches after which the rows were replayed to the states."""
+        return self._parts.replay.batches
 
     @property
     def compared_quarantined(self) -> int:
@@ -238,6 +245,7 @@ class PartitionProof:
         known = folding.sessions.keys() | skipped.keys()
         for session in parts.erased.find_sessions(row, known):
             folding.erase(session)
+            parts.replay.forget(session)
         parts.aside.given_up = folding.suspension.before
         planned_us, moment = row.planned_us, folding.due.moment
         moment.latest_us = LATEST_US if planned_us is None else min(LATEST_US, planned_us + parts.declared.skew_us)
@@ -272,6 +280,8 @@ class PartitionProof:
         self._compare_counts(row)
         self._compare_time(row)
         self._compare_suspensions(row)
+        parts.replay.note(parts.folding.applying.emitted)
+        parts.replay.compare(row, parts.folding.sessions, parts.folding.applying.touched)
         whole = self._next == len(self._ranges) - 1
         parts.stored.compare(row, parts.folding, whole=whole)
         if self._rules.hole is GateAnswer.STOP and any(hole.cause == "unproven" for hole in row.holes):
@@ -339,7 +349,9 @@ class PartitionProof:
     def _compare_rows(self, until: int) -> None:
         parts = self._parts
         emitted = parts.folding.applying.emitted
+        parts.replay.note(emitted)
         later = emitted.since(emitted.emitted_before(until))
+        parts.replay.drop(len(emitted.rows))
         parts.folding.applying.emitted = later
         parts.rows.compare(emitted, parts.cursor.before(until), parts.aside.quarantine)
 

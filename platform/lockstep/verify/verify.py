@@ -22,6 +22,7 @@ from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders, require_root
+from lockstep.verify.batch_replay import BatchReplay, RowBudget
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
@@ -79,6 +80,7 @@ class PartitionWork(msgspec.Struct):
         ranges: Ledger rows.
         scopes: The proven extent of each partition.
         replayed: Current rows compared with the newest states.
+        replayed_batches: Batches of partitions after which the rows of the fold were replayed to its states.
         blocked: Why something that Kafka retains could not be proven.
     """
 
@@ -96,6 +98,7 @@ class PartitionWork(msgspec.Struct):
     ranges: int = 0
     scopes: list[ProvenRange] = msgspec.field(default_factory=list)
     replayed: ReplayedRows = msgspec.field(default_factory=ReplayedRows)
+    replayed_batches: int = 0
     blocked: list[str] = msgspec.field(default_factory=list)
 
     def add(self, chain: LedgerChain, proof: PartitionProof) -> None:
@@ -109,6 +112,7 @@ class PartitionWork(msgspec.Struct):
         self.left += proof.left_states
         self.quarantined += proof.compared_quarantined
         self.ranges += len(chain.ranges)
+        self.replayed_batches += proof.replayed_batches
         if proof.ended:
             self.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {proof.ended}")
 
@@ -195,7 +199,8 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
             f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.quarantined} quarantined"
         )
     if invariant is Invariant.REPLAY:
-        return work.replayed.describe()
+        after = f", and after {work.replayed_batches} batches" if work.replayed.is_claimed else ""
+        return f"{work.replayed.describe()}{after}"
     quarantined = sum(map(len, stored.quarantine.values()))
     return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {quarantined} quarantine rows"
 
@@ -451,6 +456,7 @@ class _Proving:
         self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
         begun = FIRST_BATCH if self._origin is not None else 0
         self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
+        self._row_budget = RowBudget()
         self.work = PartitionWork()
         try:
             self._rules: GateRules | None = make_rules(stream.integrity, ReplayWatermark())
@@ -500,6 +506,7 @@ class _Proving:
         return False
 
     def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
+        self._row_budget = RowBudget()
         proofs = list(self._opened(group))
         wanted = [WantedRange(c.place.topic, c.place.partition, each.start, _end(c, held)) for c, held, each in proofs]
         for piece in kafka.read(wanted):
@@ -558,6 +565,7 @@ class _Proving:
             before, floor = chain.ranges[first - 1], self._floor.batch
             try:
                 parts.stored.begin(before, parts.folding)
+                parts.replay.begin(parts.folding.sessions)
             except NotReproducible as other:
                 self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {other}")
                 self._not_again(chain, f"{other}: order and counts only")
@@ -600,6 +608,7 @@ class _Proving:
             lookups=RangeLookups(self._lookups),
             is_compacted=chain.place.topic in self._compacted,
             stored=StoredState(self._folders.state, self._declared, self._violations, self._head, self._floor),
+            replay=BatchReplay(self._declared, self._row_budget, self._violations),
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:

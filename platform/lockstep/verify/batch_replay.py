@@ -1,0 +1,208 @@
+"""The rows of the fold replayed batch by batch: after each batch they must give the states of its sessions.
+
+After a batch, the keys that its rows touched are compared with the states, and the number of keys of each session that
+it touched; if a snapshot emitted rows, all keys of the session. The current rows are in memory, as the states of the
+fold are. Their number is bounded: without room for more, the rest of a partition is compared at the end only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, cast
+
+import msgspec
+import pyarrow as pa
+
+from lockstep.declare.replay import ReplayKey
+from lockstep.model.table_schema import make_row_schema
+from lockstep.verify.declaration import Declared
+from lockstep.verify.ledger import LedgerRange
+from lockstep.verify.report import ViolationKind, Violations
+from lockstep.verify.rows import Emitted, is_equal
+from lockstep.verify.sessions import SNAPSHOT, Session
+from lockstep.verify.state import show_short
+
+ROWS_MAX = 1_000_000
+"""Current rows of the partitions that are read together; some 200 bytes each."""
+KeyParts = tuple[object, ...]
+"""The values of the key columns of a row."""
+
+
+class RowBudget:
+    """The number of current rows that may still be held.
+
+    Attributes:
+        left: The number.
+    """
+
+    def __init__(self) -> None:
+        self.left = ROWS_MAX
+
+
+class BatchReplay:
+    """The current rows of one partition, as the fold emits them.
+
+    Attributes:
+        batches: Number of compared batches.
+        is_on: Whether there is room for the current rows.
+    """
+
+    def __init__(self, declared: Declared, budget: RowBudget, violations: Violations) -> None:
+        self._list_rows = declared.list_rows
+        self._key = declared.replay_key or _NO_KEY
+        self._budget = budget
+        self._violations = violations
+        self._current: dict[str, dict[KeyParts, msgspec.Struct | None]] = {}
+        self._touched: dict[str, dict[KeyParts, msgspec.Struct]] = {}
+        self._snapshots: set[str] = set()
+        self._noted = 0
+        self.batches = 0
+        self.is_on = declared.replay_key is not None and not _has_nested_key(declared.row_type, self._key)
+
+    def begin(self, sessions: Mapping[str, Session]) -> None:
+        """Start with stored states, the rows of which are unknown."""
+        for session, held in sessions.items() if self.is_on else ():
+            self._adopt(session, held.state)
+
+    def forget(self, session: str) -> None:
+        """Forget an erased session."""
+        self._budget.left += len(self._current.pop(session, ()))
+
+    def note(self, emitted: Emitted) -> None:
+        """Note the rows that the fold has emitted since the last call."""
+        if not self.is_on:
+            return
+        find_parts = _make_getter(self._key.columns)
+        proof = emitted.proof
+        for at in range(self._noted, len(emitted.rows)):
+            row = emitted.rows[at]
+            self._touched.setdefault(proof["_session"][at], {})[find_parts(row)] = row
+            if proof["_cause"][at] == SNAPSHOT:
+                self._snapshots.add(proof["_session"][at])
+        self._noted = len(emitted.rows)
+
+    def drop(self, rows: int) -> None:
+        """The first rows of the fold were compared with the table, and are dropped."""
+        self._noted -= rows
+
+    def compare(self, row: LedgerRange, sessions: Mapping[str, Session], touched: Iterable[str]) -> None:
+        """Compare the current rows of the sessions of a batch with their states."""
+        if not self.is_on:
+            return
+        self.batches += 1
+        for session in sorted(self._touched.keys() | set(touched)):
+            held = sessions.get(session)
+            self._compare(row, session, None if held is None else held.state)
+        self._touched = {}
+        self._snapshots = set()
+        if self._budget.left < 0:
+            self._stop()
+
+    def _compare(self, row: LedgerRange, session: str, state: object) -> None:
+        current = self._current.setdefault(session, {})
+        newest = self._touched.get(session, {})
+        before = len(current)
+        self._apply(current, newest)
+        self._budget.left -= len(current) - before
+        rows = _StateRows(self._key, state, self._list_rows)
+        is_whole = session in self._snapshots or rows.count != len(current)
+        compared = current.keys() | rows.list_keys() if is_whole else newest.keys()
+        wrong = None
+        for parts in compared:
+            wrong = wrong or self._find_difference(parts, current, rows)
+        if wrong is not None:
+            where = f"session {session!r} {wrong[0]} in the state after batch {row.batch}"
+            self._violations.add(ViolationKind.REPLAY_DIFFERS, row.place, row.until, where, wrong[1])
+            self._adopt(session, state)
+        elif not current:
+            del self._current[session]
+
+    def _apply(self, current: dict[KeyParts, msgspec.Struct | None], newest: dict[KeyParts, msgspec.Struct]) -> None:
+        for parts, row in newest.items():
+            if getattr(row, self._key.removed) is None:
+                current.pop(parts, None)
+            else:
+                current[parts] = row
+
+    def _find_difference(
+        self, parts: KeyParts, current: Mapping[KeyParts, msgspec.Struct | None], rows: _StateRows
+    ) -> tuple[str, str] | None:
+        """What the state has of a key, and what the rows have; None if that is the same."""
+        of_key = f"key {show_short(parts[0] if len(parts) == 1 else parts)}"
+        value = rows.find(parts)
+        if parts not in current:
+            return None if value is _NOTHING else (f"{of_key}: a row, as", "no row, or a removal")
+        if value is _NOTHING:
+            return f"{of_key}: none", "a row of it is the newest"
+        row = current[parts]
+        for name in self._key.values if row is not None else ():
+            expected, found = getattr(value, name), getattr(row, name)
+            if not is_equal(expected, found):
+                return f"{of_key}: {name} = {show_short(expected)}", f"{name} = {show_short(found)}"
+        if row is not None and self._key.is_scalar and not is_equal(value, getattr(row, self._key.removed)):
+            return f"{of_key}: {show_short(value)}", show_short(getattr(row, self._key.removed))
+        return None
+
+    def _adopt(self, session: str, state: object) -> None:
+        """Continue with the keys of a state; their rows are unknown until the next ones."""
+        self.forget(session)
+        keys = _StateRows(self._key, state, self._list_rows).list_keys()
+        self._current[session] = dict.fromkeys(keys)
+        self._budget.left -= len(keys)
+
+    def _stop(self) -> None:
+        self.is_on = False
+        self._budget.left += sum(map(len, self._current.values()))
+        self._current = {}
+
+
+class _StateRows:
+    """The rows of a state, by the values of their key columns."""
+
+    def __init__(
+        self, key: ReplayKey, state: object, list_rows: Callable[[object], Iterable[tuple[object, object]]]
+    ) -> None:
+        self._key = key
+        self._table: Mapping[Any, object] = {}
+        if isinstance(state, Mapping):
+            self._table = cast("Mapping[Any, object]", state)
+        elif state is not None:
+            self._table = dict(list_rows(state))
+        self._by_parts: Mapping[Any, object] | None = None
+        self._first: object = next(iter(self._table), None)
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self._table)
+
+    def list_keys(self) -> set[KeyParts]:
+        """All keys."""
+        return set(map(self._key.parts_of, self._table))
+
+    def find(self, parts: KeyParts) -> object:
+        """The value of a key; `_NOTHING` without one."""
+        if isinstance(self._first, tuple):
+            return self._table.get(parts, _NOTHING)
+        if not isinstance(self._first, msgspec.Struct):
+            return self._table.get(parts[0], _NOTHING)
+        if self._by_parts is None:
+            self._by_parts = {self._key.parts_of(key): value for key, value in self._table.items()}
+        return self._by_parts.get(parts, _NOTHING)
+
+
+_NOTHING = object()
+_NO_KEY = ReplayKey((), "")
+
+
+def _make_getter(columns: tuple[str, ...]) -> Callable[[object], KeyParts]:
+    """The values of some fields, as a tuple also of one."""
+    values: Callable[[object], Any] = attrgetter(*columns)
+    return values if len(columns) > 1 else lambda row: (values(row),)
+
+
+def _has_nested_key(row_type: type[msgspec.Struct], key: ReplayKey) -> bool:
+    """Whether the key has lists or dicts, which are no keys of a dict."""
+    schema = make_row_schema(row_type)
+    return any(pa.types.is_nested(schema.field(name).type) for name in key.columns)

@@ -1,0 +1,149 @@
+"""A fold by hand that claims what it does not keep is found at the batch, though later rows make good for it.
+
+The engine writes what the fold emits, so only the replay can see it. Plain dicts tell which batches differ.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Envelope, InitialState, NoIntegrity, Record, Transform
+from lockstep.verify import batch_replay
+from lockstep.verify.report import InvariantStatus, ViolationKind
+from tests.correctness.verify.shelves import Change, Item, ItemRow, Producer, Shelves, shelf_stream
+from tests.support.offline_proof import prove
+from tests.support.offline_stream import Offline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.offline_stream import Sent
+
+Table = dict[tuple[str, int], Item]
+SHELVES = Shelves()
+
+
+class ShelvesByHand(Transform[Change, Table, ItemRow]):
+    """The rows of `Shelves`, but for one mistake: a row in ten, or all of a kind, are wrong or not there."""
+
+    key = ("name", "place")
+    removed = "price"
+
+    def __init__(self, mistake: str) -> None:
+        self.mistake = mistake
+
+    def envelope(self, message: Change, record: Record) -> Envelope:
+        """As there."""
+        return SHELVES.envelope(message, record)
+
+    def on_snapshot(self, message: Change, record: Record, previous: Table | None) -> InitialState[Table, ItemRow]:
+        """The difference to the previous table."""
+        table = SHELVES.on_snapshot(message, record, previous)
+        before = previous or {}
+        changed = [SHELVES.emit(message, key, item, before.get(key)) for key, item in table.items()]
+        gone = [SHELVES.emit(message, key, None, before[key]) for key in before if key not in table]
+        if self.mistake == "no removals":
+            gone = []
+        if self.mistake == "nothing":
+            changed = gone = []
+        if self.mistake == "another value" and message.number % 3 == 0:
+            changed = [msgspec.structs.replace(row, ratio=0.25) for row in changed]
+        return InitialState(table, changed + gone)
+
+    def on_update(self, state: Table, message: Change, record: Record) -> Iterable[ItemRow]:
+        """The changed items."""
+        rows = list(SHELVES.on_update(state, message, record))
+        return rows[1:] if self.mistake == "a row less" and message.number % 4 == 0 else rows
+
+    def on_end(self, state: Table) -> Iterable[ItemRow]:
+        """All items are gone."""
+        return [] if self.mistake == "no end" else [SHELVES.emit(None, key, None, item) for key, item in state.items()]
+
+
+MISTAKES = ("none", "no removals", "nothing", "another value", "a row less", "no end")
+EXAMPLES, USUAL = 120, 24
+
+
+def find_differing_batches(offline: Offline, sent: list[list[Sent]]) -> list[int]:
+    """The batches after which the rows of the table do not give the states."""
+    rows = (
+        DeltaTable(offline.folders.table)
+        .to_pyarrow_table()
+        .sort_by([("_emit_offset", "ascending"), ("_row", "ascending")])
+    )
+    listed = rows.to_pylist()
+    tables: dict[str, Table] = {}
+    current: dict[tuple[str, str, int], tuple[object, object]] = {}
+    differing, until = [], 0
+    for number, batch in enumerate(sent, 1):
+        for session, value in batch:
+            apply(tables, session, msgspec.json.decode(value, type=Change))
+        until += len(batch)
+        while listed and listed[0]["_emit_offset"] < until:
+            row = listed.pop(0)
+            current[row["_session"], row["name"], row["place"]] = (row["price"], row["ratio"])
+        found = {key: values for key, values in current.items() if values[0] is not None}
+        if found != {
+            (session, *key): (item.price, item.ratio) for session, each in tables.items() for key, item in each.items()
+        }:
+            differing.append(number)
+    return differing
+
+
+def apply(tables: dict[str, Table], session: str, message: Change) -> None:
+    """What a message leaves, by plain dicts; under `NoIntegrity` the first message of a session opens it."""
+    if message.kind == "end":
+        tables.pop(session, None)
+        return
+    if message.kind == "snapshot" or session not in tables:
+        tables[session] = {}
+    for line in message.lines:
+        if line.price is None:
+            tables[session].pop((line.name, line.place), None)
+        else:
+            tables[session][line.name, line.place] = Item(line.price, line.ratio)
+
+
+def write(seed: int, root: Path) -> tuple[Offline, list[list[Sent]]]:
+    rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+    offline = Offline(shelf_stream(ShelvesByHand(MISTAKES[seed % len(MISTAKES)]), NoIntegrity()), root)
+    producer = Producer(rng, SHELVES)
+    sent = [producer.send(rng.choice((1, 3, 10))) for _ in range(rng.randrange(2, 9))]
+    offline.run(*({"t": batch} for batch in sent))
+    return offline, sent
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < USUAL else pytest.mark.slow) for seed in range(EXAMPLES)]
+)
+def test_the_first_batch_after_which_the_rows_do_not_replay_is_named(seed: int, tmp_path: Path) -> None:
+    offline, sent = write(seed, tmp_path)
+    differing = find_differing_batches(offline, sent)
+    found = prove(offline)
+    assert {each.kind for each in found.violations} <= {ViolationKind.REPLAY_DIFFERS}
+    assert (found.status is InvariantStatus.PROVEN) == (not differing), found.violations
+    if differing:
+        assert f"in the state after batch {differing[0]}" in found.violations[0].expected
+        assert "the fold itself emits rows that do not replay" in found.next_step
+    else:
+        assert found.invariants[-1].checked.endswith(f"and after {len(sent)} batches")
+
+
+def test_without_room_for_the_rows_the_end_is_compared_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_replay, "ROWS_MAX", 1)
+    offline, sent = write(MISTAKES.index("nothing"), tmp_path)
+    found = prove(offline)
+    differing = find_differing_batches(offline, sent)
+    assert differing[-1] == len(sent)
+    assert len(differing) > 2
+    named = {int(batch) for each in found.violations for batch in re.findall(r"after batch (\d+)", each.expected)}
+    assert named - {1} == {len(sent)}
