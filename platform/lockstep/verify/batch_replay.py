@@ -57,6 +57,7 @@ class BatchReplay:
         self._touched: dict[str, dict[KeyParts, msgspec.Struct]] = {}
         self._snapshots: set[str] = set()
         self._noted = 0
+        self._make_key: Callable[[KeyParts], object] | None = None
         self.batches = 0
         self.is_on = declared.replay_key is not None and not _has_nested_key(declared.row_type, self._key)
 
@@ -105,9 +106,9 @@ class BatchReplay:
         before = len(current)
         self._apply(current, newest)
         self._budget.left -= len(current) - before
-        rows = _StateRows(self._key, state, self._list_rows)
-        is_whole = session in self._snapshots or rows.count != len(current)
-        compared = current.keys() | rows.list_keys() if is_whole else newest.keys()
+        rows = self._read_rows(state)
+        is_whole = session in self._snapshots or len(rows) != len(current)
+        compared = current.keys() | set(map(self._key.parts_of, rows)) if is_whole else newest.keys()
         wrong = None
         for parts in compared:
             wrong = wrong or self._find_difference(parts, current, rows)
@@ -126,11 +127,11 @@ class BatchReplay:
                 current[parts] = row
 
     def _find_difference(
-        self, parts: KeyParts, current: Mapping[KeyParts, msgspec.Struct | None], rows: _StateRows
+        self, parts: KeyParts, current: Mapping[KeyParts, msgspec.Struct | None], rows: Mapping[Any, object]
     ) -> tuple[str, str] | None:
         """What the state has of a key, and what the rows have; None if that is the same."""
         of_key = f"key {show_short(parts[0] if len(parts) == 1 else parts)}"
-        value = rows.find(parts)
+        value = _NOTHING if self._make_key is None else rows.get(self._make_key(parts), _NOTHING)
         if parts not in current:
             return None if value is _NOTHING else (f"{of_key}: a row, as", "no row, or a removal")
         if value is _NOTHING:
@@ -147,9 +148,19 @@ class BatchReplay:
     def _adopt(self, session: str, state: object) -> None:
         """Continue with the keys of a state; their rows are unknown until the next ones."""
         self.forget(session)
-        keys = _StateRows(self._key, state, self._list_rows).list_keys()
-        self._current[session] = dict.fromkeys(keys)
-        self._budget.left -= len(keys)
+        self._current[session] = dict.fromkeys(map(self._key.parts_of, self._read_rows(state)))
+        self._budget.left -= len(self._current[session])
+
+    def _read_rows(self, state: object) -> Mapping[Any, object]:
+        """The rows of a state by key."""
+        rows: Mapping[Any, object] = {}
+        if isinstance(state, Mapping):
+            rows = cast("Mapping[Any, object]", state)
+        elif state is not None:
+            rows = dict(self._list_rows(state))
+        if self._make_key is None and rows:
+            self._make_key = _find_key_maker(next(iter(rows)))
+        return rows
 
     def _stop(self) -> None:
         self.is_on = False
@@ -157,43 +168,18 @@ class BatchReplay:
         self._current = {}
 
 
-class _StateRows:
-    """The rows of a state, by the values of their key columns."""
-
-    def __init__(
-        self, key: ReplayKey, state: object, list_rows: Callable[[object], Iterable[tuple[object, object]]]
-    ) -> None:
-        self._key = key
-        self._table: Mapping[Any, object] = {}
-        if isinstance(state, Mapping):
-            self._table = cast("Mapping[Any, object]", state)
-        elif state is not None:
-            self._table = dict(list_rows(state))
-        self._by_parts: Mapping[Any, object] | None = None
-        self._first: object = next(iter(self._table), None)
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return len(self._table)
-
-    def list_keys(self) -> set[KeyParts]:
-        """All keys."""
-        return set(map(self._key.parts_of, self._table))
-
-    def find(self, parts: KeyParts) -> object:
-        """The value of a key; `_NOTHING` without one."""
-        if isinstance(self._first, tuple):
-            return self._table.get(parts, _NOTHING)
-        if not isinstance(self._first, msgspec.Struct):
-            return self._table.get(parts[0], _NOTHING)
-        if self._by_parts is None:
-            self._by_parts = {self._key.parts_of(key): value for key, value in self._table.items()}
-        return self._by_parts.get(parts, _NOTHING)
-
-
 _NOTHING = object()
 _NO_KEY = ReplayKey((), "")
+
+
+def _find_key_maker(key: object) -> Callable[[KeyParts], object]:
+    """Makes keys like one of a state from the values of the key columns."""
+    if isinstance(key, tuple):
+        return lambda parts: parts
+    if isinstance(key, msgspec.Struct):
+        kind = type(key)
+        return lambda parts: kind(**dict(zip(kind.__struct_fields__, parts, strict=True)))
+    return lambda parts: parts[0]
 
 
 def _make_getter(columns: tuple[str, ...]) -> Callable[[object], KeyParts]:

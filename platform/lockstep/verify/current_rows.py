@@ -20,7 +20,8 @@ from lockstep.verify.ledger import RowPosition
 from lockstep.verify.rows import CONVERSION_ERRORS, ORDER_COLUMNS, is_equal, read_value, to_column
 
 MERGED_ROWS = 262_144
-"""Rows that are merged into the current ones together, at least: each merge copies the current rows."""
+MERGED_BYTES = 256_000_000
+"""Rows and bytes that are merged into the current rows together: each merge copies the current rows."""
 COMPARED_ROWS = 65_536
 """Rows that are made or compared together."""
 _NUMBER = "number"
@@ -55,7 +56,11 @@ def make_replay_schema(key: ReplayKey, columns: pa.Schema) -> pa.Schema:
         columns: All columns of a data file.
     """
     names = dict.fromkeys(("_session", *key.columns, key.removed, *key.values, *ORDER_COLUMNS))
-    return pa.schema([columns.field(name).with_nullable(nullable=True) for name in names])
+    return pa.schema([(name, _LARGE.get(columns.field(name).type, columns.field(name).type)) for name in names])
+
+
+_LARGE: dict[pa.DataType, pa.DataType] = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+"""Types of texts and bytes of which a column may hold more than 2 GiB."""
 
 
 class CurrentRows:
@@ -67,12 +72,15 @@ class CurrentRows:
         self._current = schema.empty_table()
         self._later: list[pa.Table] = []
         self._later_rows = 0
+        self._later_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows, which were emitted after those that were added before."""
         self._later.append(_conform(pa.Table.from_batches([rows]), self._schema))
         self._later_rows += rows.num_rows
-        if self._later_rows >= max(MERGED_ROWS, self._current.num_rows):
+        self._later_bytes += self._later[-1].nbytes
+        is_many = self._later_rows >= max(MERGED_ROWS, self._current.num_rows)
+        if is_many or self._later_bytes >= max(MERGED_BYTES, self._current.nbytes):
             self._merge()
 
     def finish(self) -> pa.Table:
@@ -87,6 +95,7 @@ class CurrentRows:
         self._current = found.filter(found[self._key.removed].is_valid()).combine_chunks()
         self._later = []
         self._later_rows = 0
+        self._later_bytes = 0
 
 
 class StateRows:

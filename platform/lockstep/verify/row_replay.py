@@ -123,6 +123,7 @@ class RowReplay:
     ) -> None:
         self._declared = declared
         self._key = key
+        self._schema = make_replay_schema(key, make_file_schema(declared.row_type))
         self._folders = folders
         self._head = stored.head
         self._absent = stored.absent
@@ -142,12 +143,11 @@ class RowReplay:
         key, last = self._key, chain.ranges[-1]
         if last.is_forgotten:
             return f"not replayable: the topic was forgotten in batch {last.batch}, and its state deleted"
-        schema = make_replay_schema(key, make_file_schema(self._declared.row_type))
         try:
-            states = self._read_states(last, schema)
+            states = self._read_states(last)
         except StateError as error:
             return self._unread(last, error)
-        current = CurrentRows(key, schema)
+        current = CurrentRows(key, self._schema)
         for batch in self._rows.cursor((chain.place.topic_id, chain.place.partition)).before(END):
             current.add(batch)
         rows = current.finish()
@@ -156,10 +156,10 @@ class RowReplay:
         limits = find_limits(self._head, self._absent, key, chain)
         return self._report(find_differences(key, rows, states), chain, limits)
 
-    def _read_states(self, last: LedgerRange, schema: pa.Schema) -> pa.Table:
+    def _read_states(self, last: LedgerRange) -> pa.Table:
         """The rows of the states after a ledger row; raises StateError."""
         stored = StoredState(self._folders.state, self._declared, self._violations, self._head, self._floor)
-        made = StateRows(self._key, schema)
+        made = StateRows(self._key, self._schema)
         for session, state in stored.read_states(last):
             self.found.sessions += 1
             if state is not None:  # None: its first snapshot is not complete

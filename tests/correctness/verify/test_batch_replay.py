@@ -8,16 +8,17 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Envelope, InitialState, NoIntegrity, Record, Transform
+from lockstep import Envelope, InitialState, MapState, NoIntegrity, Record, TableFold, Transform
 from lockstep.verify import batch_replay
 from lockstep.verify.report import InvariantStatus, ViolationKind
-from tests.correctness.verify.shelves import Change, Item, ItemRow, Producer, Shelves, shelf_stream
+from tests.correctness.verify.shelves import Change, Item, ItemRow, Line, Price, Producer, Shelves, shelf_stream
 from tests.support.offline_proof import prove
 from tests.support.offline_stream import Offline
 
@@ -147,3 +148,105 @@ def test_without_room_for_the_rows_the_end_is_compared_all_the_same(
     assert len(differing) > 2
     named = {int(batch) for each in found.violations for batch in re.findall(r"after batch (\d+)", each.expected)}
     assert named - {1} == {len(sent)}
+
+
+class Spot(msgspec.Struct, frozen=True, array_like=True):
+    """A key of two parts."""
+
+    name: str
+    place: int
+
+
+class PriceRow(msgspec.Struct):
+    """A row with a value that is no Struct."""
+
+    name: str
+    place: int
+    price: Price | None
+
+
+class SpotShelves(TableFold[Change, Spot, Decimal, PriceRow]):
+    """Prices by a key that is a Struct."""
+
+    key = ("name", "place")
+    removed = "price"
+
+    def envelope(self, message: Change, record: Record) -> Envelope:
+        """As there."""
+        return SHELVES.envelope(message, record)
+
+    def changes(self, message: Change) -> Iterable[tuple[Spot, Decimal | None]]:
+        """The prices."""
+        return [(Spot(line.name, line.place), line.price) for line in message.lines]
+
+    def emit(self, message: Change | None, key: Spot, new: Decimal | None, previous: Decimal | None) -> PriceRow:
+        """The new price."""
+        return PriceRow(key.name, key.place, new)
+
+
+class NamedState(msgspec.Struct):
+    """A state with a table in it."""
+
+    items: MapState[str, Item]
+
+
+class NamedRow(msgspec.Struct):
+    """A row by name."""
+
+    name: str
+    price: Price | None
+    ratio: float | None
+
+
+class NamedShelves(Transform[Change, NamedState, NamedRow]):
+    """Items by name, by hand, in a table that is stored row by row."""
+
+    key = ("name",)
+    removed = "price"
+
+    def envelope(self, message: Change, record: Record) -> Envelope:
+        """As there."""
+        return SHELVES.envelope(message, record)
+
+    def on_snapshot(
+        self, message: Change, record: Record, previous: NamedState | None
+    ) -> InitialState[NamedState, NamedRow]:
+        """Changes the previous table in place, row by row."""
+        state = previous or NamedState(MapState())
+        named = {line.name for line in message.lines if line.price is not None}
+        gone = [self._change(state, name, None) for name in list(state.items) if name not in named]
+        return InitialState(state, [*gone, *self.on_update(state, message, record)])
+
+    def on_update(self, state: NamedState, message: Change, record: Record) -> Iterable[NamedRow]:
+        """One row a line."""
+        return [self._change(state, line.name, line) for line in message.lines]
+
+    def on_end(self, state: NamedState) -> Iterable[NamedRow]:
+        """All names are gone."""
+        return [self._change(state, name, None) for name in list(state.items)]
+
+    def list_rows(self, state: NamedState) -> Iterable[tuple[str, Item]]:
+        """The table."""
+        return state.items.items()
+
+    @staticmethod
+    def _change(state: NamedState, name: str, line: Line | None) -> NamedRow:
+        if line is None or line.price is None:
+            state.items.pop(name, None)
+            return NamedRow(name, None, None)
+        state.items[name] = Item(line.price, line.ratio)
+        return NamedRow(name, line.price, line.ratio)
+
+
+@pytest.mark.parametrize("fold", [SpotShelves(), NamedShelves()])
+@pytest.mark.parametrize("seed", range(6))
+def test_keys_and_states_of_every_kind_are_replayed(fold: Transform[Any, Any, Any], seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+    offline = Offline(shelf_stream(fold, NoIntegrity()), tmp_path)
+    producer = Producer(rng, SHELVES)
+    batches = [{"t": producer.send(rng.choice((1, 3, 10)))} for _ in range(6)]
+    offline.run(*batches[:3])
+    offline.run(*batches[3:])
+    found = prove(offline)
+    assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
+    assert found.invariants[-1].checked.endswith("and after 6 batches")
