@@ -14,9 +14,10 @@ pub fn encode<'py>(
     kind: Kind,
     words: impl ExactSizeIterator<Item = Word>,
     texts: &Texts,
+    bytes_max: usize,
 ) -> PyResult<Buffers<'py>> {
     match kind {
-        Kind::Text => encode_texts(py, words.map(|word| text_of(texts, word))),
+        Kind::Text => encode_texts(py, words.map(|word| text_of(texts, word)), bytes_max),
         Kind::Int | Kind::Float => Ok(vec![encode_words(py, words)?]),
         Kind::Bool => encode_bits(py, words).map(|bits| vec![bits]),
     }
@@ -32,20 +33,35 @@ pub fn encode_words(py: Python<'_>, words: impl ExactSizeIterator<Item = Word>) 
     })
 }
 
-/// Texts: where each ends, and their bytes.
-pub fn encode_texts<'a, 'py>(py: Python<'py>, texts: impl ExactSizeIterator<Item = &'a str>) -> PyResult<Buffers<'py>> {
+/// Texts: where each ends, and their bytes. Raises `OverflowError` where they have more bytes than `bytes_max`.
+pub fn encode_texts<'a, 'py>(
+    py: Python<'py>,
+    texts: impl ExactSizeIterator<Item = &'a str>,
+    bytes_max: usize,
+) -> PyResult<Buffers<'py>> {
     let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(texts.len()));
     for text in texts {
+        if text.len() > bytes_max - bytes.len() {
+            return Err(PyOverflowError::new_err(format!("a column of more than {bytes_max} bytes of text")));
+        }
         bytes.extend_from_slice(text.as_bytes());
-        ends.push(i32::try_from(bytes.len()).map_err(|_| PyOverflowError::new_err("texts of more than 2 GB"))?);
+        ends.push(i32::try_from(bytes.len())?);
     }
-    Ok(encode_ends(py, &ends, &bytes))
+    encode_ends(py, &ends, &bytes)
 }
 
 /// Texts of which it is known where each ends.
-pub fn encode_ends<'py>(py: Python<'py>, ends: &[i32], bytes: &[u8]) -> Buffers<'py> {
+pub fn encode_ends<'py>(py: Python<'py>, ends: &[i32], bytes: &[u8]) -> PyResult<Buffers<'py>> {
     let offsets: Vec<u8> = std::iter::once(&0).chain(ends).flat_map(|end| end.to_le_bytes()).collect();
-    vec![PyBytes::new(py, &offsets), PyBytes::new(py, bytes)]
+    Ok(vec![copy_bytes(py, &offsets)?, copy_bytes(py, bytes)?])
+}
+
+/// Bytes as an object of Python. Raises `MemoryError` for want of memory, where `PyBytes::new` panics.
+fn copy_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, bytes.len(), |copy| {
+        copy.copy_from_slice(bytes);
+        Ok(())
+    })
 }
 
 /// A bit for each row, which is not set for the nulls.

@@ -145,16 +145,18 @@ impl ColumnTable {
 
     /// Applies the chunk. Returns the Arrow buffers of the emitted rows: for each of `source` (0 the key, then the
     /// columns, then the columns before), then their sessions; and for each message the number of its rows, as words.
-    /// Raises `ValueError`, and nothing is changed, where a row is missing or equal values might be of unequal words.
+    /// Raises `ValueError`, and nothing is changed, where a row is missing or equal values might be of unequal words;
+    /// `OverflowError` likewise, where a column has more bytes of text than `bytes_max`.
     fn change<'py>(
         &mut self,
         py: Python<'py>,
         source: Vec<usize>,
+        bytes_max: usize,
     ) -> PyResult<(Vec<Buffers<'py>>, Bound<'py, PyBytes>)> {
         self.check_comparable(&self.chunk.words)?;
         let places = self.table.find(&self.chunk).map_err(|_| PyValueError::new_err("rows are missing"))?;
         let emitted = self.table.change(&self.chunk, &places, self.kinds.len(), self.emits_unchanged);
-        self.encode(py, &emitted, source).inspect_err(|_| self.table.undo(&emitted, self.kinds.len()))
+        self.encode(py, &emitted, source, bytes_max).inspect_err(|_| self.table.undo(&emitted, self.kinds.len()))
     }
 
     /// Of each message its sequence number, as words.
@@ -191,18 +193,20 @@ impl ColumnTable {
         py: Python<'py>,
         emitted: &Emitted,
         source: Vec<usize>,
+        bytes_max: usize,
     ) -> PyResult<(Vec<Buffers<'py>>, Bound<'py, PyBytes>)> {
         let width = self.kinds.len();
         let column = |at: usize| match at.checked_sub(1) {
-            None => arrow::encode(py, self.key, emitted.keys.iter().copied(), &self.texts),
+            None => arrow::encode(py, self.key, emitted.keys.iter().copied(), &self.texts, bytes_max),
             Some(at) => {
                 let lines = if at < width { &emitted.after } else { &emitted.before };
                 let words = lines.iter().skip(at % width).step_by(width).copied();
-                arrow::encode(py, self.kinds[at % width], words, &self.texts)
+                arrow::encode(py, self.kinds[at % width], words, &self.texts, bytes_max)
             }
         };
         let mut columns = source.into_iter().map(column).collect::<PyResult<Vec<_>>>()?;
-        columns.push(arrow::encode_texts(py, emitted.sessions.iter().map(|&session| &*self.names[session]))?);
+        let sessions = emitted.sessions.iter().map(|&session| &*self.names[session]);
+        columns.push(arrow::encode_texts(py, sessions, bytes_max)?);
         Ok((columns, arrow::encode_words(py, emitted.counts.iter().copied())?))
     }
 

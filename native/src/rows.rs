@@ -20,12 +20,14 @@ pub struct Column {
     words: Vec<i64>,
     ends: Vec<i32>,
     bytes: Vec<u8>,
+    bytes_max: usize,
+    is_over: bool,
     nulls: Vec<usize>,
 }
 
 impl Column {
     /// A column of a type; a question mark says that it may be null.
-    pub fn new(declared: &str, rows: usize) -> Option<Self> {
+    pub fn new(declared: &str, rows: usize, bytes_max: usize) -> Option<Self> {
         let name = declared.strip_suffix('?').unwrap_or(declared);
         let kind = Kind::named(name)?;
         let (numbers, texts) = if kind == Kind::Text { (0, rows) } else { (rows, 0) };
@@ -35,8 +37,15 @@ impl Column {
             words: Vec::with_capacity(numbers),
             ends: Vec::with_capacity(texts),
             bytes: Vec::new(),
+            bytes_max,
+            is_over: false,
             nulls: Vec::new(),
         })
+    }
+
+    /// Whether it has refused a text as one byte too many.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Adds a value. It is not plain where it is of another type, or does not fit.
@@ -64,6 +73,10 @@ impl Column {
     fn push_text(&mut self, value: &Bound<'_, PyAny>) -> Plain<()> {
         if !value.is_none() {
             let text = value.cast::<PyString>().map_err(|_| NotPlain)?.to_cow().map_err(|_| NotPlain)?;
+            if text.len() > self.bytes_max - self.bytes.len() {
+                self.is_over = true;
+                return Err(NotPlain);
+            }
             self.bytes.extend_from_slice(text.as_bytes());
         }
         self.ends.push(i32::try_from(self.bytes.len()).map_err(|_| NotPlain)?);
@@ -73,7 +86,7 @@ impl Column {
     /// The buffers of Arrow, that of the nulls first, and the number of nulls.
     pub fn encode<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Encoded<'py>> {
         let buffers = match self.kind {
-            Kind::Text => arrow::encode_ends(py, &self.ends, &self.bytes),
+            Kind::Text => arrow::encode_ends(py, &self.ends, &self.bytes)?,
             Kind::Int | Kind::Float => vec![arrow::encode_words(py, self.words.iter().copied())?],
             Kind::Bool => vec![arrow::encode_bits(py, self.words.iter().copied())?],
         };

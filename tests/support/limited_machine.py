@@ -16,10 +16,11 @@ from lockstep import Envelope, Function, Kind, Record, Stream, Strict, Topics, T
 from lockstep import Sequence as Numbers
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.task import run_bin
-from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskResult, TaskSpec
+from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, TaskResult, TaskSpec
 from lockstep.integrity.base import IntegrityClass
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import Position
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.testing.batches import LogInMemory
 from lockstep.testing.script import InLog
 
@@ -169,6 +170,7 @@ class BatchesInMemory:
         results: Result of each batch so far.
         rows: Rows of each topic so far, without those that a batch did not commit.
         positions: Position of each topic.
+        tuning: Sizes of a task.
     """
 
     compiled: CompiledStream
@@ -177,6 +179,7 @@ class BatchesInMemory:
     results: list[TaskResult] = field(default_factory=list[TaskResult])
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     positions: dict[str, Position] = field(default_factory=dict[str, Position])
+    tuning: Tuning = DEFAULT_TUNING
 
     def __post_init__(self) -> None:
         """Begin each log at its start."""
@@ -195,7 +198,13 @@ class BatchesInMemory:
             late=self.root / "late",
             state=self.root / "state",
             local_root=self.root / "hot",
+            tuning=self.tuning,
         )
+
+    def totals(self) -> dict[str, int]:
+        """Messages by outcome, of all batches."""
+        counts = [msgspec.structs.asdict(item.counts) for result in self.results for item in result.ranges]
+        return {name: sum(each[name] for each in counts) for name in Counts.__struct_fields__}
 
     def run_to_end(self, messages_max: int = 10**9) -> None:
         """Run batches until all is read or a finding ends it."""

@@ -694,17 +694,16 @@ def check_first_rows(rules: Sequence[InlineRule], on_snapshot: Callable[..., obj
     return checked if rules else on_snapshot
 
 
-def _require_kept(rules: Sequence[InlineRule], rows: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
-    """The rows.
+def _require_kept(rules: Sequence[InlineRule], rows: Iterable[msgspec.Struct]) -> Iterator[msgspec.Struct]:
+    """The rows, one by one.
 
     Raises:
         RuleViolated: A row violates a rule.
     """
-    listed = list(rows)
-    for row in listed:
+    for row in rows:
         for inline in rules:
             if not inline.is_kept_by(row):
                 rule = inline.rule
                 found, halts = f"{rule.column} = {getattr(row, rule.column)!r}", rule.on_violation is OnViolation.FAIL
                 raise RuleViolated(rule.promise.removesuffix("."), found, rule.name, halts=halts)
-    return listed
+        yield row

@@ -56,6 +56,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             start machines first takes some minutes; a full one never provides any.
         spill_bytes: Buffered rows of a task in memory. Some 400,000 rows of 160 bytes: more than a batch of seconds
             has, less than a worker notices.
+        rows_bytes: Rows of a task, in memory and on the local disk: then its ranges end, each with its share. Some
+            12 million rows of 160 bytes: many snapshots may emit that much in one batch. One message that emits more
+            ends the run. With `FileSize` 64 times the wanted size, if that is more: Parquet is that much smaller.
     """
 
     confirm_looks: int = 3
@@ -82,6 +85,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     probed_runs_max: int = 1_000
     executors_seconds_max: float = 300.0
     spill_bytes: int = 64_000_000
+    rows_bytes: int = 2_000_000_000
 
 
 DEFAULT_TUNING = Tuning()

@@ -7,6 +7,7 @@ describes. What is put in place is the file that was lost: no position, no row a
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -29,6 +30,7 @@ from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, Range
 from lockstep.errors import LockstepError
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.model.position import Key, Position, SegmentRef
+from lockstep.model.tuning import DEFAULT_TUNING
 from lockstep.operations.copies.copies import PARTIAL, copy_file
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.tables import StreamHandle
@@ -263,7 +265,9 @@ class _BatchReplay:
         settings = handle.settings.model_copy(update={"table_root": scratch / "tables", "local_root": scratch / "hot"})
         self._folders = StreamFolders(handle.stream.name, settings.table_root)
         lookups = find_lookup_tables(handle.stream, handle.settings.table_root)
-        self._job: JobSpec = msgspec.structs.replace(make_job(handle.stream, settings, self._folders), lookups=lookups)
+        tuning = msgspec.structs.replace(DEFAULT_TUNING, rows_bytes=sys.maxsize)  # batches end where they ended then
+        job = make_job(handle.stream, settings, self._folders, tuning)
+        self._job: JobSpec = msgspec.structs.replace(job, lookups=lookups)
         self.files: dict[str, bytearray] = {}
 
     def run(self, damage: _Damage) -> None:
@@ -305,6 +309,9 @@ class _BatchReplay:
         except (LookupNotBound, LookupUnusable) as error:  # declared after the batch, or its version was vacuumed
             problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {error.problem}"
             raise RebuildRefused(self._handle.stream.name, [problem]) from error
+        if result.trouble is not None and result.reached.next_offset < row.until:  # a limit of this machine
+            problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {result.trouble}"
+            raise RebuildRefused(self._handle.stream.name, [problem])
         self._check_counts(row, result)
         if row.state_bytes:
             self._keep(row, result)

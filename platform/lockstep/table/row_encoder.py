@@ -18,8 +18,8 @@ columns in one pass, 0.1 us a row.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from itertools import accumulate
@@ -202,8 +202,25 @@ _OF_COLUMN: Final[dict[ColumnKind, Callable[[ColumnType], Convert]]] = {
 if TYPE_CHECKING:
     Tuples = list[tuple[Any, ...]]
 
-VALUE_ERRORS: Final = (pa.ArrowException, msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError)
-"""Raised by conversions of a value that does not fit."""
+VALUE_ERRORS: Final = (
+    pa.ArrowNotImplementedError,
+    pa.ArrowCapacityError,
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+)
+"""Raised by conversions of a value that does not fit. Arrow's lack of memory is none of them."""
+
+BATCH_ROWS_MAX: Final = 500
+"""Rows of a record batch: a whole batch at once costs 2.5 times as much (caches), smaller record batches cost calls."""
+BATCH_BYTES_MAX: Final = 64_000_000
+"""Bytes of text of a column of a record batch of several rows: what is encoded at once is in memory twice."""
+VALUE_BYTES_MAX: Final = 2**31 - 2
+"""Bytes of text of a column of one row: Arrow and Parquet count them by 32 bits, with a sign."""
+SHOWN_MAX: Final = 300
+"""Characters of a value in the text of an error."""
 
 _PLAIN: Final[dict[ColumnKind, Any]] = {
     ColumnKind.STRING: str,
@@ -250,6 +267,7 @@ class Provenance:
         event_times_us: Event time in microseconds since 1970 UTC, or None.
         emit_offsets: Offset processed when the row was emitted; None where it is the source's own.
         causes: Hook that emitted the row; None if all rows are of updates.
+        first: Position of the first row in the chunk of which these rows are a part.
     """
 
     runs: Sequence[PartitionRun]
@@ -260,13 +278,37 @@ class Provenance:
     event_times_us: Sequence[int | None]
     emit_offsets: Sequence[int] | None = None
     causes: Sequence[RowCause] | None = None
+    first: int = 0
 
     def origin(self, position: int) -> RowOrigin:
         """The source of the row at a position of the chunk."""
         ends = list(accumulate(run.rows for run in self.runs))
         run = self.runs[bisect_right(ends, position)]
         offset, row = self.offsets[position], self.row_numbers[position]
-        return RowOrigin(run.topic, run.partition, offset, row, position)
+        return RowOrigin(run.topic, run.partition, offset, row, self.first + position)
+
+    def slice(self, start: int, until: int) -> Provenance:
+        """The sources of some of the rows."""
+        return Provenance(
+            tuple(self._slice_runs(start, until)),
+            self.offsets[start:until],
+            self.row_numbers[start:until],
+            self.sessions[start:until],
+            self.sequences[start:until],
+            self.event_times_us[start:until],
+            None if self.emit_offsets is None else self.emit_offsets[start:until],
+            None if self.causes is None else self.causes[start:until],
+            self.first + start,
+        )
+
+    def _slice_runs(self, start: int, until: int) -> Iterator[PartitionRun]:
+        begin = 0
+        for run in self.runs:
+            end = begin + run.rows
+            rows = min(end, until) - max(begin, start)
+            if rows > 0:
+                yield replace(run, rows=rows)
+            begin = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +333,10 @@ class RowOrigin:
         return f"{self.topic}/{self.partition}@{self.offset} row {self.row}"
 
 
+class BatchTooLarge(Exception):
+    """A column of a record batch has more bytes of text than it may: it is made of fewer rows."""
+
+
 class RowRejected(LockstepError):
     """A value does not fit its column.
 
@@ -305,7 +351,7 @@ class RowRejected(LockstepError):
 
     def __init__(self, origin: RowOrigin, column: str, value: object, problem: str) -> None:
         super().__init__(
-            f"{origin}: column {column} = {value!r}: {problem}",
+            f"{origin}: column {column} = {show_value(value)}: {problem}",
             next_step="correct the transform that emits the row, or the column's type in the row type",
         )
         self.origin = origin
@@ -314,6 +360,14 @@ class RowRejected(LockstepError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RowRejected, (self.origin, self.column, self.value, self._problem))
+
+
+def show_value(value: object) -> str:
+    """A value as text of bounded length."""
+    if isinstance(value, (str, bytes)) and len(value) > SHOWN_MAX:
+        return f"{value[:SHOWN_MAX]!r}... of length {len(value)}"
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
 class RowsBuilder:
@@ -331,6 +385,7 @@ class RowsBuilder:
         self._columns = make_row_columns(row_type)
         self._types = [column.type.arrow for column in self._columns]
         self._strict = [make_converter(column.type) for column in self._columns]
+        self._measures = [make_measure(column.type) for column in self._columns]
         kinds = [_find_native_kind(column.type) if native else None for column in self._columns]
         self._native = kinds if any(kinds) else None
         places = range(len(kinds)) if self._native is None else [n for n, kind in enumerate(kinds) if kind is None]
@@ -341,49 +396,79 @@ class RowsBuilder:
         """Whether `lockstep-native` encodes the rows or their provenance."""
         return self._extension is not None
 
-    def build(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> pa.RecordBatch:
-        """The rows of a chunk with their provenance, in order.
+    def encode(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> Iterator[pa.RecordBatch]:
+        """The rows of a chunk with their provenance, in order, in record batches of bounded size.
 
         Raises:
             RowRejected: A value does not fit its column; names the first such row.
         """
-        arrays = self._encode_fast(rows)
-        if arrays is None:
-            arrays = self._encode_strict(rows, proof)
+        if len(rows) <= BATCH_ROWS_MAX:
+            yield from self._split(rows, proof)
+            return
+        for start in range(0, len(rows), BATCH_ROWS_MAX):
+            until = min(len(rows), start + BATCH_ROWS_MAX)
+            yield from self._split(rows[start:until], proof.slice(start, until))
+
+    def _split(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> Iterator[pa.RecordBatch]:
+        """The rows as one record batch, or halved until each is small enough."""
         try:
-            proven = _proof_arrays(proof, self._extension)
+            batch = self.build(rows, proof)
+        except BatchTooLarge:
+            half = len(rows) // 2
+            yield from self._split(rows[:half], proof.slice(0, half))
+            yield from self._split(rows[half:], proof.slice(half, len(rows)))
+        else:
+            yield batch
+
+    def build(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> pa.RecordBatch:
+        """The rows of a chunk with their provenance, in order, as one record batch.
+
+        Raises:
+            RowRejected: A value does not fit its column; names the first such row.
+            BatchTooLarge: A column of several rows has more than `BATCH_BYTES_MAX` bytes of text.
+        """
+        bytes_max = BATCH_BYTES_MAX if len(rows) > 1 else VALUE_BYTES_MAX
+        arrays = self._encode_fast(rows, bytes_max)
+        if arrays is None:
+            arrays = self._encode_strict(rows, proof, bytes_max)
+        try:
+            proven = _proof_arrays(proof, self._extension, bytes_max)
         except VALUE_ERRORS:
             _refuse_proof(proof)
             raise
         return pa.RecordBatch.from_arrays([*arrays, *proven], schema=self.schema)
 
-    def _encode_fast(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array[Any]] | None:
+    def _encode_fast(self, rows: Sequence[msgspec.Struct], bytes_max: int) -> list[pa.Array[Any]] | None:
         """The user's columns, or None where anything needs a closer check."""
         if not set(map(type, rows)) <= {self._row_type}:
             return None
         tuples = list(map(astuple, rows))
         try:
             if self._native is None:
-                return self._others.encode(tuples)
-            return self._encode_native(tuples, self._native)
+                return self._others.encode(tuples, bytes_max)
+            return self._encode_native(tuples, self._native, bytes_max)
         except VALUE_ERRORS:
             return None
 
-    def _encode_native(self, tuples: Tuples, kinds: list[str | None]) -> list[pa.Array[Any]] | None:
+    def _encode_native(self, tuples: Tuples, kinds: list[str | None], bytes_max: int) -> list[pa.Array[Any]] | None:
         """The columns that the extension makes, and the others; None where it refuses a value."""
-        columns = extension.encode_rows(tuples, kinds)  # type: ignore[union-attr]  # there where `kinds` are
+        encode: Any = extension.encode_rows  # type: ignore[union-attr]  # there with `kinds`
+        columns = _call_extension(encode, tuples, kinds, len(tuples), bytes_max)
         if columns is None:
             return None
-        others = iter(self._others.encode(tuples))
+        others = iter(self._others.encode(tuples, bytes_max))
         return [
             next(others) if made is None else make_array(kind, len(tuples), made[2], made[:2])
             for kind, made in zip(self._types, columns, strict=True)
         ]
 
-    def _encode_strict(self, rows: Sequence[msgspec.Struct], proof: Provenance) -> list[pa.Array[Any]]:
+    def _encode_strict(self, rows: Sequence[msgspec.Struct], proof: Provenance, bytes_max: int) -> list[pa.Array[Any]]:
         """Convert value by value; raises at the first value that does not fit."""
         values = [self._strict_row(row, position, proof) for position, row in enumerate(rows)]
-        return [pa.array(column, kind) for column, kind in zip(zip(*values, strict=True), self._types, strict=True)]
+        columns = list(zip(*values, strict=True))
+        for measure, column in zip(self._measures, columns, strict=True):
+            _check_size(measure, column, bytes_max)
+        return [pa.array(column, kind) for column, kind in zip(columns, self._types, strict=True)]
 
     def _strict_row(self, row: msgspec.Struct, position: int, proof: Provenance) -> list[object]:
         if type(row) is not self._row_type:
@@ -396,6 +481,7 @@ class RowsBuilder:
         value = getattr(row, name)
         try:
             converted = self._strict[i](value)
+            _check_value(self._measures[i], converted)
             pa.array([converted], self._types[i])
         except VALUE_ERRORS as wrong:
             raise RowRejected(proof.origin(position), name, value, str(wrong)) from None
@@ -414,29 +500,39 @@ class _GeneralColumns:
         kinds = enumerate(column.type for column in self._columns)
         self._converts = {n: make_converter(kind) for n, kind in kinds if kind.kind not in _PLAIN}
         self._times = [n for n, column in enumerate(self._columns) if column.type.kind is ColumnKind.TIMESTAMP]
+        measures = {n: make_measure(self._columns[n].type) for n in self._converts}
+        self._measures = {n: measure for n, measure in measures.items() if measure is not None}
         row = tuple(_checked_type(column.type) for column in self._columns)
         # A Struct, whose type description is built once.
         self._checked = msgspec.defstruct("Checked", [("rows", list[tuple[row]])])  # type: ignore[valid-type]  # made at run time
 
-    def encode(self, rows: Tuples) -> list[pa.Array[Any]]:
-        """The columns of whole rows. Raises one of VALUE_ERRORS where anything needs a closer check."""
+    def encode(self, rows: Tuples, bytes_max: int) -> list[pa.Array[Any]]:
+        """The columns of whole rows.
+
+        Raises:
+            BatchTooLarge: A column of several rows has more bytes of text.
+            ValueError: Anything needs a closer check; also the other VALUE_ERRORS.
+        """
         if not self._columns:
             return []
         tuples = rows if self._pick is None else list(zip(*(map(pick, rows) for pick in self._pick), strict=True))
         msgspec.convert({"rows": tuples}, self._checked, builtin_types=_AS_THEY_ARE)
-        arrays = self._converted(tuples) if self._converts else self._plain(tuples)
+        columns = self._converted(tuples, bytes_max) if self._converts else self._plain(tuples)
+        _check_text(columns, len(rows), bytes_max)
         for n in self._times:
-            _check_readable(arrays[n])
-        return arrays
+            _check_readable(columns[n])
+        return columns
 
     def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
         struct: Any = pa.array(tuples, self._struct)  # the stubs lack flatten()
         return list(struct.flatten())
 
-    def _converted(self, tuples: Tuples) -> list[pa.Array[Any]]:
+    def _converted(self, tuples: Tuples, bytes_max: int) -> list[pa.Array[Any]]:
         transposed = list(zip(*tuples, strict=True)) or [()] * len(self._types)
         for n, convert in self._converts.items():
             transposed[n] = tuple(map(convert, transposed[n]))
+        for n, measure in self._measures.items():
+            _check_size(measure, transposed[n], bytes_max)
         return [pa.array(values, kind) for values, kind in zip(transposed, self._types, strict=True)]
 
 
@@ -445,6 +541,106 @@ def _check_readable(times: pa.Array[Any]) -> None:
     numbers = np.frombuffer(cast("Any", times.buffers()[1]), np.int64, len(times), 8 * times.offset)
     if len(numbers) and not EARLIEST_US <= numbers.min() <= numbers.max() <= LATEST_US:
         raise ValueError(describe_unreadable("a time"))
+
+
+def _call_extension(
+    encode: Callable[[list[Any], list[Any], int], Any], values: list[Any], kinds: list[Any], rows: int, bytes_max: int
+) -> Any:
+    """Columns made by the extension; None if it refuses a value, or one row has too much text.
+
+    Raises:
+        BatchTooLarge: A column of several rows has more bytes of text.
+    """
+    try:
+        return encode(values, kinds, bytes_max)
+    except OverflowError:
+        if rows > 1:
+            raise BatchTooLarge from None
+        return None
+
+
+def _check_text(columns: Sequence[pa.Array[Any]], rows: int, bytes_max: int) -> None:
+    """Refuse columns of text that are too large; Arrow makes several arrays of one of more than 2 GiB.
+
+    Raises:
+        BatchTooLarge: A column has more bytes, and more than one row.
+    """
+    if rows <= 1:
+        return
+    made: Sequence[Any] = columns  # the stubs do not know of several arrays
+    for column in made:
+        if isinstance(column, pa.ChunkedArray):
+            raise BatchTooLarge
+        if column.type in _TEXTS and (content := column.buffers()[-1]) is not None and content.size > bytes_max:
+            raise BatchTooLarge
+
+
+_TEXTS: Final = (pa.string(), pa.binary())
+
+Measure = Callable[[Any], int]
+"""From a converted value to the bytes of text in it."""
+
+
+def make_measure(column: ColumnType) -> Measure | None:
+    """Measures the text of a converted value of a column; None if there is no text inside it.
+
+    Of more than 2 GiB inside a list or a map Arrow makes no array, and no error: it ends the process.
+    """
+    measures = [make_measure(child.type) for child in column.children]
+    match column.kind:
+        case ColumnKind.STRING | ColumnKind.ENUM:
+            return _measure_text
+        case ColumnKind.BINARY:
+            return lambda value: 0 if value is None else len(value)
+        case ColumnKind.STRUCT:
+            return _measure_fields(measures)
+        case ColumnKind.LIST:
+            return _measure_all(measures[0])
+        case ColumnKind.MAP:
+            return _measure_all(_measure_fields([_measure_text, measures[0]]))
+        case _:
+            return None
+
+
+def _measure_text(value: object) -> int:
+    if not isinstance(value, str):
+        return 0
+    return len(value) if value.isascii() else 4 * len(value)
+
+
+def _measure_fields(measures: Sequence[Measure | None]) -> Measure | None:
+    with_text = [(n, measure) for n, measure in enumerate(measures) if measure is not None]
+    if not with_text:
+        return None
+    return lambda values: 0 if values is None else sum(measure(values[n]) for n, measure in with_text)
+
+
+def _measure_all(measure: Measure | None) -> Measure | None:
+    return None if measure is None else lambda values: 0 if values is None else sum(map(measure, values))
+
+
+def _check_size(measure: Measure | None, values: Sequence[object], bytes_max: int) -> None:
+    """Refuse a column of converted values before Arrow sees it.
+
+    Raises:
+        BatchTooLarge: It has more bytes of text, in several rows.
+        ValueError: One row has more.
+    """
+    if measure is not None and sum(map(measure, values)) > bytes_max:
+        if len(values) > 1:
+            raise BatchTooLarge
+        _check_value(measure, values[0])
+
+
+def _check_value(measure: Measure | None, value: object) -> None:
+    """Refuse a converted value with more text than a column of one row holds.
+
+    Raises:
+        ValueError: It has more.
+    """
+    size = 0 if measure is None else measure(value)
+    if size > VALUE_BYTES_MAX:
+        raise ValueError(f"has {size} bytes of text, more than the {VALUE_BYTES_MAX} that a column of one row holds")
 
 
 def _find_native_kind(column: ColumnType) -> str | None:
@@ -458,9 +654,9 @@ def _checked_type(column: ColumnType) -> Any:
     return kind | None if column.nullable and kind is not Any else kind
 
 
-def _proof_arrays(proof: Provenance, native: ModuleType | None) -> list[pa.Array[Any]]:
+def _proof_arrays(proof: Provenance, native: ModuleType | None, bytes_max: int) -> list[pa.Array[Any]]:
     """The provenance columns; topics and partitions are repeated by Arrow at no cost per row."""
-    offsets, sessions, sequences, times = _origin_arrays(proof, native)
+    offsets, sessions, sequences, times = _origin_arrays(proof, native, bytes_max)
     emitted = offsets if proof.emit_offsets is None else pa.array(proof.emit_offsets, pa.int64())
     return [
         _repeated(proof.runs, [run.topic for run in proof.runs], pa.string()),
@@ -489,13 +685,15 @@ _ORIGIN: Final[tuple[pa.DataType, ...]] = (pa.int64(), pa.string(), pa.int64(), 
 """The types of what `_origin_arrays` makes."""
 
 
-def _origin_arrays(proof: Provenance, native: ModuleType | None) -> list[pa.Array[Any]]:
+def _origin_arrays(proof: Provenance, native: ModuleType | None, bytes_max: int) -> list[pa.Array[Any]]:
     """Offsets, sessions, sequence numbers and event times."""
-    values = [proof.offsets, proof.sessions, proof.sequences, proof.event_times_us]
-    made = None if native is None else native.encode_columns(values, ["int", "str", "int?", "int?"])
+    values, rows = [proof.offsets, proof.sessions, proof.sequences, proof.event_times_us], len(proof.offsets)
+    kinds = ["int", "str", "int?", "int?"]
+    made = None if native is None else _call_extension(native.encode_columns, values, kinds, rows, bytes_max)
     if made is None:
-        return [pa.array(each, kind) for each, kind in zip(values, _ORIGIN, strict=True)]
-    rows = len(proof.offsets)
+        columns = [pa.array(each, kind) for each, kind in zip(values, _ORIGIN, strict=True)]
+        _check_text(columns, rows, bytes_max)
+        return columns
     return [make_array(kind, rows, each[2], each[:2]) for kind, each in zip(_ORIGIN, made, strict=True)]
 
 

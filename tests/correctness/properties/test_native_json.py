@@ -72,7 +72,7 @@ def read(value: bytes) -> Read | None:
     if names is None:
         return None
     table.add([NOTHING] * len(table.missing()))
-    columns, counts = table.change((0, 1, 2, 3, 4))
+    columns, counts = table.change((0, 1, 2, 3, 4), 10**6)
     (size,) = struct.unpack("q", counts)
     made = [make_array(kind, size, buffers).to_pylist() for kind, buffers in zip(COLUMNS, columns, strict=True)]
     assert set(made.pop()) == set(names)

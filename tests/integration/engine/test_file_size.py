@@ -21,7 +21,7 @@ from lockstep.engine.driver.clocks import BacklogClock
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import FileGoal, PlanInput, plan_batch
-from lockstep.engine.executor.row_buffer import Spill
+from lockstep.engine.executor.row_buffer import RowSpace
 from lockstep.engine.protocol import BatchIdentity, LearnedRates
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Position
@@ -141,11 +141,11 @@ def test_what_a_batch_leaves_has_waited_less_than_what_it_took() -> None:
 
 def test_rows_that_moved_to_the_disk_read_the_same(tmp_path: Path) -> None:
     batches: list[list[pa.RecordBatch]] = [[], []]
-    spill = Spill(tmp_path / "scratch", bound_bytes=10_000)
+    space = RowSpace(tmp_path / "scratch", memory_bytes=10_000, rows_bytes=10**9)
     for number in range(40):
         held = batches[number % 2]
         held.append(pa.RecordBatch.from_pylist([{"n": number, "text": f"row {number}"}] * 100))
-        spill.note(held, len(held) - 1)
+        space.note(held, held[-1].nbytes)
     assert [[batch["n"][0].as_py() for batch in held] for held in batches] == [
         list(range(0, 40, 2)),
         list(range(1, 40, 2)),

@@ -48,7 +48,7 @@ def make_panic() -> BaseException:
         return cast("BaseException", type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("boom"))
     table = extension.ColumnTable(Declared())
     try:
-        table.change([1])
+        table.change((1,), 9)
     except BaseException as error:  # noqa: BLE001  # it is no Exception
         return error
     raise AssertionError("a table without columns is changed")

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lockstep.declare.decoders.schema_registry import HttpRegistry, check_registry
 from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
@@ -33,6 +35,8 @@ from lockstep.table.layout import StreamFolders
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+ROWS_A_FILE = 64
+"""Bytes of rows in memory to bytes of Parquet, at most: equal texts and steps of numbers take nearly no room in it."""
 LOG = logging.getLogger("lockstep")
 
 
@@ -103,7 +107,7 @@ def run_stream(
     check_table_present(stream, folders, admin, group)  # before a heartbeat file, which would make a missing root
     watch = TopicWatch(admin, launch.tuning.end_look_seconds)
     with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id), watch:
-        job = make_job(stream, settings, folders, launch.tuning)
+        job = make_job(stream, settings, folders, _tune(launch.tuning, trigger))
         never_ending = not isinstance(trigger, AvailableNow)
         try:
             startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
@@ -149,6 +153,13 @@ def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threadi
 def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:
     """Maximum duration of a batch; a batch that fills files takes as long as they need."""
     return None if isinstance(trigger, FileSize) else stream.limits.batch_seconds
+
+
+def _tune(tuning: Tuning, trigger: Trigger) -> Tuning:
+    """The tuning of tasks whose rows fill files."""
+    if not isinstance(trigger, FileSize):
+        return tuning
+    return msgspec.structs.replace(tuning, rows_bytes=max(tuning.rows_bytes, ROWS_A_FILE * trigger.target_bytes))
 
 
 def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuning: Tuning = DEFAULT_TUNING) -> JobSpec:

@@ -41,6 +41,11 @@ class Attempt(msgspec.Struct, frozen=True):
         """The end of a range in this attempt."""
         return self.ends.get(planned.position.key, planned.until)
 
+    def find_share(self, planned: PlannedRange) -> float:
+        """The share of a range in what the task may emit: that of its messages."""
+        messages = sum(item.messages + item.beyond for item in self.ranges)
+        return (planned.messages + planned.beyond) / messages if messages else 1.0
+
     def after_unstorable(self, error: StateNotOfItsType) -> Attempt:
         """The next attempt checks the sessions of an error after each of their messages.
 

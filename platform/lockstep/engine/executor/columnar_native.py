@@ -25,6 +25,7 @@ from lockstep.engine.executor.rejects import Message
 from lockstep.integrity.sequence_numbers import LARGEST
 from lockstep.native import make_array
 from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.table.row_encoder import BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     from lockstep_native import ColumnTable
@@ -57,7 +58,7 @@ class NativeChunks(PlainChunks):
             return False
         self._range.emission.flush()  # what it raises is no matter of this chunk, which has changed nothing yet
         try:
-            made, counts = table.change(program.source)
+            made, counts = table.change(program.source, BATCH_BYTES_MAX)
         except NOT_PLAIN:
             return False
         rows = np.frombuffer(counts, np.int64)

@@ -12,7 +12,7 @@ from lockstep.declare.transform import InitialState
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.difference import NO_ROWS
 from lockstep.engine.executor.rejects import Exclusions, VerdictHandler
-from lockstep.engine.executor.row_buffer import RowBuffer
+from lockstep.engine.executor.row_buffer import RowBuffer, make_origin
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.integrity.base import PartitionTime, find_event_time, to_microseconds
 from lockstep.integrity.verdict import Gate, GateState, Judgement
@@ -200,23 +200,28 @@ class DeferredEvents:
         """The position at the start of the range."""
         return self._position.next_offset
 
-    def set_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> None:
-        """Apply snapshots, first updates under a class that accepts them, and ends; emit the difference."""
-        if envelope.kind is Kind.END:
-            self._emission.note_cause(RowCause.END)
+    def set_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record, at: int) -> int:
+        """Apply snapshots, first updates under a class that accepts them, and ends; emit the difference.
+
+        Returns:
+            The first of the rows of this message among those not yet encoded.
+        """
+        cause = RowCause.END if envelope.kind is Kind.END else RowCause.SNAPSHOT
+        self._emission.begin(make_origin(envelope, record.offset, at), cause)
+        if cause is RowCause.END:
             self._end(envelope.session, entry, body, record)
-            return
-        before = self._make_state(entry, body, envelope, record)
-        self._emit_replaced(before, entry.state, body, record)
+        else:
+            before = self._make_state(entry, body, envelope, record)
+            self._emit_replaced(before, entry.state, body, record)
+        return self._emission.first
 
     def _make_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> object:
         """Set the state of a session from a message; returns the state that it replaces."""
-        self._emission.note_cause(RowCause.SNAPSHOT)
         replacement = self.compiled.replacement
         before = entry.state if replacement is None else replacement.preserve(entry.state)
         opened = self.compiled.on_snapshot(body, record, entry.state)
         if isinstance(opened, InitialState):
-            self._emission.rows.extend(opened.rows)
+            self._emission.emit(opened.rows)
             opened = opened.state
         entry.state = opened
         self._sessions.add(envelope.session, entry)
@@ -225,19 +230,18 @@ class DeferredEvents:
     def _emit_replaced(self, before: object, after: object, body: object, record: Record | None) -> None:
         """Emit the rows that differ between two tables of a ready fold."""
         if self.compiled.replacement is not None:
-            self._emission.rows.extend(self.compiled.replacement.difference(before, after, body, record))
+            self._emission.emit(self.compiled.replacement.difference(before, after, body, record))
 
     def drop_state(self, entry: SessionEntry[object], envelope: Envelope, record: Record) -> None:
         """Drop the state and the rows of a session that a buffered message will restart.
 
         The table and the state would differ until the message is released.
         """
-        before, rows = entry.state, len(self._emission.rows)
+        before, at = entry.state, record.offset
         entry.state = None
+        self._emission.begin((at, envelope.session, None, envelope.event_time_us, at), RowCause.SNAPSHOT)
         self._emit_replaced(before, NO_ROWS, None, None)
-        if emitted := len(self._emission.rows) - rows:
-            origin = (record.offset, emitted, envelope.session, None, envelope.event_time_us, record.offset)
-            self._emission.append_extra(origin, RowCause.SNAPSHOT)
+        self._emission.end_extra()
 
     def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
         """Apply buffered messages, in order, while the message at an offset is processed.
@@ -273,10 +277,10 @@ class DeferredEvents:
         before = self._preserved(entry.state)
         for number, offset in enumerate(parts):
             self._apply_part(entry, self._take_buffered(session, offset), record.offset, opens=number == 0)
-        rows = len(self._emission.rows)
+        self._emission.begin(make_origin(envelope, record.offset, record.offset), RowCause.SNAPSHOT)
         self._add_part(entry.state, body, record)
         self._emit_replaced(before, entry.state, body, record)
-        self._prove(record, envelope, record.offset, len(self._emission.rows) - rows)
+        self._emission.end()
         return True
 
     def _preserved(self, state: object) -> object:
@@ -285,22 +289,21 @@ class DeferredEvents:
     def _apply_part(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool) -> None:
         """Apply one part of a multi-part snapshot but the last."""
         self.subject = record
-        body, rows = self.compiled.decode_again(record.source), len(self._emission.rows)
+        body = self.compiled.decode_again(record.source)
         envelope = self.compiled.envelope(body, record)
+        self._emission.begin(make_origin(envelope, record.offset, at), RowCause.SNAPSHOT)
         if opens:
             self._make_state(entry, body, envelope, record)
         else:
             self._add_part(entry.state, body, record)
         self._judge.counts.released += 1
-        self._prove(record, envelope, at, len(self._emission.rows) - rows)
-        self._check_storable(envelope.session)
-        self.subject = None
+        self._emission.end()
+        self._finish_buffered(envelope)
 
     def _add_part(self, state: object, body: object, record: Record) -> None:
         """Add a part to the state of a snapshot; the rows of a ready fold are its difference as a whole."""
-        self._emission.note_cause(RowCause.SNAPSHOT)
         if self.compiled.replacement is None:
-            self._emit(self.compiled.on_update(state, body, record))
+            self._emission.emit(self.compiled.on_update(state, body, record))
         else:
             self.compiled.replacement.on_part(state, body, record)
 
@@ -380,7 +383,9 @@ class DeferredEvents:
         self.timer_of = session
         timing, on_timer = cast("EventTimers", self.timing), self.compiled.hooks.on_timer
         if on_timer is not None:
-            self._emit_timer_rows(session, self._emit(on_timer(entry.state, due_us)), due_us, at)
+            self._emission.begin((timing.clock(session).offset, session, None, due_us, at), RowCause.TIMER)
+            self._emission.emit(on_timer(entry.state, due_us))
+            self._emission.end_extra()
             self._check_storable(session)
         if timing.timer_us(entry) <= due_us:
             raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
@@ -388,23 +393,17 @@ class DeferredEvents:
 
     def _expire_session(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
-        before, clock = len(self._emission.rows), cast("EventTimers", self.timing).clock(session)
+        offset = cast("EventTimers", self.timing).clock(session).offset
+        self._emission.begin((offset, session, None, due_us, at), RowCause.END)
         self._end(session, entry, None, None)
-        rows = len(self._emission.rows) - before
-        if rows:
-            self._emission.append_extra((clock.offset, rows, session, None, due_us, at), RowCause.END)
+        self._emission.end_extra()
         self.timer_of = None
-
-    def _emit_timer_rows(self, session: str, rows: int, due_us: int, at: int) -> None:
-        if rows:
-            offset = cast("EventTimers", self.timing).clock(session).offset
-            self._emission.append_extra((offset, rows, session, None, due_us, at), RowCause.TIMER)
 
     def _end(self, session: str, entry: SessionEntry[object], body: object, record: Record | None) -> None:
         on_end, replacement = self.compiled.hooks.on_end, self.compiled.replacement
         if entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
             if on_end is not None:
-                self._emit(on_end(entry.state))
+                self._emission.emit(on_end(entry.state))
             if replacement is not None and replacement.ends_remove:
                 self._emit_replaced(entry.state, NO_ROWS, body, record)
         held = self._sessions.gate.held(cast("GateState", entry.gate))
@@ -417,15 +416,22 @@ class DeferredEvents:
         """Apply one buffered message."""
         self.subject = record
         body = self.compiled.decode_again(record.source)
-        envelope, before = self.compiled.envelope(body, record), len(self._emission.rows)
+        envelope = self.compiled.envelope(body, record)
         if entry.state is None or envelope.kind in {Kind.SNAPSHOT, Kind.END}:
-            self.set_state(entry, body, envelope, record)
+            self.set_state(entry, body, envelope, record, at)
         else:
-            self._emit(self.compiled.on_update(entry.state, body, record))
+            self._emission.begin(make_origin(envelope, record.offset, at))
+            self._emission.emit(self.compiled.on_update(entry.state, body, record))
         self._judge.counts.released += 1
-        self._prove(record, envelope, at, len(self._emission.rows) - before)
+        self._emission.end()
+        self._finish_buffered(envelope)
+
+    def _finish_buffered(self, envelope: Envelope) -> None:
+        """A buffered message is applied; those of a session may be many."""
         self._check_storable(envelope.session)
         self.subject = None
+        if self._emission.is_full:
+            self._emission.flush()
 
     def _check_storable(self, session: str) -> None:
         if session in self.without.unstorable:
@@ -447,13 +453,3 @@ class DeferredEvents:
     def _take_buffered(self, session: str, offset: int) -> Record:
         where, message = self._position, self._held.take(session, offset)
         return Record(where.topic, where.topic_id, where.partition, offset, message)
-
-    def _emit(self, rows: object) -> int:
-        """Add rows to those of the range; gives their number."""
-        before = len(self._emission.rows)
-        self._emission.rows.extend(cast("Sequence[msgspec.Struct]", rows))
-        return len(self._emission.rows) - before
-
-    def _prove(self, record: Record, envelope: Envelope, at: int, rows: int) -> None:
-        proof = (record.offset, rows, envelope.session, envelope.sequence, envelope.event_time_us, at)
-        self._emission.proofs.append(proof)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, Final, cast
@@ -48,13 +49,13 @@ def find_replacement(
     is_own = kind.on_snapshot in {TableFold.on_snapshot, ColumnFold.on_snapshot}
     on_update: Callable[[object, object, Record], Iterator[object]] = cast("Any", transform.on_update)
 
-    def difference(before: Any, after: Any, message: object, record: Record | None) -> list[msgspec.Struct]:
+    def difference(before: Any, after: Any, message: object, record: Record | None) -> Iterator[msgspec.Struct]:
         del record
-        return list(list_difference(emit, before or NO_ROWS, after, message))
+        return list_difference(emit, before or NO_ROWS, after, message)
 
     return Replacement(
         difference=check_rows(rules, difference),
-        on_part=lambda state, message, record: list(on_update(state, message, record)),
+        on_part=lambda state, message, record: deque(on_update(state, message, record), maxlen=0),
         ends_remove=transform.ends_remove,
         preserve=_unchanged if is_own else deepcopy,
     )

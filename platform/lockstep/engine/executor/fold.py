@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
@@ -22,7 +22,7 @@ from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
 from lockstep.engine.executor.limits import EngineLimit, LimitKind, describe_error, find_limit
 from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
-from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer
+from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer, RowRoom, make_origin
 from lockstep.engine.executor.sessions import Sessions, check_session, is_multipart_open
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
@@ -142,6 +142,7 @@ class RangeFold:
         latest_us: int = NO_END_US,
         *,
         judges_panics: bool = False,
+        room: RowRoom | None = None,
     ) -> None:
         """Start a range.
 
@@ -152,6 +153,7 @@ class RangeFold:
             without: Findings of an earlier fold of the range.
             latest_us: Later event times are implausible.
             judges_panics: A panic of a library is an error of the message: the task has no other message.
+            room: Room for the rows; None if there is no bound.
         """
         self._judges_panics = judges_panics
         self._compiled, self._position, self._state = compiled, position, state
@@ -161,7 +163,7 @@ class RangeFold:
         self.sessions = Sessions(compiled, position, state, self.time)
         self.judge = VerdictHandler(compiled.integrity, position)
         seen_by_chunk = None if compiled.is_timed else self.time
-        self.emission = RowBuffer(compiled.rows, position, self.judge.counts, seen_by_chunk)
+        self.emission = RowBuffer(compiled.rows, position, self.judge.counts, seen_by_chunk, room)
         self._timing = EventTimers(compiled, self.time, state) if compiled.is_timed else None
         self._applying = DeferredEvents(compiled, position, self.sessions, self.judge, self.emission)
         self._applying.timing, self._applying.without = self._timing, self._without
@@ -195,7 +197,7 @@ class RangeFold:
     def finish(self, reached: int) -> None:
         """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
         self._suspend_up_to(reached)
-        self._guarded(self.emission.flush)  # of messages up to where the fold stopped: what is refused was first
+        self.flush()  # of messages up to where the fold stopped: what is refused was first
         if self.chunks is not None:
             self.chunks.write_back()
         if self._timing is not None:
@@ -217,9 +219,15 @@ class RangeFold:
         else:
             self._guarded(lambda: self._fold_chunk(messages))
 
+    def flush(self) -> None:
+        """Encode the rows so far as Arrow."""
+        self._guarded(self.emission.flush)
+
     def _fold_chunk(self, messages: Sequence[Message]) -> None:
         if self.chunks is None or not self.chunks.fold(messages):
             self._fold(messages)
+        else:
+            self.emission.check_room(_offset(messages[-1]))
 
     def _fold_checked(self, message: Message) -> None:
         """Fold one message, and refuse it if the state of its session cannot be stored after it."""
@@ -259,18 +267,20 @@ class RangeFold:
         if isinstance(error, (EnvironmentProblem, StateError)) or not isinstance(error, Exception):
             raise error
 
-    def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: each further call costs its time
-        # Local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
+    def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901  # one loop: calls cost time
+        """Fold messages one by one.
+
+        With local names, and methods mapped over the chunk: at 4 million messages a minute a look-up is a minute a day.
+        """
         compiled, where, sessions, timing = self._compiled, self._position, self.sessions, self._timing
-        entries, load, kind_of_message = self._state.entries, sessions.load, type(messages[0])
-        topic, topic_id, partition = where.topic, where.topic_id, where.partition
+        entries, load, of = self._state.entries, sessions.load, type(messages[0])
+        topic, topic_id, partition, bytes_max = where.topic, where.topic_id, where.partition, compiled.message_bytes_max
         decode = self._decode_with_headers if compiled.reads_headers else compiled.decode
-        bytes_max = compiled.message_bytes_max
         envelope_of, on_update, emission = compiled.envelope, compiled.on_update, self.emission
         rows, proofs, take, prove = emission.rows, emission.proofs, emission.rows.extend, emission.proofs.append
-        offsets, values = map(kind_of_message.offset, messages), map(kind_of_message.value, messages)
-        for offset, value, message in zip(offsets, values, messages, strict=True):
-            self._record = record = Record(topic, topic_id, partition, offset, message)  # type: ignore[arg-type]  # set
+        offsets: Iterator[int] = map(of.offset, messages)  # type: ignore[arg-type]  # set on every consumed message
+        for at, value, message in zip(offsets, map(of.value, messages), messages, strict=True):
+            self._record = record = Record(topic, topic_id, partition, at, message)
             try:
                 body = decode(value) if len(value) <= bytes_max else _too_large(value, bytes_max)  # type: ignore[arg-type]  # None raises
             except DECODE_ERRORS as error:
@@ -283,22 +293,24 @@ class RangeFold:
             if (kind is not UPDATE and self._is_skipped(kind)) or not (is_plain or self._is_stored(envelope, record)):
                 continue
             if timing is not None and timing.advance(body, envelope, record):
-                self._applying.fire_timers(record.offset)
+                self._applying.fire_timers(at)
             entry = entries.get(session) or load(session) or SessionEntry(None, None)
             gate, verdict = sessions.check(entry.gate, envelope, record)  # type: ignore[arg-type]  # a cast costs as much
             if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, envelope, record):
                 continue
             before = len(rows)
-            if kind is UPDATE and entry.gate is not None:
-                take(on_update(entry.state, body, record))
+            if kind is not UPDATE or entry.gate is None:
+                before = self._applying.set_state(entry, body, envelope, record, at)
+            elif type(emitted := on_update(entry.state, body, record)) is list:
+                take(emitted)
             else:
-                self._applying.set_state(entry, body, envelope, record)
+                before = emission.take(emitted, (at, session, envelope.sequence, time_us, at))
             entry.gate = gate
-            prove((record.offset, len(rows) - before, session, envelope.sequence, time_us, record.offset))
+            prove((at, (after := len(rows)) - before, session, envelope.sequence, time_us, at))
             if timing is not None or verdict is not ACCEPT:
                 self._follow(verdict, entry, envelope, record)
-            if len(proofs) >= CHUNK_ROWS or len(rows) >= CHUNK_ROWS:
-                self.emission.flush()
+            if after >= CHUNK_ROWS or len(proofs) >= CHUNK_ROWS:
+                emission.flush_chunk(at)
 
     def _is_stored(self, envelope: Envelope, record: Record) -> bool:
         """Whether readers can return the event time of a message; rejects one that they could not.
@@ -404,11 +416,10 @@ class RangeFold:
         on_late = self._compiled.hooks.on_late
         if on_late is None or not self._compiled.integrity.keeps_late or entry.state is None:
             return
-        before, at = len(self.emission.rows), record.offset
-        self.emission.rows.extend(on_late(entry.state, body, record))
-        if rows := len(self.emission.rows) - before:
-            origin = (at, rows, envelope.session, envelope.sequence, envelope.event_time_us, at)
-            self.emission.append_extra(origin, RowCause.LATE)
+        emitted = on_late(entry.state, body, record)
+        self.emission.begin(make_origin(envelope, record.offset, record.offset), RowCause.LATE)
+        self.emission.emit(emitted)
+        self.emission.end_extra()
         if self._timing is not None:
             self._timing.arm_earlier(envelope.session, entry, self.sessions.gate)
 

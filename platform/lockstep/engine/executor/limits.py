@@ -40,6 +40,7 @@ class LimitKind(Enum):
     NETWORK = "network", "check that the workers reach the services that the decoder and the transform call"
     PROCESSES = "threads or processes", "raise the limit of processes of the workers (ulimit -u)"
     COLUMN_BYTES = "bytes of a column", "let the transform emit smaller values, or more rows of fewer values"
+    ROW_BYTES = "room for the rows of one message", "correct the transform: the rows that it yields may have no end"
     PANIC = "a library that does not panic", "report the panic, with its text, to the authors of the library"
 
     @property
@@ -79,6 +80,10 @@ _OF_ERRNO: Final[Mapping[int, LimitKind]] = {
 them."""
 
 
+class RowsTooLarge(Exception):
+    """One message, or one timer, emits more rows than a whole batch may have."""
+
+
 def _of_client(error: KafkaException) -> LimitKind | None:
     lacks = error.args and error.args[0].code() == ClientError._CRIT_SYS_RESOURCE  # noqa: SLF001  # the client's name
     return LimitKind.HANDLES if lacks else None
@@ -86,6 +91,7 @@ def _of_client(error: KafkaException) -> LimitKind | None:
 
 _BY_KIND: Final[tuple[tuple[type[BaseException], Callable[[Any], LimitKind | None]], ...]] = (
     (MemoryError, lambda _: LimitKind.MEMORY),
+    (RowsTooLarge, lambda _: LimitKind.ROW_BYTES),
     (pa.ArrowCapacityError, lambda _: LimitKind.COLUMN_BYTES),
     (OSError, lambda error: None if error.errno is None else _OF_ERRNO.get(error.errno)),
     (KafkaException, _of_client),

@@ -50,13 +50,15 @@ class MessageFailed(msgspec.Struct, frozen=True):
 
 
 class BufferFull(msgspec.Struct, frozen=True):
-    """Quarantine or late table hold as much as one range may; the range ends there.
+    """Rows, quarantine or late table are as large as they may be; the range ends after a whole message.
 
     Attributes:
-        offset: First offset after the message that filled it.
+        offset: First offset after the message.
+        problem: What is full.
     """
 
     offset: int
+    problem: str = "quarantine or late table hold as much as one range may"
 
 
 FoldOutcome = FoldCompleted | FoldStopped | MessageFailed | BufferFull

@@ -19,13 +19,33 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lockstep.engine.executor.limits import RowsTooLarge
+from lockstep.engine.executor.outcome import BufferFull, StopFold
 from lockstep.engine.protocol import Counts
-from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.base import PartitionTime
 from lockstep.model.position import Position
+from lockstep.model.record import Envelope
 from lockstep.model.row_cause import RowCause
 from lockstep.storage import Scratch
-from lockstep.table.row_encoder import VALUE_ERRORS, PartitionRun, Provenance, RowRejected, RowsBuilder
+from lockstep.table.row_encoder import (
+    BATCH_ROWS_MAX,
+    VALUE_ERRORS,
+    BatchTooLarge,
+    PartitionRun,
+    Provenance,
+    RowRejected,
+    RowsBuilder,
+)
+
+RowsOrigin = tuple[int, str, int | None, int | None, int]
+"""Of rows: offset of their message, session, sequence, event time in microseconds, and the offset that was being
+processed when they were emitted."""
+
+
+def make_origin(envelope: Envelope, offset: int, at: int) -> RowsOrigin:
+    """The origin of the rows of a message, emitted while the one at `at` was processed."""
+    return offset, envelope.session, envelope.sequence, envelope.event_time_us, at
+
 
 MessageOrigin = tuple[int, int, str, int | None, int | None, int]
 """Of one message: offset, number of its rows, session, sequence, event time in microseconds, and the offset
@@ -134,8 +154,71 @@ def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
-CHUNK_ROWS = 500
-"""Rows encoded at once: once per batch costs 2.5 times as much (caches), smaller chunks cost calls."""
+CHUNK_ROWS = BATCH_ROWS_MAX
+"""Rows encoded at once."""
+ROWS_FULL = "the rows of a task have as many bytes as one batch may have"
+"""Why a range ends earlier: see `Tuning.rows_bytes`."""
+
+
+class RowSpace:
+    """Rows of a task: in memory up to a bound, then on the local disk.
+
+    Attributes:
+        memory_bytes: Bound of the encoded rows in memory, and of the messages whose rows are not encoded yet.
+        rows_bytes: Bound of all rows; then ranges end that have more than their share.
+        total_bytes: Bytes of all encoded rows so far.
+    """
+
+    def __init__(self, scratch: Path, *, memory_bytes: int, rows_bytes: int) -> None:
+        self.memory_bytes, self.rows_bytes = memory_bytes, rows_bytes
+        self.total_bytes = 0
+        self._scratch = scratch
+        self._in_memory: list[tuple[list[pa.RecordBatch], int, int]] = []
+        self._held_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all rows have more bytes than they may."""
+        return self.total_bytes > self.rows_bytes
+
+    def note(self, batches: list[pa.RecordBatch], size: int) -> None:
+        """Record that a range's list has a new record batch of so many bytes; past the bound, spill those in memory.
+
+        Raises:
+            OSError: The local disk cannot hold them.
+        """
+        self._in_memory.append((batches, len(batches) - 1, size))
+        self._held_bytes += size
+        self.total_bytes += size
+        if self._held_bytes > self.memory_bytes:
+            self._spill()
+
+    def release(self, batches: list[pa.RecordBatch], size: int) -> None:
+        """Discard the record batches of a range, which have so many bytes: it is folded again."""
+        self._in_memory = [each for each in self._in_memory if each[0] is not batches]
+        self._held_bytes = sum(size for _, _, size in self._in_memory)
+        self.total_bytes -= size
+        batches.clear()
+
+    def _spill(self) -> None:
+        """Move the record batches in memory to pages of an unlinked file: nothing is left after a kill."""
+        with Scratch(self._scratch).open_file("spill-") as (file, path):
+            moved = _written_and_mapped(file, path, [held[place] for held, place, _ in self._in_memory])
+        for (held, place, _), mapped in zip(self._in_memory, moved, strict=True):
+            held[place] = mapped
+        self._in_memory, self._held_bytes = [], 0
+
+
+class RowRoom(NamedTuple):
+    """Room for the rows of one range.
+
+    Attributes:
+        space: That of the task.
+        share_bytes: The range's share of it: it may have more while the task is not full.
+    """
+
+    space: RowSpace
+    share_bytes: float
 
 
 class RowBuffer:
@@ -149,9 +232,17 @@ class RowBuffer:
         proofs: Origins of these rows.
         rows_written: Rows in `batches`.
         event_time_us: Smallest and largest event time so far.
+        first: The first row in `rows` of the message or timer that emits.
     """
 
-    def __init__(self, builder: RowsBuilder, position: Position, counts: Counts, time: PartitionTime | None) -> None:
+    def __init__(
+        self,
+        builder: RowsBuilder,
+        position: Position,
+        counts: Counts,
+        time: PartitionTime | None,
+        room: RowRoom | None = None,
+    ) -> None:
         """Start a range.
 
         Args:
@@ -159,7 +250,9 @@ class RowBuffer:
             position: Start of the range.
             counts: Counts of the range.
             time: The watermark, where nothing depends on it and one update per chunk is enough; else None.
+            room: Room for the rows; None if there is no bound.
         """
+        self._room, self._bytes = room, 0
         self._builder, self._position, self._counts, self._time = builder, position, counts, time
         self._numbering = RowNumbering(position.next_offset, position.rows_emitted)
         self.batches: list[pa.RecordBatch] = []
@@ -169,6 +262,10 @@ class RowBuffer:
         self.event_time_us: tuple[int, int] | None = None
         self._extra_origins: set[int] = set()
         self._causes: dict[int, RowCause] = {}
+        self._continued = 0
+        self._origin: RowsOrigin = -1, "", None, None, -1
+        self._emitting: tuple[RowsOrigin | None, int] = None, 0
+        self.first = 0
 
     @property
     def is_full(self) -> bool:
@@ -178,12 +275,6 @@ class RowBuffer:
     def note_cause(self, cause: RowCause) -> None:
         """Record which hook emits the rows of the next origin; by default it is `on_update`."""
         self._causes[len(self.proofs)] = cause
-
-    def append_extra(self, origin: MessageOrigin, cause: RowCause) -> None:
-        """Add rows that no accepted message emitted: those of a timer, an idle session, or a late message."""
-        self.note_cause(cause)
-        self._extra_origins.add(len(self.proofs))
-        self.proofs.append(origin)
 
     def proof_at(self, position: int) -> tuple[MessageOrigin, bool]:
         """Origin of the row at an index of those not yet encoded, and whether no message emitted it."""
@@ -195,17 +286,111 @@ class RowBuffer:
         """Remove the rows of a message that failed."""
         del self.rows[sum(number for _, number, *_ in self.proofs) :]
 
+    def begin(self, origin: RowsOrigin, cause: RowCause | None = None) -> None:
+        """Begin the rows of a message or a timer; the cause is noted as by `note_cause`."""
+        self._origin, self.first = origin, len(self.rows)
+        if cause is not None:
+            self.note_cause(cause)
+
+    def emit(self, emitted: Iterable[msgspec.Struct]) -> None:
+        """Add rows of the origin that began; of rows that come one by one a bounded number is in memory.
+
+        Raises:
+            RowRejected: A value of a row that was encoded does not fit its column.
+            RowsTooLarge: They have more bytes than all rows of a batch may have.
+        """
+        if type(emitted) is list:
+            self.rows.extend(emitted)
+            return
+        rows, append = self.rows, self.rows.append
+        for row in emitted:
+            if len(rows) >= CHUNK_ROWS:
+                self._flush_part()
+            append(row)
+
+    def take(self, emitted: Iterable[msgspec.Struct], origin: RowsOrigin) -> int:
+        """`begin` and `emit`; returns the first of the rows among those not yet encoded."""
+        self._origin, self.first = origin, len(self.rows)
+        self.emit(emitted)
+        return self.first
+
+    def end(self) -> None:
+        """End the rows of a message: those not yet encoded have its origin."""
+        offset, session, sequence, event_time_us, emit_offset = self._origin
+        self.proofs.append((offset, len(self.rows) - self.first, session, sequence, event_time_us, emit_offset))
+
+    def end_extra(self) -> None:
+        """End the rows that no accepted message emitted: those of a timer, an idle session, or a late message."""
+        if len(self.rows) > self.first:
+            self._extra_origins.add(len(self.proofs))
+            self.end()
+        else:
+            self._causes.pop(len(self.proofs), None)
+
+    def _flush_part(self) -> None:
+        """Encode all rows, the last ones of which have an origin that emits more."""
+        if self._origin != self._emitting[0]:
+            self._emitting = self._origin, self._bytes
+        cause = self._causes.get(len(self.proofs))
+        if len(self.rows) > self.first:
+            self._continued += 1
+            self.end()
+        else:
+            self._causes.pop(len(self.proofs), None)
+        self.flush()
+        self.first = 0
+        if cause is not None:
+            self.note_cause(cause)
+        if self._room is not None and self._bytes - self._emitting[1] > self._room.space.rows_bytes:
+            raise RowsTooLarge(f"more than {self._room.space.rows_bytes} bytes")
+
+    def flush_chunk(self, offset: int) -> None:
+        """Encode the rows as Arrow, after the message at an offset. Raises as `flush` and `check_room` do."""
+        self.flush()
+        self.check_room(offset)
+
+    def check_room(self, offset: int) -> None:
+        """Call after a flush, if the message at an offset is dealt with completely.
+
+        Raises:
+            StopFold: The task has no room for more rows, and the range has its share of it.
+        """
+        if self.is_over:
+            raise StopFold(BufferFull(offset + 1, ROWS_FULL))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task has no room for more rows, and the range has its share of it."""
+        room = self._room
+        return room is not None and room.space.is_full and self._bytes > room.share_bytes
+
+    def release(self) -> None:
+        """Discard all rows: the range is folded again."""
+        if self._room is not None:
+            self._room.space.release(self.batches, self._bytes)
+        self._bytes = 0
+        self.rows.clear()
+
     def flush(self) -> None:
         """Encode the rows as Arrow.
 
         Raises:
-            RowRejected: A value does not fit its column.
+            RowRejected: A value does not fit its column; earlier rows may be in `batches`.
         """
         if self.rows:
             part = self.expand()
-            self.replace_encoded(part, self.build([part]))
+            for batch in self._builder.encode(part.rows, part.proof):
+                self._keep(batch, batch.get_total_buffer_size())  # whole buffers: `nbytes` costs 0.1 us a row
+            self._finish_part(part)
         elif self.proofs:
             self._count(self._chunk())
+
+    def _keep(self, batch: pa.RecordBatch, size: int) -> None:
+        self.batches.append(batch)
+        self.rows_written += batch.num_rows
+        self._bytes += size
+        if self._room is not None:
+            self._room.space.note(self.batches, size)
 
     def expand(self) -> Expanded:
         """The rows that are not yet encoded, with their provenance; nothing is changed."""
@@ -218,10 +403,12 @@ class RowBuffer:
             [row for part in parts for row in part.rows], merge_provenance([part.proof for part in parts])
         )
 
-    def replace_encoded(self, part: Expanded, batch: pa.RecordBatch) -> None:
-        """Put the batch into the place of the rows of which it was made."""
-        self.batches.append(batch)
-        self.rows_written += len(part.rows)
+    def replace_encoded(self, part: Expanded, batch: pa.RecordBatch, size: int) -> None:
+        """Put the batch of so many bytes into the place of the rows of which it was made."""
+        self._keep(batch, size)
+        self._finish_part(part)
+
+    def _finish_part(self, part: Expanded) -> None:
         self._numbering = part.numbering
         self._count(part.chunk)
 
@@ -231,7 +418,8 @@ class RowBuffer:
 
     def _count(self, chunk: Chunk) -> None:
         """Count the messages of a chunk, which is done."""
-        without, messages = chunk.rows.count(0), len(chunk.rows) - len(self._extra_origins)
+        without, messages = chunk.rows.count(0), len(chunk.rows) - len(self._extra_origins) - self._continued
+        self._continued = 0
         self._counts.without_rows += without
         self._counts.with_rows += messages - without
         self._counts.timer_rows += len(self._extra_origins)
@@ -263,8 +451,7 @@ class RowBuffer:
             self._note_times(bounds if is_plain else times.tolist())
         self._numbering.next(last, int(rows[-1]))
         if batch.num_rows:
-            self.batches.append(batch)
-            self.rows_written += batch.num_rows
+            self._keep(batch, batch.get_total_buffer_size())
 
     def emitted_at(self, offset: int) -> int:
         """Rows emitted at an offset so far; known for the newest only."""
@@ -296,7 +483,7 @@ def encode_few(buffers: Iterable[RowBuffer]) -> None:
         parts = [buffer.expand() for buffer in group]
         try:
             batch = group[0].build(parts)
-        except (RowRejected, *VALUE_ERRORS):
+        except (RowRejected, BatchTooLarge, *VALUE_ERRORS):
             continue
         _hand_out(batch, group, parts)
 
@@ -316,47 +503,11 @@ def _grouped(buffers: Sequence[RowBuffer]) -> Iterator[list[RowBuffer]]:
 
 def _hand_out(batch: pa.RecordBatch, buffers: Sequence[RowBuffer], parts: Sequence[Expanded]) -> None:
     """Give each range its part of the batch that was made of all of them."""
-    start = 0
+    start, row_bytes = 0, batch.get_total_buffer_size() / batch.num_rows
     for buffer, part in zip(buffers, parts, strict=True):
         count = len(part.rows)
-        buffer.replace_encoded(part, batch.slice(start, count))
+        buffer.replace_encoded(part, batch.slice(start, count), int(count * row_bytes))
         start += count
-
-
-class Spill:
-    """Limits the buffered rows of a task in memory."""
-
-    def __init__(self, scratch: Path, *, bound_bytes: int) -> None:
-        self._scratch, self._bound = scratch, bound_bytes
-        self._in_memory: list[tuple[list[pa.RecordBatch], int]] = []
-        self._held_bytes = 0
-
-    def note(self, batches: list[pa.RecordBatch], before: int) -> None:
-        """Record that a range's list of batches grew from `before`; past the bound, spill the batches in memory.
-
-        Raises:
-            EnvironmentProblem: The local disk is full.
-        """
-        for index in range(before, len(batches)):
-            self._in_memory.append((batches, index))
-            # Whole buffers, which belong to the batch: `nbytes` looks into each array, at 0.1 us a row.
-            self._held_bytes += batches[index].get_total_buffer_size()
-        if self._held_bytes > self._bound:
-            moved = self._moved([held[place] for held, place in self._in_memory])
-            for (held, place), mapped in zip(self._in_memory, moved, strict=True):
-                held[place] = mapped
-            self._in_memory, self._held_bytes = [], 0
-
-    def _moved(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """The same batches, in pages of an unlinked file: nothing is left after a kill."""
-        try:
-            with Scratch(self._scratch).open_file("spill-") as (file, path):
-                return _written_and_mapped(file, path, batches)
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"the local disk cannot hold the rows of a batch: {error}",
-                next_step=f"make room in {self._scratch}, or set local_root to a larger disk",
-            ) from error
 
 
 def _written_and_mapped(file: BufferedWriter, path: Path, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -34,7 +34,7 @@ from lockstep.engine.executor.limits import EngineLimit, describe_error, find_li
 from lockstep.engine.executor.lookup_table import LookupCache
 from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutcome, FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
-from lockstep.engine.executor.row_buffer import Spill, encode_few
+from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowRoom, RowSpace, encode_few
 from lockstep.engine.executor.sessions import count_digests
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
@@ -114,6 +114,7 @@ class RangeInProgress(msgspec.Struct):
         leader_epoch: Leader epoch of the last record; None without one.
         newest_timestamp_ms: Kafka's timestamp of the last record with a plausible one; None without any.
         unreadable: Why the range was not read to its end.
+        is_full: It ended earlier, after a whole message: its rows, or rejected messages, are as many as they may be.
         cpu_seconds: CPU time of fold and state.
     """
 
@@ -126,6 +127,7 @@ class RangeInProgress(msgspec.Struct):
     leader_epoch: int | None = None
     newest_timestamp_ms: int | None = None
     unreadable: UnreadableRange | None = None
+    is_full: bool = False
     cpu_seconds: float = 0.0
 
 
@@ -206,6 +208,7 @@ class RangeOpener:
         stack: Closes what was opened.
         latest_us: Later event times are rejected as absurd.
         attempt: What this try of the task reads, and how.
+        space: The rows of the task.
     """
 
     job: JobSpec
@@ -215,6 +218,7 @@ class RangeOpener:
     stack: ExitStack
     latest_us: int
     attempt: Attempt
+    space: RowSpace
 
     @property
     def compiled(self) -> CompiledStream:
@@ -237,6 +241,7 @@ class RangeOpener:
             bounds.without,
             self.latest_us,
             judges_panics=self.attempt.judges_panics,
+            room=RowRoom(self.space, self.space.rows_bytes * self.attempt.find_share(planned)),
         )
         return RangeInProgress(planned, bounds, state, fold, position.next_offset)
 
@@ -251,14 +256,7 @@ class RangeOpener:
 
 def read_and_fold(opener: RangeOpener, ranges: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold the messages, range by range in offset order."""
-    spill = Spill(opener.job.local_root, bound_bytes=opener.job.tuning.spill_bytes)
-    moving = [work for work in ranges if work.bounds.until > work.planned.position.next_offset]
-    for run in opener.log.read([_range(work) for work in moving]):
-        work = moving[run.index]
-        if isinstance(run, MessageRun):
-            _fold_run(work, run, spill)
-        else:
-            work.unreadable = run
+    _read_runs(opener, ranges)
     for work in ranges:
         if work.bounds.passes_to is not None and work.reached == work.bounds.until:
             work.reached = work.bounds.passes_to
@@ -282,11 +280,49 @@ def name_partition(position: Position) -> Generator[None]:
         raise
 
 
-def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
-    started, batches = time.process_time(), len(work.fold.batches)
+def _read_runs(opener: RangeOpener, ranges: Sequence[RangeInProgress]) -> None:
+    waiting = WaitingRows(opener.space.memory_bytes, ranges)
+    moving = [work for work in ranges if work.bounds.until > work.planned.position.next_offset]
+    for run in opener.log.read([_range(work) for work in moving]):
+        work = moving[run.index]
+        if work.is_full:
+            continue
+        if isinstance(run, UnreadableRange):
+            work.unreadable = run
+            continue
+        is_full = _fold_run(work, run)
+        waiting.note(run.messages)
+        if is_full and all(each.is_full for each in moving):
+            break
+
+
+class WaitingRows:
+    """Rows that wait for others before they are encoded: their messages have a bounded number of bytes."""
+
+    def __init__(self, bytes_max: int, ranges: Sequence[RangeInProgress]) -> None:
+        self._bytes_max, self._ranges, self._bytes = bytes_max, ranges, 0
+
+    def note(self, messages: Sequence[Message]) -> None:
+        """Note folded messages; past the bound, encode the rows of all ranges."""
+        if not 0 < len(messages) < CHUNK_ROWS:  # more of them are encoded already, but for a part of one response
+            return
+        self._bytes += sum(map(len, filter(None, map(type(messages[0]).value, messages))))
+        if self._bytes > self._bytes_max:
+            encode_few(work.fold.emission for work in self._ranges)
+            for work in self._ranges:
+                work.fold.flush()
+            self._bytes = 0
+
+
+def _fold_run(work: RangeInProgress, run: MessageRun) -> bool:
+    """Fold messages; returns whether the range is full after one of them."""
+    started = time.process_time()
     with name_partition(work.planned.position):
         work.fold.fold(run.messages)
-    spill.note(work.fold.batches, batches)
+    if isinstance(full := work.fold.outcome, BufferFull):
+        run = _end_run(run, full.offset)
+        work.is_full = True
+        work.bounds = msgspec.structs.replace(work.bounds, until=full.offset, beyond=0, trouble=full.problem)
     work.gaps += run.gaps
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
@@ -294,6 +330,14 @@ def _fold_run(work: RangeInProgress, run: MessageRun, spill: Spill) -> None:
         _note_timestamps(work, run.messages)
     work.leader_epoch = _leader_epoch(work, run)
     work.cpu_seconds += time.process_time() - started
+    return work.is_full
+
+
+def _end_run(run: MessageRun, until: int) -> MessageRun:
+    """The part of a run before an offset."""
+    messages = [message for message in run.messages if (message.offset() or 0) < until]
+    gaps = [(start, min(end, until)) for start, end in run.gaps if start < until]
+    return MessageRun(run.index, messages, gaps, min(run.reached, until))
 
 
 def _note_timestamps(work: RangeInProgress, messages: Sequence[Message]) -> None:
@@ -475,8 +519,7 @@ def narrow_bounds(bounds: FoldBounds, outcome: FoldOutcome) -> FoldBounds | None
             without = without if is_buffered else bounds.without
             problem = f"{REFUSED_MAX} messages that the transform cannot take"
             return msgspec.structs.replace(bounds, until=until, without=without, finding=None, trouble=problem)
-        case BufferFull(until):
-            problem = "quarantine or late table hold as much as one range may"
+        case BufferFull(until, problem):
             ends = until < bounds.until
             return msgspec.structs.replace(bounds, until=until, finding=None, trouble=problem) if ends else None
 
@@ -500,6 +543,7 @@ def _check_within(bounds: FoldBounds, finding: Finding) -> None:
 def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) -> RangeInProgress:
     """Read and fold a range from its start, within other bounds."""
     work.state.close()
+    work.fold.emission.release()
     again = opener.open(work.planned, bounds)
     read_and_fold(opener, [again])
     again.bounds = end_bounds(again.bounds, again.reached)
@@ -627,7 +671,8 @@ def _process_bin(
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         require_writable_folder(job.local_root)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
-        opener = RangeOpener(job, log, task.batch.generation, local_stores, stack, latest_us, attempt)
+        space = RowSpace(job.local_root, memory_bytes=job.tuning.spill_bytes, rows_bytes=job.tuning.rows_bytes)
+        opener = RangeOpener(job, log, task.batch.generation, local_stores, stack, latest_us, attempt, space)
         ranges = [opener.open(planned) for planned in attempt.ranges]  # 1
         read_and_fold(opener, ranges)  # 2
         ranges = [finalize_range(work, opener) for work in ranges]  # 3, 4
@@ -645,7 +690,7 @@ def _process_bin(
             cpu_seconds=0.0,
             quarantine=quarantine,
             late=late,
-            is_cut=attempt.trouble is not None,
+            is_cut=attempt.trouble is not None or any(work.is_full for work in ranges),
         )
 
 
