@@ -284,6 +284,8 @@ class InRange(ColumnRule):
         """See `ColumnRule.accepts`."""
         low: Any = self.at_least
         high: Any = self.at_most
+        if isinstance(value, Decimal) and value.is_nan():
+            return False  # to compare it raises, which would be an error of the transform and not of the rule
         return (low is None or value >= low) and (high is None or value <= high)
 
     @override

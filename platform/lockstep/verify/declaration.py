@@ -12,12 +12,12 @@ import msgspec
 from lockstep.declare.decoders.base import Registry, has_null
 from lockstep.declare.options import EventTime
 from lockstep.declare.replay import ReplayKey
-from lockstep.declare.rules import check_first_rows, check_rows, find_inline_rules
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration
 from lockstep.model.map_state import MapState
 from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateNotOfItsType, StateSchema
+from lockstep.verify.inline_rules import read_inline_rules
 from lockstep.verify.table_difference import TableDifference, find_table_difference
 
 AnyStream = Stream[Any, Any, Any]
@@ -108,14 +108,14 @@ class Declared(msgspec.Struct, frozen=True):
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     """The functions of a stream, with the installation's schema registry."""
     types, transform = stream.types, stream.transform
-    rules = find_inline_rules(stream.rules, transform.removal_column())
+    rules = read_inline_rules(stream.rules, transform.removal_column())
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in _HOOKS if _has_own(transform, name)}
-    hooks |= {name: check_rows(rules, hooks[name]) for name in _EMITTING if name in hooks}
+    hooks |= {name: rules.guard(hooks[name]) for name in _EMITTING if name in hooks}
     return Declared(
         decode=stream.decoder.connected(registry).build(types.message),
         envelope=transform.envelope,
-        on_snapshot=check_first_rows(rules, transform.on_snapshot),
-        on_update=check_rows(rules, transform.on_update),
+        on_snapshot=rules.guard_snapshot(transform.on_snapshot),
+        on_update=rules.guard(transform.on_update),
         on_update_unchecked=transform.on_update,
         **hooks,
         row_type=types.row,

@@ -118,6 +118,8 @@ class ReplayBuffer:
     def refused(self, record: Record, session: str, error: Exception) -> None:
         """A message on which the transform raised."""
         cause = str(getattr(error, "what", "transform raised"))
+        if getattr(error, "halts", False):  # a rule that fails stops a stream of any class
+            self._aside.judge(GateAnswer.STOP, record.offset, cause)
         answer = self._aside.judge(self._rules.raised, record.offset, cause)
         self._aside.keep(record, cause, session)
         if answer is not GateAnswer.QUARANTINE:

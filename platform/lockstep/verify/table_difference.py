@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 
-from lockstep.declare.rules import InlineRule, check_rows
 from lockstep.declare.transform import Transform
+from lockstep.verify.inline_rules import InlineRules
 
 AnyTransform = Transform[Any, Any, Any]
 Table = dict[Any, Any]
@@ -29,7 +29,7 @@ class TableDifference(msgspec.Struct, frozen=True):
     """
 
     emit: Callable[[Any, Any, Any, Any], msgspec.Struct]
-    rules: Sequence[InlineRule]
+    rules: InlineRules
     ends_remove: bool
     is_shared: bool
 
@@ -51,10 +51,10 @@ class TableDifference(msgspec.Struct, frozen=True):
         removed = sorted(old.keys() - new.keys(), key=msgspec.msgpack.encode)
         rows += [self.emit(message, key, None, old[key]) for key in removed]
         new.update((key, old[key]) for key in kept)
-        return list(check_rows(self.rules, lambda: rows)())
+        return self.rules.check(rows)
 
 
-def find_table_difference(transform: AnyTransform, rules: Sequence[InlineRule]) -> TableDifference | None:
+def find_table_difference(transform: AnyTransform, rules: InlineRules) -> TableDifference | None:
     """The difference of a ready fold; None for a fold by hand, which emits its own rows."""
     base: Any = next((each for each in type(transform).__mro__ if _is_ready(each)), None)
     if base is None:

@@ -56,6 +56,10 @@ FOREIGN_TO_THE_PROVER = (
     *("lockstep.model.compatibility", "lockstep.model.columns", "lockstep.storage"),
     *(f"lockstep.state.{name}" for name in ("local_store", "local_store_pool", "restore", "store")),
     *(f"lockstep.table.{name}" for name in ("parquet", "quarantine", "row_encoder")),
+    *(
+        f"lockstep.declare.rules.{name}"
+        for name in ("InlineRule", "check_first_rows", "check_rows", "find_inline_rules")
+    ),
 )
 
 # What runs on an executor is loaded there without any of these.
