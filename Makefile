@@ -18,7 +18,7 @@ NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%
 	$(wildcard tests/*/*/test_*.py)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down kafka gameday test test-nightly test-all check bench lock clean
+.PHONY: help setup demo up down kafka gameday test test-nightly test-all mutants check bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ test-nightly: setup ## The slow tests, all or one of three parts (PART=2); a tes
 
 test-all: setup ## Every test, in parallel
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),auto)
+
+mutants: setup ## Take a rule out of the library at a time; its near tests must fail (nightly; ONLY=planner, WORKERS=1)
+	@$(BIN)/python -m tests.house.mutants $(if $(ONLY),--only "$(ONLY)") $(if $(WORKERS),--workers $(WORKERS))
 
 check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/ruff check $(CODE)

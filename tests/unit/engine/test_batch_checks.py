@@ -140,7 +140,7 @@ def test_it_may_begin_elsewhere_in_the_batch_in_which_it_ended(home: int, other:
 def test_an_end_elsewhere_does_not_free_it() -> None:
     homes = SessionPartitions()
     assert moved(homes, worked(0, A)) == []
-    assert moved(homes, worked(1, A, closed=(B,))) == [(1, 5)]
+    assert moved(homes, worked(1, A, closed=(A, B))) == [(1, 5)]
 
 
 def test_the_same_name_in_two_topics_is_two_sessions() -> None:

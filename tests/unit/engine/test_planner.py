@@ -131,6 +131,12 @@ def test_a_partition_whose_log_begins_after_its_position_waits_for_the_audit() -
     assert (planned(plan), plan.backlog) == ({("b", 0): 5}, 0)
 
 
+def test_a_partition_that_rests_is_left_out_of_the_batch_and_of_its_backlog() -> None:
+    lags = {("a", 0): 5, ("b", 0): 7}
+    plan = plan_batch(given_lags(lags, resting=frozenset({("a", 0)})))
+    assert (planned(plan), plan.backlog, plan.unavailable) == ({("b", 0): 7}, 0, ())
+
+
 @given(inputs())
 def test_every_partition_is_in_at_most_one_range_from_its_position(given: PlanInput) -> None:
     ranges = [item for group in plan_batch(given).bins for item in group]
@@ -220,6 +226,19 @@ def test_a_partition_moves_only_from_a_bin_that_would_take_too_long(given: PlanI
             assert load[before] + cost[key] > most * 0.999_999
 
 
+def test_partitions_that_share_a_bin_are_spread_once_it_would_take_too_long() -> None:
+    lags = {(name, 0): 30_000 for name in "abcd"}
+    plan = plan_batch(with_bins(given_lags(lags), dict.fromkeys(lags, 0)))
+    assert [len(group) for group in plan.bins] == [1, 1, 1, 1]
+
+
+def test_a_partition_keeps_its_bin_where_another_would_do_as_well() -> None:
+    """Its executor has its local store."""
+    lags = {("a", 0): 30_000, ("b", 0): 30_000}
+    before = {("a", 0): 1, ("b", 0): 0}
+    assert bins_of(plan_batch(with_bins(given_lags(lags, cores=2), before))) == before
+
+
 def with_bins(given: PlanInput, bins: dict[Key, int]) -> PlanInput:
     """The input as if partitions had been in these bins before."""
     return msgspec.structs.replace(given, learned=msgspec.structs.replace(given.learned, bins_before=bins))
@@ -246,6 +265,16 @@ def test_only_a_live_batch_without_a_backlog_goes_on_beyond_its_ends() -> None:
     assert beyond(lags, is_live=False) == {0}
     assert beyond(lags, messages_max=350) == {0}
     assert beyond({(f"id{number}", 0): 1 for number in range(BEYOND_PARTITIONS_MAX + 1)}) == {0}
+
+
+def test_a_turn_of_partitions_that_waited_is_not_read_beyond_its_ends_while_others_wait() -> None:
+    """Its few messages leave room, which is that of the partition whose turn is the next one."""
+    lags = {(f"t{number:03}", 0): 11 for number in range(999)} | {("z", 0): 95_000}
+    given = given_lags(lags, messages_max=100_000, is_live=True)
+    plan = plan_batch(msgspec.structs.replace(given, batch=msgspec.structs.replace(BATCH, number=0)))
+    ranges = [item for group in plan.bins for item in group]
+    assert (len(ranges), plan.messages) == (BEYOND_PARTITIONS_MAX, 11 * BEYOND_PARTITIONS_MAX)
+    assert {item.beyond for item in ranges} == {0}
 
 
 @given(inputs())

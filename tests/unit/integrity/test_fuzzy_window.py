@@ -81,6 +81,10 @@ REORDERED: dict[str, tuple[list[Sent], list[Told]]] = {
         [snapshot(1, 0), update(2, 1, b"x"), update(4, 1, b"x"), anew(1, 2), update(2, 3, b"x"), update(3, 3, b"y")],
         [ACCEPTED, ACCEPTED, HELD, ("accept", "", (2,)), ACCEPTED, ACCEPTED],
     ),
+    "a repeat of what was released and is forgotten": (
+        [snapshot(1, 0), update(2, 5), update(4, 30), update(2, 5)],
+        [ACCEPTED, ACCEPTED, HELD, LATE],
+    ),
     "a repeat of what waits": (
         [snapshot(1, 0), update(3, 1, b"x"), update(3, 1, b"x"), update(3, 1, b"y")],
         [ACCEPTED, HELD, ("duplicate", "repeat", ()), ("violation", "same number, other content", ())],

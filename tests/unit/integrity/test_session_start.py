@@ -71,6 +71,13 @@ def test_under_every_class_an_end_of_an_unknown_session_changes_nothing(name: st
     assert judged(gate, (Kind.END, 9), (Kind.UPDATE, 1), (Kind.UPDATE, 2)) == ["accept"] * 3
 
 
+@pytest.mark.parametrize("name", ["strict", "log only"])
+def test_an_end_of_an_unknown_session_leaves_no_memory_of_it(name: str) -> None:
+    gate = CLASSES[name].gate_for(0, PartitionTime())
+    after, verdict = gate.check(None, Envelope("s", Kind.END, sequence=9), at_offset(0))
+    assert (after, verdict.judgement.value) == (None, "accept")
+
+
 @pytest.mark.parametrize("name", [name for name in CLASSES if name not in {"none", "once"}])
 def test_a_session_that_an_operator_skips_begins_anew_behind_what_was_given_up(name: str) -> None:
     gate = CLASSES[name].gate_for(0, PartitionTime(), (SuspendedSession("s", before=2),))

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from deltalake import DeltaTable
 
 from lockstep.operations.copies import backup
 from lockstep.operations.copies.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
-from lockstep.operations.copies.copies import CopyDamaged, copy_file, lock_copy, read_manifest, write_manifest
+from lockstep.operations.copies.copies import (
+    CopyDamaged,
+    CopyInProgress,
+    copy_file,
+    lock_copy,
+    read_manifest,
+    write_manifest,
+)
 from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.table import delta_log, torn_entry
 from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -135,6 +144,16 @@ def test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_e
     assert stored_offsets(restored) == stored_offsets(idle.folders)
 
 
+def test_a_folder_to_which_another_process_writes_is_left_alone(idle: ProtocolRun, tmp_path: Path) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+    before = sorted((tmp_path / "copy").rglob("*"))
+    idle.batch()
+    with lock_copy(tmp_path / "copy"), pytest.raises(CopyInProgress, match="another process writes to"):
+        make_backup(idle.folders, tmp_path / "copy")
+    assert sorted((tmp_path / "copy").rglob("*")) == before
+    assert make_backup(idle.folders, tmp_path / "copy").batch == 41
+
+
 def test_a_restore_that_a_backup_overtakes_says_so(
     idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +171,70 @@ def test_a_restore_that_a_backup_overtakes_says_so(
         restore_backup(restored, tmp_path / "copy")
     restore_backup(restored, tmp_path / "copy")
     assert stored_offsets(restored) == stored_offsets(idle.folders)
+
+
+def test_a_file_that_has_changed_is_copied_again_though_it_is_as_large(idle: ProtocolRun, tmp_path: Path) -> None:
+    """As after a restore of the stream's folder from elsewhere."""
+    make_backup(idle.folders, tmp_path / "copy")
+    (path, *_) = sorted(idle.folders.table.rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[::-1])
+    assert make_backup(idle.folders, tmp_path / "copy").copied_files == 1
+    copy = tmp_path / "copy" / "files" / path.relative_to(idle.folders.root / idle.folders.stream)
+    assert copy.read_bytes() == path.read_bytes()
+
+
+def test_a_file_that_the_folder_has_lost_is_copied_again(idle: ProtocolRun, tmp_path: Path) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+    (gone, cut, *_) = sorted((tmp_path / "copy").rglob("*.parquet"))
+    gone.unlink()
+    cut.write_bytes(b"cut")
+    assert make_backup(idle.folders, tmp_path / "copy").copied_files == 2
+    restored = folders_in(tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    assert stored_offsets(restored) == stored_offsets(idle.folders)
+
+
+def test_a_file_that_has_changed_in_the_folder_is_not_restored(idle: ProtocolRun, tmp_path: Path) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+    (path, *_) = sorted((tmp_path / "copy").rglob("*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    restored = folders_in(tmp_path / "restored")
+    with pytest.raises(CopyDamaged, match="not as it was written"):
+        restore_backup(restored, tmp_path / "copy")
+    assert not restored.table.parent.exists()
+
+
+def test_a_side_file_that_its_table_does_not_hold_yet_is_copied_or_there_is_no_backup(
+    idle: ProtocolRun, tmp_path: Path
+) -> None:
+    row = QuarantineRow(
+        generation=1, batch=41, topic_id="id", topic="t", partition=0, offset=80, session="s", cause="gap",
+        expected="1", found="2", timestamp=None, key=b"k", value=b"v", value_bytes=1, headers=[],
+    )  # fmt: skip
+    file = write_quarantine(idle.folders.quarantine, [row], label="g1-e1-b41")
+    idle.commit(msgspec.structs.replace(idle.prepared(), quarantine=(file,)))
+    make_backup(idle.folders, tmp_path / "copy")
+    restored = folders_in(tmp_path / "restored")
+    restore_backup(restored, tmp_path / "copy")
+    assert DeltaTable(restored.quarantine).to_pyarrow_table()["found"].to_pylist() == ["2"]
+    (idle.folders.quarantine / file.path).unlink()
+    with pytest.raises(BackupOvertaken, match=rf"1 files are missing: quarantine/{file.path}"):
+        make_backup(idle.folders, tmp_path / "other copy")
+
+
+@pytest.mark.parametrize("table", ["table", "ledger", "quarantine"])
+def test_a_backup_without_the_log_of_a_table_is_not_restored(idle: ProtocolRun, tmp_path: Path, table: str) -> None:
+    make_backup(idle.folders, tmp_path / "copy")
+    document = read_manifest(tmp_path / "copy", BackupManifest)
+    files = tuple(file for file in document.files if not file.path.startswith(f"{table}/_delta_log/"))
+    assert len(files) < len(document.files)
+    write_manifest(tmp_path / "copy", msgspec.structs.replace(document, files=files))
+    restored = folders_in(tmp_path / "restored")
+    with pytest.raises(CopyDamaged, match=f"{table}: its log is not whole"):
+        restore_backup(restored, tmp_path / "copy")
+    assert not restored.table.parent.exists()
 
 
 def test_a_backup_whose_log_cannot_be_read_is_not_restored(idle: ProtocolRun, tmp_path: Path) -> None:

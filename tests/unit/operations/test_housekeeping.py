@@ -202,6 +202,24 @@ def test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them
     assert len(stored_offsets(made.folders)) == 16
 
 
+def test_files_that_compaction_replaced_after_the_batch_of_the_floor_stay(tmp_path: Path) -> None:
+    """No newer version names them, and a rewind to the floor restores that version."""
+    made = ProtocolRun(folders_in(tmp_path))
+    made.claim()
+    for _ in range(3):
+        made.batch(full=True)
+    made.clock += timedelta(hours=1)
+    made.batch(full=True)
+    assert compact_stream(made.folders).files_before == 3
+    made.head = made.output.base().head
+    made.batch(full=True)
+    set_age(set(made.folders.table.rglob("*.parquet")), 30 * DAY)
+    floor = made.output.commit(raise_rewind_floor(made.head.generation, 4)).head
+    assert find_replaced_data_files(made.folders, floor) == []
+    past = made.output.commit(raise_rewind_floor(made.head.generation, 5)).head
+    assert len(find_replaced_data_files(made.folders, past)) == 3
+
+
 def test_files_that_a_rewind_brought_back_stay_until_the_floor_has_passed_it(tmp_path: Path) -> None:
     """Small files that compaction had replaced are live at the rewind's version alone: a rewind may go back to it."""
     made = ProtocolRun(folders_in(tmp_path))

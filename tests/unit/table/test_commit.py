@@ -152,6 +152,12 @@ def test_a_batch_that_does_not_follow_the_last_is_refused(run: ProtocolRun, skip
         run.commit(batch)
 
 
+def test_the_newest_ledger_file_with_all_positions_is_named_until_the_next_one(run: ProtocolRun) -> None:
+    """A start reads the ledger back to it: named too late, positions would be missing."""
+    named = [run.batch(full=full).head.full_ledger_batch for full in (False, True, False, False, True, False)]
+    assert named == [0, 2, 2, 2, 5, 5]
+
+
 @pytest.mark.parametrize("closed", [HOUR, NEXT_HOUR])
 def test_nothing_lands_in_a_closed_hour(folders: StreamFolders, run: ProtocolRun, closed: str) -> None:
     batch = run.prepared(hour=HOUR)

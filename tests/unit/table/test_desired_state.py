@@ -94,6 +94,15 @@ def test_a_resumption_gives_back_the_desired_state_of_before_the_halt(run: Run, 
     assert (resumed.desired, resumed.findings, resumed.reason) == (before, (), "resumed: it was mended (ann)")
 
 
+@pytest.mark.parametrize("before", UNHALTED)
+def test_a_resumption_that_halts_again_leaves_the_state_to_resume_into(run: Run, before: Desired) -> None:
+    in_state(run, before).halt()
+    run.wanting(LEFT)
+    again = run.halt()
+    assert (again.desired, again.resumes_as) == (Desired.HALTED, before)
+    assert run.resume().desired is before
+
+
 @pytest.mark.parametrize("wanted", [Desired.RUNNING, Desired.STOPPED, Desired.HELD])
 def test_what_is_wanted_of_a_halted_stream_holds_once_it_is_resumed(run: Run, wanted: Desired) -> None:
     in_state(run, Desired.RUNNING).halt()

@@ -38,9 +38,11 @@ class LosesRequests:
     """The request does not arrive in time; it may arrive later."""
 
     late: tuple[Path, bytes] | None = None
+    requests = 0
 
     def __call__(self, path: Path, content: bytes) -> None:
         self.late = (path, content)
+        self.requests += 1
         raise OSError("timed out")
 
     def arrives(self) -> None:
@@ -101,7 +103,7 @@ def test_a_commit_that_nobody_answers_for_ends_the_run(folders: StreamFolders) -
         run.commit(run.prepared())
     assert unknown.value.problem == f"{folders.table}: no answer whether version 2 was written: timed out"
     assert unknown.value.next_step == "start the stream again: the next claim finds out"
-    assert lossy.late is not None
+    assert lossy.requests == 1  # a second one could land besides the first, which may arrive late
     assert stored_offsets(folders) == []
 
 

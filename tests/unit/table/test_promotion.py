@@ -13,15 +13,24 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from lockstep.errors import LockstepError, NotCommitted
+from lockstep.errors import LockstepError, NotCommitted, TableError
 from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.operations.copies.backup import make_backup, restore_backup
 from lockstep.operations.repair import repair_stream
 from lockstep.quality.increment import find_matching_versions
 from lockstep.table import delta_log, promotion
 from lockstep.table.checkpoint import write_checkpoint
-from lockstep.table.commit import OutputLog
-from lockstep.table.head import Desired, Lineage, Promotion
+from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
+from lockstep.table.head import (
+    Desired,
+    FoldCode,
+    Lineage,
+    PolicyChange,
+    Promotion,
+    Retention,
+    Rewind,
+    ViolationPolicy,
+)
 from lockstep.table.parquet import DataFile
 from lockstep.table.promotion import PromotionCommit, commit_promotion, merge_entries
 from lockstep.table.torn_entry import find_torn_version
@@ -30,6 +39,11 @@ from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_off
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from lockstep.table.head import Head
+
+
+RETAINED = Retention("2025-12-31T23", 1, 1.0, "old rows (a test)")
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +163,83 @@ def test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow(run: Prot
     assert OutputLog(run.folders.table).base().head == head
     assert run.forward(head)
     assert not run.forward(head)
+
+
+def promoted(run: ProtocolRun, plan: PromotionCommit, **changed: object) -> Head:
+    """The head that a promotion would make of the stream's head with some changes."""
+    base = run.output.base()
+    head = msgspec.structs.replace(base.head, **changed)
+    return commit_promotion(plan).next_head(Base(version=base.version, head=head))
+
+
+def test_a_promotion_into_an_hour_that_was_closed_is_planned_again(run: ProtocolRun, shadow: ProtocolRun) -> None:
+    plan = planned(run, shadow)
+    OutputLog(run.folders.table).commit(commit_closed_hour(HOUR))
+    with pytest.raises(HourClosed, match=f"hour {HOUR} is closed"):
+        run.output.commit(commit_promotion(plan))
+
+
+@pytest.mark.parametrize("gone", ["a copied data file", "a file that it brings back"])
+def test_a_file_that_is_gone_refuses_the_promotion(
+    run: ProtocolRun, shadow: ProtocolRun, tmp_path: Path, gone: str
+) -> None:
+    """No reader could read the table any more."""
+    plan, before = planned(run, shadow), run.output.base()
+    if gone == "a copied data file":
+        (run.folders.table / plan.files[-1].path).unlink()
+    else:
+        plan = msgspec.structs.replace(plan, needs={tmp_path / "gone.state": 1})
+    with pytest.raises(TableError, match=r"is missing; nothing was committed"):
+        run.output.commit(commit_promotion(plan))
+    assert run.output.base() == before
+
+
+@pytest.mark.parametrize(("before", "since"), [(None, RETAINED), (RETAINED, None)])
+def test_what_retention_dropped_after_the_target_comes_back_with_a_promotion(
+    run: ProtocolRun, shadow: ProtocolRun, before: Retention | None, since: Retention | None
+) -> None:
+    plan = planned(run, shadow)
+    plan = msgspec.structs.replace(plan, target=msgspec.structs.replace(plan.target, retention=before))
+    assert promoted(run, plan, retention=since).retention == before
+
+
+def test_a_promotion_is_a_rewind_whose_version_stays_loadable(run: ProtocolRun, shadow: ProtocolRun) -> None:
+    """It has files that neither the floor's version nor a later rewind may have."""
+    landed = run.output.commit(commit_promotion(planned(run, shadow)))
+    assert landed.head.rewinds == (Rewind(8, landed.version, 2, 4, "a fix (a test)"),)
+    assert landed.head.kept_versions == {8: landed.version}
+
+
+def test_a_halted_stream_that_was_held_stays_held_after_a_promotion(run: ProtocolRun, shadow: ProtocolRun) -> None:
+    plan = planned(run, shadow)
+    assert promoted(run, plan, desired=Desired.HALTED, resumes_as=Desired.HELD).desired is Desired.HELD
+    assert promoted(run, plan, desired=Desired.HALTED, resumes_as=Desired.RUNNING).desired is Desired.STOPPED
+
+
+def test_code_and_policies_of_the_shadow_begin_with_batches_of_the_stream(
+    run: ProtocolRun, shadow: ProtocolRun
+) -> None:
+    """Batch 2 of the shadow is batch 6: those of the stream count up to its batch 4."""
+    halts, suspends = ViolationPolicy(), ViolationPolicy(suspends=True)
+    plan = planned(run, shadow)
+    of_shadow = msgspec.structs.replace(
+        plan.shadow, code=FoldCode("new", 2), policies=(PolicyChange(1, halts), PolicyChange(2, suspends))
+    )
+    plan = msgspec.structs.replace(plan, shadow=of_shadow)
+    head = promoted(run, plan, code=FoldCode("old", 1), policies=(PolicyChange(1, halts), PolicyChange(5, suspends)))
+    assert head.code == FoldCode("new", 6)
+    assert head.policies == (PolicyChange(1, halts), PolicyChange(6, suspends))
+    assert promoted(run, plan, code=FoldCode("new", 3)).code == FoldCode("new", 3)
+
+
+def test_a_column_that_the_shadow_got_later_is_absent_up_to_that_batch_of_the_stream(
+    run: ProtocolRun, shadow: ProtocolRun
+) -> None:
+    """Of two new columns one is the shadow's from its beginning, batch 5, and one since its batch 3, which is 7."""
+    later = Field("later", PrimitiveType("string"), metadata={ABSENT_UP_TO: 2})
+    run.output.commit(commit_promotion(planned(run, shadow, Field("venue", PrimitiveType("string")), later)))
+    fields = {field.name: field.metadata for field in DeltaTable(run.folders.table).schema().fields}
+    assert (fields["venue"][ABSENT_UP_TO], fields["later"][ABSENT_UP_TO]) == (5, 6)
 
 
 def test_a_ledger_that_lacks_a_promotion_is_behind_and_nothing_is_lost(

@@ -148,6 +148,20 @@ def test_a_rewind_is_taken_back_by_another_to_a_batch_that_it_undid(run: Protoco
     assert run.head.valid_batches == {1: 4, 3: 6}
 
 
+def test_a_rewind_forgets_the_generations_that_its_target_did_not_know(run: ProtocolRun) -> None:
+    """Their batches were valid up to the second rewind, and are undone by the third."""
+    run.rewind(2)
+    run.claim()
+    run.batch()
+    run.batch()
+    run.rewind(6)
+    assert run.head.valid_batches == {1: 2, 2: 6, 3: 8}
+    run.rewind(4)
+    assert run.head.lineage == (Lineage(1, 4),)
+    assert run.head.valid_batches == {1: 4, 4: 9}
+    assert stored_offsets(run.folders) == list(range(8))
+
+
 def test_positions_as_of_a_batch_leave_out_what_a_rewind_before_it_undid(run: ProtocolRun) -> None:
     run.rewind(2)
     run.claim()
@@ -252,6 +266,16 @@ def test_a_savepoint_below_the_floor_can_be_rewound_to_until_it_is_deleted(run: 
     dropped = run.output.commit(drop_savepoint("release", "a test")).head
     with pytest.raises(NotRewindable, match="files of earlier batches may be deleted"):
         check_rewindable(dropped, 1)
+
+
+def test_a_batch_whose_files_may_be_deleted_is_kept_by_no_savepoint(run: ProtocolRun) -> None:
+    late = savepoint(run, "late", 1)
+    run.output.commit(raise_rewind_floor(1, 2))
+    with pytest.raises(NotRewindable, match="files of earlier batches may be deleted"):
+        run.output.commit(add_savepoint(late))
+    with pytest.raises(NotRewindable, match="the last batch is 4"):
+        run.output.commit(add_savepoint(msgspec.structs.replace(late, batch=5)))
+    assert run.output.base().head.savepoints == ()
 
 
 def test_savepoints_have_names_of_their_own_and_a_limit(run: ProtocolRun) -> None:

@@ -15,11 +15,13 @@ from lockstep.errors import TableError
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.foreign_commits import ForeignCommit
+from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lockstep.table.head import SideBatch
     from lockstep.table.layout import StreamFolders
 
 
@@ -71,6 +73,21 @@ def test_a_log_kept_open_follows_where_housekeeping_deleted_what_it_had_read(
     assert newest - dict(kept.list_versions())[folders.ledger] > 1
     assert kept.catch_up(run.commit(run.prepared(full=True)).head)
     assert batches_in_ledger(folders) == list(range(1, 9))
+
+
+def test_an_addition_to_a_table_that_few_batches_add_to_names_the_one_before(run: ProtocolRun) -> None:
+    """Whether the table lacks the last addition only is known by the batch of the one before."""
+    added: list[SideBatch | None] = []
+    for number in range(2, 7):
+        row = QuarantineRow(
+            generation=1, batch=number, topic_id="id", topic="t", partition=0, offset=number, session="s", cause="gap",
+            expected="1", found="2", timestamp=None, key=b"k", value=b"v", value_bytes=1, headers=[],
+        )  # fmt: skip
+        files = (write_quarantine(run.folders.quarantine, [row], label=f"g1-e1-b{number}"),) if number % 2 else ()
+        run.forward(run.commit(msgspec.structs.replace(run.prepared(), quarantine=files)).head)
+        added.append(run.head.quarantine)
+    assert [(each.batch, each.after) for each in added if each is not None] == [(3, 0), (3, 0), (5, 3), (5, 3)]
+    assert DeltaTable(run.folders.quarantine).to_pyarrow_table()["batch"].to_pylist() in ([3, 5], [5, 3])
 
 
 def test_a_log_kept_open_follows_batch_by_batch_and_what_others_bring_forward(

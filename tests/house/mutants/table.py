@@ -1,0 +1,1149 @@
+"""The mutants: rules of commit, planner, gates, floor, rewind, promotion, erasure and copies, each taken out.
+
+A piece of source must occur exactly once in its file; `test_mutants.py` names the mutant whose piece does not. Take out
+a rule as somebody would by mistake: the condition is never met, an argument is left out, a bound is the other one.
+"""
+
+from __future__ import annotations
+
+from tests.house.mutants.mutant import Change, list_mutants
+
+COMMIT = list_mutants(
+    "table/commit.py",
+    "unit/table/test_commit.py",
+    Change(
+        "a claim replaces the epoch that it names",
+        "if base.head.epoch != named_epoch:",
+        "if False:",
+        "test_a_claim_replaces_the_epoch_it_names_and_no_other",
+    ),
+    Change(
+        "a claim of a changed policy drops one under which no batch was written",
+        "before = tuple(each for each in head.policies if each.first_batch <= head.batch)",
+        "before = head.policies",
+        "test_a_claim_records_a_changed_policy_from_the_next_batch_on",
+    ),
+    Change(
+        "a batch follows the last one",
+        "if head.batch != planned.number - 1:",
+        "if head.batch >= planned.number:",
+        "test_a_batch_that_does_not_follow_the_last_is_refused",
+    ),
+    Change(
+        "a batch is not committed twice",
+        "if head.batch != planned.number - 1:",
+        "if head.batch < planned.number - 1:",
+        "test_a_batch_that_does_not_follow_the_last_is_refused",
+    ),
+    Change(
+        "a batch is of the epoch that holds the table",
+        "if head.epoch != writer.epoch or head.generation != writer.generation:",
+        "if head.generation != writer.generation:",
+        "test_a_zombie_is_fenced_and_its_batch_stays_invisible",
+    ),
+    Change(
+        "a batch is of the generation of the table",
+        "if head.epoch != writer.epoch or head.generation != writer.generation:",
+        "if head.epoch != writer.epoch:",
+        "test_a_writer_of_another_generation_is_fenced",
+    ),
+    Change(
+        "nothing is committed into a closed hour",
+        "if hour <= head.closed_hour or hour < head.hour:",
+        "if hour < head.hour:",
+        "test_nothing_lands_in_a_closed_hour",
+    ),
+    Change(
+        "the newest closed hour is closed, too",
+        "if hour <= head.closed_hour or hour < head.hour:",
+        "if hour < head.closed_hour or hour < head.hour:",
+        "test_nothing_lands_in_a_closed_hour",
+    ),
+    Change(
+        "hours never go back",
+        "if hour <= head.closed_hour or hour < head.hour:",
+        "if hour <= head.closed_hour:",
+        "test_hours_never_go_back",
+    ),
+    Change(
+        "an hour stays closed",
+        "closed_hour=max(hour, base.head.closed_hour)",
+        "closed_hour=hour",
+        "test_closing_an_hour_again_or_an_older_one_changes_nothing",
+    ),
+    Change(
+        "a needed file is there",
+        "if status is None or status.size < size:",
+        "if status is not None and status.size < size:",
+        "test_a_file_beside_the_table_that_is_gone_is_not_referred_to",
+    ),
+    Change(
+        "a needed file has the size that is needed",
+        "if status is None or status.size < size:",
+        "if status is None:",
+        "test_a_file_beside_the_table_that_was_cut_is_not_referred_to",
+    ),
+    Change(
+        "a data file has its size",
+        "if status.size != file.size:",
+        "if status.size > file.size:",
+        "test_a_file_that_was_cut_is_not_named",
+    ),
+    Change(
+        "a data file is too young for a vacuum",
+        "time.time() - status.modified_at > OLDEST_FILE_SECONDS",
+        "time.time() - status.modified_at > 10 * OLDEST_FILE_SECONDS",
+        "test_a_file_that_a_vacuum_may_take_is_not_named",
+    ),
+    Change(
+        "each attempt checks the files that it names",
+        "            _check_files(self.folder, proposal.adds, proposal.needs)  # 2\n",
+        "",
+        "test_a_file_that_is_gone_is_not_named",
+    ),
+    Change(
+        "findings make a batch a halt",
+        "usual = CommitKind.HALT if planned.findings else CommitKind.BATCH",
+        "usual = CommitKind.BATCH",
+        "test_a_batch_with_findings_is_the_halt",
+    ),
+    Change(
+        "a halt remembers the desired state",
+        "before = head.resumes_as if halted else head.desired",
+        "before = head.resumes_as",
+        "unit/table/test_desired_state.py::test_a_resumption_gives_back_the_desired_state_of_before_the_halt",
+    ),
+    Change(
+        "a halt of a halted stream leaves the state to resume into",
+        "before = head.resumes_as if halted else head.desired",
+        "before = head.desired",
+        "unit/table/test_desired_state.py::test_a_resumption_that_halts_again_leaves_the_state_to_resume_into",
+    ),
+    Change(
+        "a halted stream stays halted, whatever is desired",
+        "if head.desired is Desired.HALTED:",
+        "if False:",
+        "unit/table/test_desired_state.py::test_what_is_wanted_of_a_halted_stream_holds_once_it_is_resumed",
+    ),
+    Change(
+        "a desired state is of the writer of the epoch",
+        "        check_writer(base.head, writer)\n        return _with_wanted_state",
+        "        return _with_wanted_state",
+        "test_what_is_wanted_of_a_stream_is_said_by_its_writer_alone",
+    ),
+    Change(
+        "columns are changed by the writer of the epoch",
+        "    def check(head: Head) -> None:\n        check_writer(head, writer)",
+        "    def check(head: Head) -> None:\n        del head",
+        "test_a_fenced_writer_changes_no_columns",
+    ),
+    Change(
+        "an addition to a side table names the one before",
+        "before.batch if before is not None else 0",
+        "0",
+        "unit/table/test_side_tables.py::test_an_addition_to_a_table_that_few_batches_add_to_names_the_one_before",
+    ),
+    Change(
+        "the newest full ledger file is named until the next one",
+        "full_ledger_batch=planned.number if full else head.full_ledger_batch",
+        "full_ledger_batch=planned.number",
+        "test_the_newest_ledger_file_with_all_positions_is_named_until_the_next_one",
+    ),
+    Change(
+        "a foreign commit stops everyone",
+        "if (ours := self._tail.find_number(delta_log.VERSION)) < version:",
+        "if (ours := self._tail.find_number(delta_log.VERSION)) < 0:",
+        "unit/table/test_foreign_commits.py",
+    ),
+)
+
+LOG = list_mutants(
+    "table/delta_log.py",
+    "unit/table/test_lost_answers.py",
+    Change(
+        "a lost race is not taken for a landed commit",
+        "if written is None or written.token != token:",
+        "if written is None:",
+        "test_a_lost_answer_to_a_lost_race_is_a_lost_race",
+    ),
+    Change(
+        "a commit is on the disk before it is reported",
+        "        find_storage(table).sync(make_entry_path(table, entry.version))  # 5\n",
+        "",
+        "test_a_commit_is_on_the_disk_before_anybody_is_told_of_it",
+    ),
+    Change(
+        "a commit without an answer is not repeated",
+        "if written is None and not (finds_late and attempt < UNANSWERED_MAX):",
+        "if written is None and not attempt < UNANSWERED_MAX:",
+        "test_a_commit_that_nobody_answers_for_ends_the_run",
+    ),
+)
+
+SIDE_TABLES = list_mutants(
+    "table/side_tables.py",
+    "unit/table/test_side_tables.py",
+    Change(
+        "an addition is made once",
+        "            if held == batch:\n                return None\n",
+        "",
+        "test_a_ledger_that_is_level_is_left_alone",
+    ),
+    Change(
+        "only the last addition may be missing",
+        "if held != after:",
+        "if held > after:",
+        "test_a_ledger_that_is_behind_by_two_is_refused",
+    ),
+    Change(
+        "a side table is not ahead of the output table",
+        "if held != after:",
+        "if held < after:",
+        "test_a_ledger_that_is_ahead_is_refused",
+    ),
+    Change(
+        "an added file is whole",
+        "            _check(self._side, files)\n",
+        "",
+        "test_a_ledger_file_that_is_gone_is_refused test_a_ledger_file_that_was_cut_is_refused",
+    ),
+    Change(
+        "a foreign commit to a side table stops the writer",
+        "            refuse_foreign(self._side, tail.version)\n",
+        "",
+        "test_a_log_checkpoint_of_the_ledger_by_somebody_else_does_no_harm_and_a_commit_is_refused",
+    ),
+)
+
+COMMITTER = list_mutants(
+    "engine/driver/committer.py",
+    "unit/engine/test_committer.py",
+    Change(
+        "a batch waits for the side tables of the one before",
+        "        self.wait_for_side_tables()  # 1\n",
+        "",
+        "test_a_batch_waits_until_the_side_tables_hold_the_one_before",
+    ),
+    Change(
+        "a commit names the state files that its ledger rows need",
+        "return needs | {folders.state / name: size for name, size in states.items()}",
+        "return needs",
+        "test_a_batch_of_which_a_file_is_cut_before_its_commit_is_not_committed",
+    ),
+)
+
+PLANNER = list_mutants(
+    "engine/driver/planner.py",
+    "unit/engine/test_planner.py",
+    Change(
+        "a log that begins after the position waits for the audit",
+        " or position.next_offset < ends.start:",
+        ":",
+        "test_a_partition_whose_log_begins_after_its_position_waits_for_the_audit",
+    ),
+    Change(
+        "open transactions are not read",
+        "end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))",
+        "end = min(ends.high_watermark, given.stop_at.get(position.key, ends.high_watermark))",
+        "test_open_transactions_are_not_read",
+    ),
+    Change(
+        "a bounded run ends at its bounds",
+        "end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))",
+        "end = ends.stable_end",
+        "test_no_range_passes_the_stable_end_or_where_the_run_is_to_stop",
+    ),
+    Change(
+        "a position beyond the end is not read",
+        "return max(0, end - position.next_offset)",
+        "return abs(end - position.next_offset)",
+        "test_a_position_past_the_end_is_not_read",
+    ),
+    Change(
+        "a resting partition is left out",
+        "position.key in given.resting or ",
+        "",
+        "test_a_partition_that_rests_is_left_out_of_the_batch_and_of_its_backlog",
+    ),
+    Change(
+        "each partition has a minimum share",
+        "min(lag, max(floor, lag * most // total))",
+        "min(lag, lag * most // total)",
+        "test_every_lagging_partition_gets_its_floor",
+    ),
+    Change(
+        "partitions far behind take turns",
+        "first = given.batch.number * turn % len(far)",
+        "first = turn % len(far)",
+        "test_partitions_far_behind_take_turns_and_all_have_had_theirs_after_one_round",
+    ),
+    Change(
+        "a small backlog is in each batch",
+        "far = sorted(key for key, lag in lagging.items() if lag > _floor(lagging, given.messages_max))",
+        "far = sorted(lagging)",
+        "test_a_small_topic_takes_part_in_every_turn_of_the_others",
+    ),
+    Change(
+        "a batch with a backlog is not read beyond its end",
+        "if ranges and messages == waiting else 0",
+        "if ranges else 0",
+        "test_a_turn_of_partitions_that_waited_is_not_read_beyond_its_ends_while_others_wait",
+    ),
+    Change(
+        "with many ranges none is read beyond its end",
+        "if given.is_live and len(ranges) <= BEYOND_PARTITIONS_MAX:",
+        "if given.is_live:",
+        "test_only_a_live_batch_without_a_backlog_goes_on_beyond_its_ends",
+    ),
+    Change(
+        "a small batch is one bin",
+        "count = 1 if messages < given.tuning.small_batch_messages else min(given.cores, len(ranges))",
+        "count = min(given.cores, len(ranges))",
+        "test_a_small_batch_is_one_bin",
+    ),
+    Change(
+        "a partition leaves a bin that would take too long",
+        "stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)",
+        "stays = before < count",
+        "test_partitions_that_share_a_bin_are_spread_once_it_would_take_too_long",
+    ),
+    Change(
+        "a partition keeps its bin",
+        "stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)",
+        "stays = False",
+        "test_a_partition_keeps_its_bin_where_another_would_do_as_well",
+    ),
+    Change(
+        "the ranges of a bin are in the order of rows",
+        "return tuple(tuple(sorted(group, key=key)) for group in bins if group)",
+        "return tuple(tuple(group) for group in bins if group)",
+        "test_the_ranges_of_a_bin_are_in_the_order_of_rows",
+    ),
+    Change(
+        "the hour of a batch is not before that of the last",
+        "return max(clock_hour, head_hour, after_closed)",
+        "return max(clock_hour, after_closed)",
+        "test_the_log_closes_hours_not_the_clock",
+    ),
+    Change(
+        "the hour of a batch is not a closed one",
+        "return max(clock_hour, head_hour, after_closed)",
+        "return max(clock_hour, head_hour)",
+        "test_the_log_closes_hours_not_the_clock",
+    ),
+)
+
+BATCH_CHECKS = list_mutants(
+    "engine/driver/batch_checks.py",
+    "unit/engine/test_batch_checks.py",
+    Change(
+        "a burst is at least a number of messages",
+        "if refused < limits.quarantine_burst or refused <= limits.quarantine_share * messages:",
+        "if refused <= limits.quarantine_share * messages:",
+        "test_a_burst_is_more_than_a_number_and_a_share_of_a_batch_and_is_named_where_most_were_refused",
+    ),
+    Change(
+        "a burst is more than a share of the batch",
+        "if refused < limits.quarantine_burst or refused <= limits.quarantine_share * messages:",
+        "if refused < limits.quarantine_burst:",
+        "test_a_burst_is_more_than_a_number_and_a_share_of_a_batch_and_is_named_where_most_were_refused",
+    ),
+    Change(
+        "an end in another partition does not free a session",
+        "if self._partition_of.get((topic_id, session)) == partition:",
+        "if (topic_id, session) in self._partition_of:",
+        "test_an_end_elsewhere_does_not_free_it",
+    ),
+)
+
+STRICT = list_mutants(
+    "integrity/strict.py",
+    "unit/integrity/test_sequence.py",
+    Change(
+        "an update does not repeat the last number",
+        "if number == following or (number == last and envelope.kind is SNAPSHOT):",
+        "if number == following or number == last:",
+        "test_a_repeated_message_is_refused_where_it_repeats",
+    ),
+    Change(
+        "numbers rise by one",
+        "if number == following or (number == last and envelope.kind is SNAPSHOT):",
+        "if number >= following or (number == last and envelope.kind is SNAPSHOT):",
+        "test_a_removed_message_is_missed_at_the_very_next_one",
+    ),
+    Change(
+        "a snapshot may repeat the last number",
+        "if number == following or (number == last and envelope.kind is SNAPSHOT):",
+        "if number == following:",
+        "test_a_snapshot_may_come_anywhere_with_the_last_number",
+    ),
+    Change(
+        "an update opens no session",
+        "    if envelope.kind is not SNAPSHOT:\n        return None, report",
+        "    if False:\n        return None, report",
+        "test_what_is_judged_and_remembered",
+    ),
+    Change(
+        "a message with ids covers those after the snapshot only once",
+        "return [link.last, fresh if envelope.kind is SNAPSHOT else 0], ACCEPT",
+        "return [link.last, fresh], ACCEPT",
+        "unit/integrity/test_linked.py unit/integrity/test_linked_feeds.py",
+    ),
+    Change(
+        "ids do not go back inside of a message",
+        "kept = _forward(link) and (_continues(link, last) or (bool(fresh) and _covers(link, last)))",
+        "kept = _continues(link, last) or (bool(fresh) and _covers(link, last))",
+        "unit/integrity/test_linked.py",
+    ),
+    Change(
+        "a session ends with as many messages as its end says",
+        "if envelope.kind is END and envelope.count is not None and envelope.count != seen:",
+        "if envelope.kind is END and envelope.count is not None and envelope.count < seen:",
+        "unit/integrity/test_counts_and_wraps.py::test_the_count_at_the_end_is_compared",
+    ),
+    Change(
+        "a repeat has the content of the first",
+        "if number is not None and recent.get(number) == content:",
+        "if number is not None and number in recent:",
+        "unit/integrity/test_deduplication.py",
+    ),
+    Change(
+        "numbers that restart are no repeats",
+        "        if envelope.restarts_sequence:\n            recent = {}\n",
+        "",
+        "unit/integrity/test_deduplication.py",
+    ),
+)
+
+ORDERED = list_mutants(
+    "integrity/ordered.py",
+    "unit/integrity/test_counts_and_wraps.py",
+    Change(
+        "a message that goes back is dropped",
+        "if number > last:\n            return number, accept",
+        "if number != last:\n            return number, accept",
+        "unit/integrity/test_ordered.py",
+    ),
+    Change(
+        "an update of an unknown session suspends it",
+        "        if state is None:\n            return None, report",
+        "        if False:\n            return None, report",
+        "unit/integrity/test_ordered.py",
+    ),
+)
+
+ONCE = list_mutants(
+    "integrity/once.py",
+    "unit/integrity/test_once.py",
+    Change(
+        "one id has one content",
+        "    if not same:\n        return report_violation",
+        "    if False:\n        return report_violation",
+        "test_each_message_once",
+    ),
+    Change(
+        "a session ends with as many messages as its end says",
+        'met["n"] + 1 != envelope.count:',
+        'met["n"] + 1 < envelope.count:',
+        "test_each_message_once",
+    ),
+    Change(
+        "old ids are forgotten",
+        "while len(ids) > self._keep:",
+        "while len(ids) > self._keep + 1:",
+        "test_each_message_once",
+    ),
+)
+
+FUZZY_WINDOW = list_mutants(
+    "integrity/fuzzy_window.py",
+    "unit/integrity/test_fuzzy_window.py",
+    Change(
+        "a message after a missing one waits for it",
+        "if number > last + 1:\n            return self._waiting",
+        "if number > last + 2:\n            return self._waiting",
+        "test_the_order_of_the_producer",
+    ),
+    Change(
+        "messages that waited follow the missing one",
+        "ready = 0 if envelope.kind is Kind.END else _in_a_row(held, number)",
+        "ready = 0",
+        "test_the_order_of_the_producer",
+    ),
+    Change(
+        "a released number is not released again",
+        "if number <= last:\n            return _state(order), Verdict(Judgement.LATE",
+        "if number < last:\n            return _state(order), Verdict(Judgement.LATE",
+        "test_the_order_of_the_producer",
+    ),
+    Change(
+        "an implausible time moves nothing",
+        "record), envelope.sequence\n        if self._time.is_implausible(happened_us):",
+        "record), envelope.sequence\n        if False:",
+        "test_the_order_of_the_producer",
+    ),
+    Change(
+        "a message behind the bound is late",
+        "if happened_us < floor_us and state is not None:",
+        "if False:",
+        "test_any_order",
+    ),
+)
+
+MULTIPART = list_mutants(
+    "integrity/multipart.py",
+    "unit/integrity/test_multipart.py",
+    Change(
+        "the end of a session interrupts its snapshot",
+        '    if envelope.kind is Kind.END:\n        return "the end of the session"\n',
+        "",
+        "test_a_snapshot_over_several_messages",
+    ),
+    Change(
+        "a refused message changes no memory",
+        'known = parts["g"] if goes_on else deepcopy(parts["g"])',
+        'known = parts["g"]',
+        "test_a_message_that_cannot_be_part_of_an_open_snapshot_leaves_no_trace_in_the_memory",
+    ),
+    Change(
+        "a snapshot has an end",
+        'if len(parts["p"]) >= PARTS_MAX:',
+        'if len(parts["p"]) > PARTS_MAX:',
+        "test_a_snapshot_of_more_parts_than_there_may_be_is_refused",
+    ),
+)
+
+SUSPENSION = list_mutants(
+    "integrity/suspension.py",
+    "unit/integrity/test_suspension.py",
+    Change(
+        "a session that began before the offset is suspended",
+        'suspended = known is not None and (known["g"] is False or known["o"] < before)',
+        'suspended = known is not None and known["g"] is False',
+        "test_a_session_is_suspended_where_it_began_before_the_offset_and_not_at_it",
+    ),
+    Change(
+        "a session that began at the offset is not suspended",
+        'suspended = known is not None and (known["g"] is False or known["o"] < before)',
+        'suspended = known is not None and (known["g"] is False or known["o"] <= before)',
+        "test_a_session_is_suspended_where_it_began_before_the_offset_and_not_at_it",
+    ),
+    Change(
+        "a snapshot before the offset begins no session",
+        "if (at_first or envelope.kind in _BEGINS) and record.offset >= before:",
+        "if at_first or envelope.kind in _BEGINS:",
+        "test_a_snapshot_begins_a_session_from_the_offset_on_and_not_before_it",
+    ),
+    Change(
+        "a session that is suspended again keeps its first lost offset",
+        's=known.get("s", since) if known["g"] is False else since)',
+        "s=since)",
+        "test_a_session_that_is_suspended_again_keeps_its_first_lost_offset",
+    ),
+    Change(
+        "the rest of a broken snapshot begins no session",
+        "if known is not None and suspended and not envelope.restarts_sequence and _is_broken(known):",
+        "if False:",
+        "test_behind_a_broken_snapshot_only_one_that_begins_anew_ends_the_suspension",
+    ),
+)
+
+BUFFERING = list_mutants(
+    "integrity/buffering.py",
+    "unit/integrity/test_buffering.py",
+    Change(
+        "an update that the snapshot covers is stale",
+        "if not self._is_after(number, snapshot):",
+        "if False:",
+        "unit/integrity/test_buffering.py",
+    ),
+    Change(
+        "buffered updates that the snapshot covers are stale",
+        'stale = [each for each in waiting if not self._is_after(cast("int", each[1]), number)]',
+        "stale = list[Early]()",
+        "unit/integrity/test_buffering.py",
+    ),
+)
+
+OPENING = list_mutants(
+    "integrity/opening.py",
+    "unit/integrity/test_session_start.py",
+    Change(
+        "an end of an unknown session leaves no state",
+        "if envelope.kind is Kind.END and begins.judgement is Judgement.ACCEPT:",
+        "if False:",
+        "test_an_end_of_an_unknown_session_leaves_no_memory_of_it",
+    ),
+    Change(
+        "a joined log compares no count",
+        "counted = envelope if envelope.count is None else msgspec.structs.replace(envelope, count=None)",
+        "counted = envelope",
+        "unit/integrity/test_joined_log.py",
+    ),
+)
+
+FLOOR = list_mutants(
+    "table/commit.py",
+    "unit/table/test_commit.py",
+    Change(
+        "the rewind floor never sinks",
+        "floor = max(batch, base.head.rewind_floor)",
+        "floor = batch",
+        "test_the_floor_of_rewinding_never_sinks_and_is_that_of_its_generation",
+    ),
+    Change(
+        "the rewind floor is of one generation",
+        "if base.head.generation != generation:",
+        "if False:",
+        "test_the_floor_of_rewinding_never_sinks_and_is_that_of_its_generation",
+    ),
+    Change(
+        "rewinds before the floor are forgotten",
+        "rewinds = tuple(each for each in base.head.rewinds if each.batch > floor)",
+        "rewinds = base.head.rewinds",
+        "unit/table/test_rewind.py::test_a_floor_forgets_the_rewinds_before_it",
+    ),
+    Change(
+        "rewinds after the floor are not forgotten",
+        "rewinds = tuple(each for each in base.head.rewinds if each.batch > floor)",
+        "rewinds = ()",
+        "unit/table/test_rewind.py::test_a_floor_forgets_the_rewinds_before_it",
+    ),
+)
+
+HEAD = list_mutants(
+    "table/head.py",
+    "unit/table/test_rewind.py",
+    Change(
+        "a batch below the floor cannot be rewound to",
+        "return self.rewind_floor <= batch <= self.batch or",
+        "return batch <= self.batch or",
+        "test_a_floor_that_was_raised_meanwhile_refuses_the_rewind",
+    ),
+    Change(
+        "a savepoint below the floor can be rewound to",
+        "return self.rewind_floor <= batch <= self.batch or any(each.batch == batch for each in self.savepoints)",
+        "return self.rewind_floor <= batch <= self.batch",
+        "test_a_savepoint_below_the_floor_can_be_rewound_to_until_it_is_deleted",
+    ),
+    Change(
+        "the batches of another generation count up to its end",
+        "return {ended.generation: ended.last_batch for ended in self.lineage} | {self.generation: self.batch}",
+        "return {ended.generation: self.batch for ended in self.lineage} | {self.generation: self.batch}",
+        "test_a_rewind_is_the_next_batch_of_a_new_generation_and_leaves_the_stream_stopped",
+    ),
+    Change(
+        "versions of rewinds stay loadable",
+        "made = {each.batch: each.version for each in self.rewinds}",
+        "made = dict[int, int]()",
+        "unit/operations/test_state_gc.py::test_the_state_of_a_batch_to_which_a_rewind_went_back_is_kept_until_the_floor_has_passed_the_rewind",
+    ),
+    Change(
+        "a promotion follows the batch before its first",
+        "(self.promotion.first if self.promotion is not None and promoted else self.batch) - 1",
+        "self.batch - 1",
+        "unit/table/test_promotion.py::test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow",
+    ),
+)
+
+HOUSEKEEPING = list_mutants(
+    "operations/maintenance/housekeeping.py",
+    "unit/operations/test_housekeeping.py",
+    Change(
+        "data files at the floor are kept",
+        "kept = (None, floor.batch_version, *head.kept_versions.values())",
+        "kept = (None, *head.kept_versions.values())",
+        "test_files_that_compaction_replaced_after_the_batch_of_the_floor_stay",
+    ),
+    Change(
+        "data files that a rewind brought back are kept",
+        "kept = (None, floor.batch_version, *head.kept_versions.values())",
+        "kept = (None, floor.batch_version)",
+        "test_files_that_a_rewind_brought_back_stay_until_the_floor_has_passed_it",
+    ),
+    Change(
+        "data files that compaction may still commit are kept",
+        "young = max(min(floor_at, time.time()) - OLDEST_FILE_SECONDS,",
+        "young = max(min(floor_at, time.time()),",
+        "test_data_files_that_compaction_replaced_go_after_the_retention",
+    ),
+    Change(
+        "log entries from the floor on are kept",
+        "for batch in (head.rewind_floor, head.full_ledger_batch)]",
+        "for batch in (head.batch, head.full_ledger_batch)]",
+        "test_the_log_keeps_what_the_retention_needs_and_each_version_of_it_can_be_loaded",
+    ),
+    Change(
+        "a savepoint without a checkpoint keeps its entries",
+        "return min(*(-1 if at is None else at.batch_version for at in needed), *unpinned)",
+        "return min(*(-1 if at is None else at.batch_version for at in needed), *())",
+        "test_a_savepoint_that_gets_no_checkpoint_on_a_full_disk_can_still_be_loaded",
+    ),
+    Change(
+        "files from before an erasure go with it",
+        "young = max(min(floor_at, time.time()) - OLDEST_FILE_SECONDS, _find_erasure_time(folders.table, head))",
+        "young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS",
+        "unit/operations/test_erase.py::test_housekeeping_deletes_all_data_files_that_held_the_session",
+    ),
+)
+
+STATE_GC = list_mutants(
+    "operations/maintenance/state_gc.py",
+    "unit/operations/test_state_gc.py",
+    Change(
+        "the ledger holds the newest batch before state is counted",
+        "    side_tables.catch_up_alongside_writer(folders, head)  # 1\n",
+        "",
+        "test_a_ledger_that_lags_behind_the_head_is_brought_forward_first",
+    ),
+    Change(
+        "the state in force at the floor is kept",
+        "for batch in {head.rewind_floor, first, *head.kept_versions} - {0}:",
+        "for batch in {first, *head.kept_versions} - {0}:",
+        "test_the_state_of_each_batch_from_the_floor_on_can_still_be_read",
+    ),
+    Change(
+        "the state in force at a rewind is kept",
+        "for batch in {head.rewind_floor, first, *head.kept_versions} - {0}:",
+        "for batch in {head.rewind_floor, first} - {0}:",
+        "test_the_state_of_a_batch_to_which_a_rewind_went_back_is_kept_until_the_floor_has_passed_the_rewind",
+    ),
+    Change(
+        "chains are kept whole",
+        "named.update(ref.file for ref in header.chain)",
+        "named.update(ref.file for ref in header.chain[:1])",
+        "test_the_state_of_each_batch_from_the_floor_on_can_still_be_read",
+    ),
+    Change(
+        "a clock that is ahead ends no rewind",
+        "now = min(time.time(), _newest_batch_at(folders, head) + CLOCK_AHEAD_SECONDS_MAX)",
+        "now = time.time()",
+        "test_a_clock_that_is_days_ahead_ends_no_rewind",
+    ),
+    Change(
+        "state of a batch under way is kept",
+        "return [path for path in found if _is_over(path.name, head, live)]  # 3",
+        "return list(found)  # 3",
+        "test_what_may_still_be_committed_stays_and_what_cannot_goes_whatever_the_clocks_show",
+    ),
+)
+
+WRITTEN_BY = list_mutants(
+    "table/written_by.py",
+    "unit/table/test_written_by.py",
+    Change(
+        "files of a newer epoch may be committed",
+        "return self.epoch < head.epoch",
+        "return True",
+        "test_a_file_is_over_when_its_epoch_is_or_its_batch",
+    ),
+    Change(
+        "files of the next batch may be committed",
+        "self.batch <= head.batch",
+        "self.batch <= head.batch + 1",
+        "test_a_file_is_over_when_its_epoch_is_or_its_batch",
+    ),
+    Change(
+        "files of another generation of this epoch are over",
+        "self.generation != head.generation or ",
+        "",
+        "test_a_file_is_over_when_its_epoch_is_or_its_batch",
+    ),
+)
+
+REWIND = list_mutants(
+    "table/rewind.py",
+    "unit/table/test_rewind.py",
+    Change(
+        "a batch that was committed since refuses the rewind",
+        "if head.batch != seen.batch:",
+        "if False:",
+        "test_a_batch_that_lands_first_refuses_the_rewind_by_name",
+    ),
+    Change(
+        "a target whose files may be deleted by now refuses the rewind",
+        "    check_rewindable(head, target.batch)\n\n\ndef _make_head",
+        "\n\ndef _make_head",
+        "test_a_floor_that_was_raised_meanwhile_refuses_the_rewind",
+    ),
+    Change(
+        "a rewind is of the writer for which it was planned",
+        "    check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))\n",
+        "",
+        "test_of_many_rewinds_at_once_one_wins_and_the_others_change_nothing",
+    ),
+    Change(
+        "a rewind is not committed into a closed hour",
+        "        check_hour_open(base.head, planned.commit_hour)\n",
+        "",
+        "test_a_rewind_into_an_hour_that_was_closed_is_planned_again",
+    ),
+    Change(
+        "the files that a rewind needs are there",
+        "        needs=planned.needs,\n    )\n\n\ndef check_unchanged",
+        "    )\n\n\ndef check_unchanged",
+        "test_a_file_that_is_gone_refuses_the_rewind",
+    ),
+    Change(
+        "a generation ends at the target",
+        "lineage=(*target.lineage, Lineage(target.generation, target.batch)),",
+        "lineage=(*head.lineage, Lineage(target.generation, target.batch)),",
+        "test_a_rewind_forgets_the_generations_that_its_target_did_not_know",
+    ),
+    Change(
+        "retention goes back with a rewind",
+        "        retention=target.retention,\n",
+        "",
+        "test_what_retention_dropped_after_the_target_comes_back_with_a_rewind",
+    ),
+    Change(
+        "a promotion goes back with a rewind",
+        "        promotion=target.promotion,\n",
+        "",
+        "test_a_promotion_after_the_target_is_undone_with_a_rewind",
+    ),
+    Change(
+        "a hold outlives a rewind",
+        "{head.desired, head.resumes_as if head.desired is Desired.HALTED else None}",
+        "{head.resumes_as if head.desired is Desired.HALTED else None}",
+        "test_a_hold_outlives_a_rewind",
+    ),
+    Change(
+        "a hold of a halted stream outlives a rewind",
+        "{head.desired, head.resumes_as if head.desired is Desired.HALTED else None}",
+        "{head.desired}",
+        "test_a_hold_of_a_halted_stream_outlives_a_rewind_and_nothing_else_does",
+    ),
+    Change(
+        "a hold that was released does not return",
+        "head.resumes_as if head.desired is Desired.HALTED else None",
+        "head.resumes_as",
+        "test_a_hold_that_was_released_before_a_rewind_does_not_come_back",
+    ),
+    Change(
+        "a rewind is remembered until the floor has passed it",
+        "rewinds=(*head.rewinds, Rewind(number, version, target.batch, head.batch, planned.cause)),",
+        "rewinds=head.rewinds,",
+        "test_a_floor_forgets_the_rewinds_before_it",
+    ),
+    Change(
+        "a savepoint is of a batch that is kept",
+        "        check_rewindable(head, savepoint.batch)\n",
+        "",
+        "test_a_batch_whose_files_may_be_deleted_is_kept_by_no_savepoint",
+    ),
+    Change(
+        "a name is of one savepoint",
+        "if any(each.name == savepoint.name for each in head.savepoints):",
+        "if False:",
+        "test_savepoints_have_names_of_their_own_and_a_limit",
+    ),
+)
+
+REWIND_PLAN = list_mutants(
+    "operations/rewind.py",
+    "unit/operations/test_rewound_rows.py",
+    Change(
+        "topics that were taken up since the target keep their first position",
+        "for key, row in (*held.items(), *taken_up.items()):",
+        "for key, row in held.items():",
+        "test_a_topic_that_was_taken_up_since_is_read_again_from_its_first_position",
+    ),
+    Change(
+        "partitions that a known topic got since the target have no position",
+        "for key, row in since.items() if row.topic not in known}",
+        "for key, row in since.items() if key not in held}",
+        "test_a_partition_that_a_known_topic_got_since_has_no_position_and_its_growth_is_judged_again",
+    ),
+)
+
+PROMOTION = list_mutants(
+    "table/promotion.py",
+    "unit/table/test_promotion.py",
+    Change(
+        "a base on which somebody has written refuses the promotion",
+        "        check_unchanged(base.head, planned.seen, planned.target)\n",
+        "",
+        "test_of_promotions_and_a_batch_at_once_one_wins",
+    ),
+    Change(
+        "a promotion is not committed into a closed hour",
+        "        check_hour_open(base.head, planned.commit_hour)\n",
+        "",
+        "test_a_promotion_into_an_hour_that_was_closed_is_planned_again",
+    ),
+    Change(
+        "the copied files of a promotion are there",
+        "needs={**planned.needs, **{planned.table / file.path: file.size for file in planned.files}},",
+        "needs=planned.needs,",
+        "test_a_file_that_is_gone_refuses_the_promotion",
+    ),
+    Change(
+        "retention goes back with a promotion",
+        "        retention=target.retention,\n",
+        "",
+        "test_what_retention_dropped_after_the_target_comes_back_with_a_promotion",
+    ),
+    Change(
+        "a generation ends at the target of a promotion",
+        "lineage=(*target.lineage, Lineage(target.generation, target.batch)),",
+        "lineage=(*target.lineage, Lineage(target.generation, head.batch)),",
+        "test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow",
+    ),
+    Change(
+        "a promotion is remembered as a rewind",
+        "rewinds=(*head.rewinds, Rewind(planned.batch, version, target.batch, head.batch, planned.cause)),",
+        "rewinds=head.rewinds,",
+        "test_a_promotion_is_a_rewind_whose_version_stays_loadable",
+    ),
+    Change(
+        "columns of the shadow are absent up to its first batch",
+        "return first if mark is None else first - FIRST_BATCH + int(str(mark))",
+        "return first if mark is None else int(str(mark))",
+        "test_a_column_that_the_shadow_got_later_is_absent_up_to_that_batch_of_the_stream",
+    ),
+    Change(
+        "the policies of the shadow are numbered as batches of the stream",
+        "yield msgspec.structs.replace(each, first_batch=before + each.first_batch)",
+        "yield each",
+        "test_code_and_policies_of_the_shadow_begin_with_batches_of_the_stream",
+    ),
+    Change(
+        "the code of the shadow is numbered as batches of the stream",
+        "return FoldCode(code.digest, head.batch + code.first_batch)",
+        "return code",
+        "test_code_and_policies_of_the_shadow_begin_with_batches_of_the_stream",
+    ),
+    Change(
+        "the numbers of an entry are its last lines",
+        "    yield from files\n    yield from numbers",
+        "    yield from numbers\n    yield from files",
+        "test_an_entry_has_the_information_and_the_numbers_of_the_first_and_all_files",
+    ),
+    Change(
+        "a draft without room is no unknown commit",
+        "except (DeltaError, OSError) as error:",
+        "except DeltaError as error:",
+        "test_a_full_temporary_folder_is_no_commit_of_which_nobody_knows",
+    ),
+)
+
+ERASURE = list_mutants(
+    "table/erasure.py",
+    "unit/table/test_erasure.py",
+    Change(
+        "a batch that was committed since refuses the erasure",
+        "if head.batch != seen.batch or not",
+        "if not",
+        "test_a_batch_or_a_savepoint_that_comes_first_refuses_the_erasure",
+    ),
+    Change(
+        "a savepoint that was made since refuses the erasure",
+        " or not {each.name for each in head.savepoints} <= set(planned.drops):",
+        ":",
+        "test_a_batch_or_a_savepoint_that_comes_first_refuses_the_erasure "
+        "unit/operations/test_erase.py::"
+        "test_a_savepoint_that_is_made_after_the_plan_keeps_the_session_from_being_erased",
+    ),
+    Change(
+        "an erasure is of the writer for which it was planned",
+        "    check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))\n",
+        "",
+        "test_another_writer_that_comes_first_fences_the_erasure",
+    ),
+    Change(
+        "an erasure is not committed into a closed hour",
+        "    check_hour_open(head, planned.commit_hour)\n",
+        "",
+        "test_an_erasure_into_an_hour_that_was_closed_is_planned_again",
+    ),
+    Change(
+        "no rewind goes back before an erasure",
+        "        rewind_floor=number,\n",
+        "",
+        "test_an_erasure_is_the_next_batch_and_nothing_before_it_can_be_had_back",
+    ),
+    Change(
+        "no rewind of before an erasure is kept",
+        "        rewinds=(),\n",
+        "",
+        "test_an_erasure_is_the_next_batch_and_nothing_before_it_can_be_had_back",
+    ),
+    Change(
+        "savepoints go with an erasure",
+        "        savepoints=(),\n",
+        "",
+        "test_an_erasure_is_the_next_batch_and_nothing_before_it_can_be_had_back",
+    ),
+    Change(
+        "an erasure is finished by its own side tables",
+        "if found is None or (found.digest, found.batch) != (digest, batch):",
+        "if found is None:",
+        "test_an_erasure_is_finished_by_the_one_who_worked_on_it",
+    ),
+    Change(
+        "a digest is of one table",
+        'named = f"{table_id}\\n{session}"',
+        'named = f"{session}"',
+        "test_a_digest_stands_for_one_session_of_one_table",
+    ),
+)
+
+ERASE = list_mutants(
+    "operations/maintenance/erase.py",
+    "unit/operations/test_erase.py",
+    Change(
+        "files that a compaction replaced are planned again",
+        "if live.missing([file.path for file in prepared.files], base.version):",
+        "if False:",
+        "test_a_compaction_that_comes_first_makes_it_plan_again_and_one_that_comes_later_loses",
+    ),
+    Change(
+        "an hour that was exported since is planned again",
+        "        if context.find_exported(prepared.plan.hours):\n            raise",
+        "        if False:\n            raise",
+        "test_an_hour_that_is_exported_during_an_erasure_refuses_it",
+    ),
+    Change(
+        "an hour that is exported as the erasure commits is taken back",
+        '        take_back_hour(cast("Path", context.export_folder), hour)\n',
+        "        pass\n",
+        "test_an_hour_that_is_published_as_an_erasure_commits_is_withdrawn",
+    ),
+    Change(
+        "what a check has stored goes with an erasure",
+        "    find_storage(path).delete(path)\n",
+        "",
+        "test_what_a_killed_erasure_left_is_finished_by_housekeeping",
+    ),
+    Change(
+        "deleted shadows go with an erasure",
+        "    delete_dropped(folders.root)  # 3\n",
+        "",
+        "test_what_a_killed_deletion_of_a_shadow_left_goes_with_the_erasure",
+    ),
+    Change(
+        "a file without the session is deleted if the erasure fails",
+        "    with delete_on_error(made):\n",
+        "    with delete_on_error([]):\n",
+        "test_an_erasure_on_a_full_disk_does_not_keep_it_full",
+    ),
+)
+
+BACKUP = list_mutants(
+    "operations/copies/backup.py",
+    "unit/operations/test_backup.py",
+    Change(
+        "a stream that lacks a file is not copied",
+        "    _check_complete(folders, cut, wanted)\n",
+        "",
+        "test_a_stream_that_lacks_a_file_is_neither_planned_nor_copied",
+    ),
+    Change(
+        "what vanished while it was copied is noticed",
+        "        _check_complete(folders, plan.cut, there)\n",
+        "",
+        "test_a_log_that_is_cleaned_up_while_it_is_copied_is_no_backup",
+    ),
+    Change(
+        "a floor that was raised while it was copied makes another copy",
+        "return now.rewind_floor == head.rewind_floor and set",
+        "return set",
+        "unit/operations/test_state_gc.py::test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_deletes_it_meanwhile",
+    ),
+    Change(
+        "a savepoint that was deleted while it was copied makes another copy",
+        "now.rewind_floor == head.rewind_floor and set(head.savepoints) <= set(now.savepoints)",
+        "now.rewind_floor == head.rewind_floor",
+        "unit/operations/test_state_gc.py::test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_deletes_it_meanwhile",
+    ),
+    Change(
+        "head and side tables of a moment belong together",
+        "if _is_consistent(folders, base.head, ends):",
+        "if True:",
+        "test_a_moment_is_of_one_batch_whatever_is_committed_while_it_is_chosen",
+    ),
+    Change(
+        "what the folder has is read once it is locked",
+        "    with lock_copy(target):  # 1\n        held = _read_held(folders, target)\n",
+        "    held = _read_held(folders, target)\n    with lock_copy(target):  # 1\n",
+        "test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_earlier_deletes",
+        equivalent="a file counts only if the folder has it with its size, and a file of a stream never changes",
+    ),
+    Change(
+        "a file that the folder does not have any more is copied again",
+        "if not _is_held(held.get(name), status, target / FILES / name)",
+        "if not _is_held(held.get(name), status, path)",
+        "test_a_file_that_the_folder_has_lost_is_copied_again",
+    ),
+    Change(
+        "a backup that a newer one replaced is named",
+        "            _refuse_newer(source, manifest)\n",
+        "",
+        "test_a_restore_that_a_backup_overtakes_says_so",
+    ),
+    Change(
+        "a log that cannot be read is not restored",
+        "        _open_logs(drafted, source)\n",
+        "",
+        "test_a_backup_without_the_log_of_a_table_is_not_restored",
+    ),
+    Change(
+        "a file that has changed is copied again",
+        "return (held.size, held.modified_at, held.size) == (here.size, here.modified_at, there.size)",
+        "return (held.size, held.size) == (here.size, there.size)",
+        "test_a_file_that_has_changed_is_copied_again_though_it_is_as_large",
+    ),
+    Change(
+        "the side files of a head are copied",
+        "needed |= set(_list_head_files(folders, cut.head)) | set(_list_state_files(folders, cut.head))",
+        "needed |= set(_list_state_files(folders, cut.head))",
+        "test_a_side_file_that_its_table_does_not_hold_yet_is_copied_or_there_is_no_backup",
+    ),
+)
+
+COPIES = list_mutants(
+    "operations/copies/copies.py",
+    "unit/operations/test_backup.py",
+    Change(
+        "a restored file has the digest of its manifest",
+        "if (found.size, found.sha256) != (expected.size, expected.sha256):",
+        "if found.size != expected.size:",
+        "test_a_file_that_has_changed_in_the_folder_is_not_restored",
+    ),
+    Change(
+        "a folder is written by one process",
+        '        with storage.lock(folder / "lock"):\n            yield',
+        "        yield",
+        "test_a_folder_to_which_another_process_writes_is_left_alone",
+    ),
+)
+
+MUTANTS = (
+    *COMMIT,
+    *LOG,
+    *SIDE_TABLES,
+    *COMMITTER,
+    *PLANNER,
+    *BATCH_CHECKS,
+    *STRICT,
+    *ORDERED,
+    *ONCE,
+    *FUZZY_WINDOW,
+    *MULTIPART,
+    *SUSPENSION,
+    *BUFFERING,
+    *OPENING,
+    *FLOOR,
+    *HEAD,
+    *HOUSEKEEPING,
+    *STATE_GC,
+    *WRITTEN_BY,
+    *REWIND,
+    *REWIND_PLAN,
+    *PROMOTION,
+    *ERASURE,
+    *ERASE,
+    *BACKUP,
+    *COPIES,
+)
