@@ -184,7 +184,7 @@ def scan(spark: SparkSession, table: Table) -> None:
 
 def check(spark: SparkSession, table: Table, *, full: bool = True) -> None:
     """The product's check, by its built-in rules and five of a user."""
-    _ensure_passed(check_stream(spark, table.folders, rules=RULES_OF_USER, snapshots_emit=False, full=full))
+    _ensure_passed(check_stream(spark, table.folders, rules=RULES_OF_USER, full=full))
 
 
 def _ensure_passed(checked: Checked) -> None:

@@ -96,7 +96,29 @@ class Columns(msgspec.Struct, frozen=True, array_like=True, gc=False):
     flag: bool
 
 
-class ReadySensors(ColumnFold[Message, int, Columns, Change]):
+class TableChange(msgspec.Struct, frozen=True, gc=False):
+    """A changed row of the table; without values the row is gone, without previous ones it is new."""
+
+    id: int
+    status: str | None
+    name: str | None
+    v0: float | None
+    v1: float | None
+    v2: float | None
+    v3: float | None
+    q: int | None
+    flag: bool | None
+    previous_status: str | None
+    previous_name: str | None
+    previous_v0: float | None
+    previous_v1: float | None
+    previous_v2: float | None
+    previous_v3: float | None
+    previous_q: int | None
+    previous_flag: bool | None
+
+
+class ReadySensors(ColumnFold[Message, int, Columns, TableChange]):
     """The same fold by names of fields."""
 
     fields = TableFields(
