@@ -35,6 +35,17 @@ def test_an_update_that_changes_nothing_emits_a_row_only_where_that_is_declared(
     assert [len(run(GAUGES[name], OPENED, same, key="s").rows) for name in ("changes", "all")] == [1, 3]
 
 
+def test_a_repeated_snapshot_of_300_rows_costs_no_row_and_one_that_differs_only_its_difference() -> None:
+    rows = [Whole(f"row {n}", "a", n / 2, n, is_open=True) for n in range(300)]
+    changed = [*rows[:-1], Whole("new", "b", 1.0, 1, is_open=False)]
+    ran = run(GAUGES["changes"], *(Snapshot(n, 5, sent) for n, sent in enumerate((rows, rows, changed))), key="s")
+    assert [len(message.rows) for message in ran.folded] == [300, 0, 2]
+    assert ran.rows[300:] == [
+        GaugeChange(1.0, None, "new", "b", None, 1, is_open=False, previous_is_open=None),
+        GaugeChange(None, 149.5, "row 299", None, "a", None, is_open=None, previous_is_open=True),
+    ]
+
+
 def test_a_new_row_needs_all_columns_and_has_none_before() -> None:
     whole = Update(2, 6, [Part("y", "b", 1.0, 2, is_open=False)])
     assert run(GAUGES["changes"], OPENED, whole, key="s").rows[1:] == [
