@@ -37,6 +37,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- RowRejected                a row holds a value that its column cannot (table/row_encoder.py)
 |- RecordingError             a line of a recording is not of one (localdev/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
+|  `- Overtaken               a command lost against a run or another command at the same moment
 |- NoTable                    the stream has never run with this table root (operations/tables.py)
 |- ModuleBroken               a file of assets/ cannot be imported (declare/discovery.py)
 |- UnknownStream              no such stream is declared (operations/inspect/streams.py)
@@ -211,6 +212,22 @@ class Fenced(LockstepError):
         )
         self.mine = mine
         self.holder = holder
+
+
+class Overtaken(Fenced):
+    """A command that lost against a run, or another command, which claimed the table at the same moment.
+
+    Attributes:
+        stream: Name of the stream.
+    """
+
+    def __init__(self, stream: str, what: str, fenced: Fenced) -> None:
+        LockstepError.__init__(
+            self,
+            f"{what} of stream {stream}: a run or another command claimed the table meanwhile; nothing was changed",
+            next_step=f"lockstep history {stream} shows what was faster; then ask again, if it is still wanted",
+        )
+        self.stream, self.mine, self.holder = stream, fenced.mine, fenced.holder
 
 
 class StreamHeld(LockstepError):

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
-from lockstep.errors import KafkaError, LockstepError, format_some
+from lockstep.errors import Fenced, KafkaError, LockstepError, Overtaken, format_some
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Key, Position, SegmentRef
@@ -29,8 +29,8 @@ from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.commit import HourClosed
-from lockstep.table.head import Head
+from lockstep.table.commit import CommitKind, HourClosed
+from lockstep.table.head import Head, Promotion
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import find_wrong_files, list_named_files
@@ -49,6 +49,7 @@ class Obstacle(Enum):
     STATE = "state files are gone"
     EXPIRED = "Kafka no longer has the messages"
     HALTED = "the shadow is halted"
+    GONE = "the shadow was dropped"
     START = "the shadow did not begin from that batch"
     BEHIND = "the shadow has not read as far"
     CODE = "the deployed code is not the shadow's"
@@ -198,8 +199,8 @@ def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
     version = next((each.version for each in head.savepoints if each.batch == batch), None)
     entry = None if version is None else delta_log.read_entry(folders.table, version)
     found = entry.head if entry is not None else delta_log.find_head_of_batch(folders.table, batch)
-    promotion = head.promotion
-    if found is None and promotion is not None and promotion.first <= batch < promotion.batch:
+    promotion = _find_promotion(folders, head, batch) if found is None else None
+    if promotion is not None:
         problem = f"batches {promotion.first} to {promotion.batch} are one commit, the promotion of {promotion.shadow}"
         step = f"go back to batch {promotion.to_batch}, from which the shadow began, or to batch {promotion.batch}"
         raise NotRewindable(head.stream, batch, problem, next_step=step)
@@ -207,6 +208,16 @@ def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
         step = f"lockstep repair {head.stream}; go back to another batch"
         raise NotRewindable(head.stream, batch, "the log no longer has its entry", next_step=step)
     return found
+
+
+def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion | None:
+    """The promotion in whose middle a batch is, also one that was undone; reads the entries of promotions."""
+    known = [head.promotion]
+    for version in reversed(delta_log.list_versions(folders.table)):
+        if delta_log.is_of_kind(folders.table, version, CommitKind.PROMOTE.value):
+            entry = delta_log.read_entry(folders.table, version)
+            known.append(None if entry is None or entry.head is None else entry.head.promotion)
+    return next((each for each in known if each is not None and each.first <= batch < each.batch), None)
 
 
 def _parse_time(text: str) -> datetime:
@@ -303,7 +314,7 @@ def rewind_stream(handle: StreamHandle, to: str, *, who: str, why: str, accept_e
         NoTable: The stream has never run.
         RewindRefused: Names every obstacle.
         NotRewindable, TableError, LockstepError: As `find_target`; or a batch was committed meanwhile.
-        Fenced: Another run, or another rewind, claimed the table meanwhile.
+        Overtaken: Another run or command claimed the table meanwhile.
         KafkaError: Kafka does not answer; nothing was changed.
     """
     prepared = prepare_rewind(handle, to)  # 1
@@ -591,7 +602,7 @@ def commit_prepared_rewind(folders: StreamFolders, prepared: PreparedRewind, cau
         cause: The reason and the operator.
 
     Raises:
-        Fenced: Another run, or another rewind, claimed the table since the plan.
+        Overtaken: Another run or command claimed the table since the plan.
         NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
         TableError: A file that it needs is gone; or the side tables do not match the head.
     """
@@ -622,10 +633,13 @@ def _commit(folders: StreamFolders, planned: PreparedRewind, cause: str) -> Head
         needs={**planned.needs, folders.ledger / file.path: file.size},
     )
     try:
-        return output.commit(commit_rewind(rewind)).head
-    except HourClosed:
-        later = find_next_hour(output.base().head)
-        return output.commit(commit_rewind(msgspec.structs.replace(rewind, commit_hour=later))).head
+        try:
+            return output.commit(commit_rewind(rewind)).head
+        except HourClosed:
+            later = find_next_hour(output.base().head)
+            return output.commit(commit_rewind(msgspec.structs.replace(rewind, commit_hour=later))).head
+    except Fenced as fenced:
+        raise Overtaken(head.stream, f"rewind to batch {planned.target.batch}", fenced) from fenced
 
 
 def _stamp(stamp: LedgerStamp, row: LedgerRow) -> LedgerRow:

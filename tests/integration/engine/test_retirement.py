@@ -230,7 +230,7 @@ def test_a_retirement_that_a_writer_did_not_commit_is_refused_for_what_kept_it(
     runs.run()
     monkeypatch.setattr(retire, "ANSWER_SECONDS", 0.0)
     monkeypatch.setattr(retire, "is_writer_alive", lambda *_: lives.pop(0))
-    monkeypatch.setattr(retire, "request_retirement", lambda *_: None)
+    monkeypatch.setattr(retire, "request_retirement", lambda *_: True)
     with pytest.raises(RetirementRefused, match=f"was not retired: {why}"):
         retire_topic(runs.handle, topic, who="ann", why="done")
     assert changes(runs, topic) == ["added"]

@@ -103,6 +103,7 @@ EVERY: tuple[LockstepError, ...] = (
     TableReplaced(Path("tables/books/table"), "there is no log"),
     errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),
     errors.Fenced(3, 4),
+    errors.Overtaken("order_books", "rewind to batch 90", errors.Fenced(3, 4)),
     StartFailed("books", "4711", "run 4711 ended: FAILURE; Kafka did not answer within 60 s"),
     errors.StreamHeld("books", "a new disk (ann)"),
     StreamHalted("books", (GAP,)),

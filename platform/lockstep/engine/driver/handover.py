@@ -9,6 +9,7 @@ itself: the desired state of a stream is in the head of its table.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -60,11 +61,13 @@ class RetireRequest(msgspec.Struct, frozen=True):
         topics: Names of the topics.
         who: User who asked.
         why: Reason.
+        request_id: Tells it from an equal one.
     """
 
     topics: tuple[str, ...]
     who: str
     why: str
+    request_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @contextmanager
@@ -141,9 +144,13 @@ def write_stop(output: OutputLog, writer: Writer, request: StopRequest) -> Head:
     return output.commit(set_desired_state(writer, request.desired, str(request))).head
 
 
-def request_retirement(control: Path, epoch: int, request: RetireRequest) -> None:
-    """Ask the writer of an epoch to retire topics with its next batch."""
-    find_storage(control).replace(_retire_request(control, epoch), msgspec.json.encode(request))
+def request_retirement(control: Path, epoch: int, request: RetireRequest) -> bool:
+    """Ask the writer of an epoch to retire topics with its next batch; False while another request waits for it."""
+    try:
+        find_storage(control).create_whole(_retire_request(control, epoch), msgspec.json.encode(request))
+    except FileExistsError:
+        return False
+    return True
 
 
 def take_retire_request(control: Path, epoch: int) -> RetireRequest | None:
@@ -159,11 +166,23 @@ def take_retire_request(control: Path, epoch: int) -> RetireRequest | None:
     return request
 
 
-def forget_retire_request(control: Path, epoch: int) -> bool:
-    """Remove the retire request to the writer of an epoch; gives whether it was still there."""
-    found = find_storage(control).get_status(_retire_request(control, epoch)) is not None
-    find_storage(control).delete(_retire_request(control, epoch))
-    return found
+def forget_retire_request(control: Path, epoch: int, request: RetireRequest | None = None) -> bool:
+    """Remove a retire request to the writer of an epoch; gives whether it was still there.
+
+    Args:
+        control: The stream's folder of heartbeats and requests.
+        epoch: The epoch.
+        request: The request; by default any.
+    """
+    path = _retire_request(control, epoch)
+    try:
+        content = find_storage(control).read(path)
+    except FileNotFoundError:
+        return False
+    if request is not None and content != msgspec.json.encode(request):
+        return False
+    find_storage(control).delete(path)
+    return True
 
 
 def reserve_start(control: Path, epoch: int, attempt: int) -> int | None:

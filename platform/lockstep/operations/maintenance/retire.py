@@ -17,7 +17,7 @@ from lockstep.engine.driver.positions import (
     read_position,
 )
 from lockstep.engine.driver.startup import check_not_halted
-from lockstep.errors import LockstepError
+from lockstep.errors import Fenced, LockstepError, Overtaken
 from lockstep.kafka.progress import compute_lag_messages
 from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import StreamHandle, open_table
@@ -80,7 +80,7 @@ def retire_topic(handle: StreamHandle, topic: str, *, who: str, why: str) -> Ret
         StreamHalted: It is halted: `lockstep resume` comes first.
         RetirementRefused: The topic is not read, has unread messages, or the writer did not answer or ended.
         KafkaError: Kafka does not answer.
-        Fenced: A run took over at the same moment.
+        Overtaken: A run or another command claimed the table at the same moment.
     """
     head = handle.require_head()
     check_not_halted(head)
@@ -89,7 +89,10 @@ def retire_topic(handle: StreamHandle, topic: str, *, who: str, why: str) -> Ret
     if lives:
         _ask_writer(handle, head.epoch, RetireRequest((topic,), who, why))  # 2
     else:
-        _commit(handle, head, topic, who, why)  # 3
+        try:
+            _commit(handle, head, topic, who, why)  # 3
+        except Fenced as fenced:
+            raise Overtaken(head.stream, f"retirement of {topic}", fenced) from fenced
     return RetiredTopic(
         stream=head.stream,
         topic=topic,
@@ -120,19 +123,21 @@ def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
 def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> None:
     trigger, control = handle.stream.trigger, handle.folders.control
     deadline = time.monotonic() + ANSWER_SECONDS + (trigger.seconds if isinstance(trigger, Every) else 0)
-    request_retirement(control, epoch, request)
-    has_successor = False
+    is_asked = has_successor = False
     try:
         while time.monotonic() < deadline and not has_successor:
+            is_asked = is_asked or request_retirement(control, epoch, request)
             time.sleep(POLL_SECONDS)
             now = StreamHandle(handle.stream, handle.settings)
             if not any(row.topic in request.topics for row in now.subscribed):
                 return
             has_successor = now.require_head().epoch != epoch
     finally:
-        unanswered = forget_retire_request(control, epoch)
+        unanswered = forget_retire_request(control, epoch, request)
     if has_successor or not is_writer_alive(control, epoch):
         why = "the writer has ended"
+    elif not is_asked:
+        why = "the retirement of another topic waits for the writer"
     else:
         why = "the writer did not answer" if unanswered else "messages have arrived"
     raise RetirementRefused(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -16,13 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
-from lockstep.errors import StateError, TableError, format_some
+from lockstep.errors import Fenced, LockstepError, Overtaken, StateError, TableError, format_some
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import Key
@@ -38,7 +40,7 @@ from lockstep.operations.rewind import (
     read_rewound_rows,
 )
 from lockstep.operations.shadows.shadow import ShadowRefused, make_moved_rows, require_shadow
-from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.operations.tables import StreamHandle, open_table, try_read_head
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine, side_tables
@@ -194,9 +196,9 @@ def promote_shadow(
         accept_code: Promote although the deployed code is not the shadow's.
 
     Raises:
-        ShadowRefused: Names every obstacle.
+        ShadowRefused: Names every obstacle; or the shadow was dropped meanwhile.
         NoTable, NotAShadow, NotRewindable: As `plan_promotion`; or a batch was committed meanwhile.
-        Fenced: Another run, a rewind or another promotion claimed the table meanwhile.
+        Overtaken: Another run or command claimed the table meanwhile.
         KafkaError: Kafka does not answer; nothing was changed.
     """
     prepared = _prepare(handle, name)  # 1
@@ -211,6 +213,42 @@ def promote_shadow(
 
 def _prepare(handle: StreamHandle, name: str) -> _Prepared:
     own, shadow, origin = require_shadow(handle.stream.name, name, handle.settings)
+    with _refuse_dropped(handle.stream.name, own, shadow):
+        return _prepare_from(handle, own, shadow, origin)
+
+
+@contextmanager
+def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[None]:
+    """Refuse a shadow that is dropped within the block, whatever error that causes; its name may begin again there.
+
+    Raises:
+        ShadowRefused: It is not there any more.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except (LockstepError, DeltaError, OSError) as error:
+        failure = error
+    if _is_there(own, shadow):
+        if failure is not None:
+            raise failure
+        return
+    problem, step = "it was dropped meanwhile; nothing was changed", f"lockstep shadow {stream} lists its shadows"
+    raise ShadowRefused(
+        stream, f"promotion of {own.stream}", [RewindObstacle(Obstacle.GONE, problem, step)]
+    ) from failure
+
+
+def _is_there(own: StreamFolders, shadow: Head) -> bool:
+    """Whether the table of a shadow is the one that was read."""
+    try:
+        head = try_read_head(own)
+    except (LockstepError, DeltaError, OSError):
+        return False  # it is being deleted
+    return head is not None and head.table_id == shadow.table_id
+
+
+def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin: Origin) -> _Prepared:
     folders, head = handle.folders, handle.require_head()
     check_erasure(head, shadow, origin)
     target = read_head_of_batch(folders, head, origin.batch)
@@ -409,13 +447,15 @@ def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head
     output = open_table(handle.folders)
     for _ in range(2):
         hour, made = find_next_hour(output.base().head), list[Path]()
-        with delete_on_error(made):
+        with delete_on_error(made), _refuse_dropped(handle.stream.name, prepared.folders, prepared.shadow):
             planned, rows = _copy_all(handle, prepared, hour, cause, made)
         try:
             with delete_unless_committed(made):
                 return output.commit(commit_promotion(planned)).head, rows
         except HourClosed as error:
             closed = error
+        except Fenced as fenced:
+            raise Overtaken(prepared.head.stream, f"promotion of {prepared.folders.stream}", fenced) from fenced
     raise closed
 
 

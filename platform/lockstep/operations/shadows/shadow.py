@@ -390,19 +390,29 @@ def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who:
     prepared = _prepare(source, name, start)  # 1
     if prepared.plan.obstacles:
         raise ShadowRefused(source.stream.name, "a shadow", prepared.plan.obstacles)
-    _keep_batch(source.folders, prepared, who)  # 2
-    landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
+    _keep_batch(source.folders, name, prepared.target.batch, who)  # 2
+    try:
+        landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
+    finally:
+        _keep_origin(source.folders, name, who)
     side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
     return next(each for each in list_shadows(source.stream.name, source.folders.root) if each.name == name)
 
 
-def _keep_batch(folders: StreamFolders, prepared: _PreparedShadow, who: str) -> None:
-    """Keep the batch with a savepoint; one of a beginning that was killed may keep another batch."""
-    name, batch = prepared.plan.name, prepared.target.batch
-    kept = [each.batch for each in prepared.head.savepoints if each.name == make_pin(name)]
+def _keep_batch(folders: StreamFolders, name: str, batch: int, who: str) -> None:
+    """Keep a batch with the savepoint of a shadow; one of a beginning that was killed may keep another batch."""
+    head = try_read_head(folders)
+    kept = [] if head is None else [each.batch for each in head.savepoints if each.name == make_pin(name)]
     if kept != [batch]:
         release_pin(folders, name, who)
         make_savepoint(folders, make_pin(name), who=who, why=f"shadow {name}", at=str(batch))
+
+
+def _keep_origin(folders: StreamFolders, name: str, who: str) -> None:
+    """Keep the batch with which the shadow of a name began: of two beginnings the one that lost may keep another."""
+    own = try_read_head(StreamFolders(name, folders.root))
+    if own is not None and own.origin is not None and own.origin.stream == folders.stream:
+        _keep_batch(folders, name, own.origin.batch, who)
 
 
 def make_pin(name: str) -> str:
