@@ -27,6 +27,8 @@ ROWS_MAX = 1_000_000
 """Current rows of the partitions that are read together; some 200 bytes each."""
 KeyParts = tuple[object, ...]
 """The values of the key columns of a row."""
+CurrentOfSession = dict[KeyParts, msgspec.Struct | None]
+"""The current rows of a session by key; None for a row of a stored state."""
 
 
 class RowBudget:
@@ -53,11 +55,12 @@ class BatchReplay:
         self._key = declared.replay_key or _NO_KEY
         self._budget = budget
         self._violations = violations
-        self._current: dict[str, dict[KeyParts, msgspec.Struct | None]] = {}
+        self._current: dict[str, CurrentOfSession] = {}
         self._touched: dict[str, dict[KeyParts, msgspec.Struct]] = {}
         self._snapshots: set[str] = set()
         self._noted = 0
         self._make_key: Callable[[KeyParts], object] | None = None
+        self._values_of: Callable[[object], object] = _make_getter(self._key.values)
         self.batches = 0
         self.is_on = declared.replay_key is not None and not _has_nested_key(declared.row_type, self._key)
 
@@ -108,42 +111,59 @@ class BatchReplay:
         self._budget.left -= len(current) - before
         rows = self._read_rows(state)
         is_whole = session in self._snapshots or len(rows) != len(current)
-        compared = current.keys() | set(map(self._key.parts_of, rows)) if is_whole else newest.keys()
-        wrong = None
-        for parts in compared:
-            wrong = wrong or self._find_difference(parts, current, rows)
+        wrong = self._find_wrong(current if is_whole else newest, current, rows)
+        if wrong is None and len(rows) != len(current):
+            wrong = next(parts for parts in map(self._key.parts_of, rows) if parts not in current)
         if wrong is not None:
-            where = f"session {session!r} {wrong[0]} in the state after batch {row.batch}"
-            self._violations.add(ViolationKind.REPLAY_DIFFERS, row.place, row.until, where, wrong[1])
+            expected, found = self._describe(wrong, current, rows)
+            where = f"session {session!r} {expected} in the state after batch {row.batch}"
+            self._violations.add(ViolationKind.REPLAY_DIFFERS, row.place, row.until, where, found)
             self._adopt(session, state)
         elif not current:
             del self._current[session]
 
-    def _apply(self, current: dict[KeyParts, msgspec.Struct | None], newest: dict[KeyParts, msgspec.Struct]) -> None:
+    def _apply(self, current: CurrentOfSession, newest: dict[KeyParts, msgspec.Struct]) -> None:
+        """Put the newest rows of a batch among the current rows."""
         for parts, row in newest.items():
             if getattr(row, self._key.removed) is None:
                 current.pop(parts, None)
             else:
                 current[parts] = row
 
-    def _find_difference(
-        self, parts: KeyParts, current: Mapping[KeyParts, msgspec.Struct | None], rows: Mapping[Any, object]
-    ) -> tuple[str, str] | None:
-        """What the state has of a key, and what the rows have; None if that is the same."""
+    def _find_wrong(
+        self, compared: Iterable[KeyParts], current: CurrentOfSession, rows: Mapping[Any, object]
+    ) -> KeyParts | None:
+        """The first of some keys whose current row is not the row of the state."""
+        make_key, values_of, removed = self._make_key, self._values_of, self._key.removed
+        for parts in compared:
+            value = _NOTHING if make_key is None else rows.get(make_key(parts), _NOTHING)
+            if value is _NOTHING or parts not in current:
+                if (value is _NOTHING) is (parts in current):
+                    return parts
+                continue
+            row = current[parts]
+            if row is None:
+                continue
+            expected = value if self._key.is_scalar else values_of(value)
+            found = getattr(row, removed) if self._key.is_scalar else values_of(row)
+            if not is_equal(expected, found):
+                return parts
+        return None
+
+    def _describe(self, parts: KeyParts, current: CurrentOfSession, rows: Mapping[Any, object]) -> tuple[str, str]:
+        """What the state has of a key, and what the rows have."""
         of_key = f"key {show_short(parts[0] if len(parts) == 1 else parts)}"
         value = _NOTHING if self._make_key is None else rows.get(self._make_key(parts), _NOTHING)
-        if parts not in current:
-            return None if value is _NOTHING else (f"{of_key}: a row, as", "no row, or a removal")
         if value is _NOTHING:
             return f"{of_key}: none", "a row of it is the newest"
-        row = current[parts]
-        for name in self._key.values if row is not None else ():
-            expected, found = getattr(value, name), getattr(row, name)
-            if not is_equal(expected, found):
-                return f"{of_key}: {name} = {show_short(expected)}", f"{name} = {show_short(found)}"
-        if row is not None and self._key.is_scalar and not is_equal(value, getattr(row, self._key.removed)):
+        row = current.get(parts)
+        if row is None:
+            return f"{of_key}: a row, as", "no row, or a removal"
+        if self._key.is_scalar:
             return f"{of_key}: {show_short(value)}", show_short(getattr(row, self._key.removed))
-        return None
+        names = [name for name in self._key.values if not is_equal(getattr(value, name), getattr(row, name))]
+        of_row, of_state = ({name: getattr(each, name) for name in names} for each in (row, value))
+        return f"{of_key}: {show_short(of_state)}", show_short(of_row)
 
     def _adopt(self, session: str, state: object) -> None:
         """Continue with the keys of a state; their rows are unknown until the next ones."""
@@ -184,6 +204,8 @@ def _find_key_maker(key: object) -> Callable[[KeyParts], object]:
 
 def _make_getter(columns: tuple[str, ...]) -> Callable[[object], KeyParts]:
     """The values of some fields, as a tuple also of one."""
+    if not columns:
+        return lambda _: ()
     values: Callable[[object], Any] = attrgetter(*columns)
     return values if len(columns) > 1 else lambda row: (values(row),)
 

@@ -46,11 +46,15 @@ class TableDifference(msgspec.Struct, frozen=True):
             message: The message that replaces it; None without one.
         """
         old, new = cast("Table", before or {}), cast("Table", after or {})
-        kept = {key: value for key, value in new.items() if key in old and _is_alike(old[key], value)}
-        rows = [self.emit(message, key, new[key], old.get(key)) for key in new if key not in kept]
+        rows: list[msgspec.Struct] = []
+        for key, value in new.items():
+            previous = old.get(key)
+            if previous is not None and (previous == value or _is_stored_alike(previous, value)):
+                new[key] = previous
+            else:
+                rows.append(self.emit(message, key, value, previous))
         removed = sorted(old.keys() - new.keys(), key=msgspec.msgpack.encode)
         rows += [self.emit(message, key, None, old[key]) for key in removed]
-        new.update((key, old[key]) for key in kept)
         return self.rules.check(rows)
 
 
@@ -68,10 +72,8 @@ def _is_ready(base: type) -> bool:
     return base.__name__ in READY_FOLDS and base.__module__.startswith("lockstep.folds.")
 
 
-def _is_alike(old: object, new: object) -> bool:
-    """Whether two values are the same in a stored state: NaN is stored as NaN."""
-    if old == new:
-        return True
+def _is_stored_alike(old: object, new: object) -> bool:
+    """Whether two values that are not equal are the same in a stored state: NaN is stored as NaN."""
     try:
         return msgspec.msgpack.encode(old) == msgspec.msgpack.encode(new)
     except (TypeError, ValueError, OverflowError):
