@@ -85,6 +85,7 @@ ONE_IMPORTER = {
         "commands, which the entry point only collects",
     ),
     "engine.executor.attempt": "what a task tries again with less, apart from how it works",
+    "declare.decoders.protobuf_checks": "checks that Protobuf's library lacks, apart from frames and schemas",
     "declare.decoders.avro_reader": "the binary encoding, apart from message types and registry",
     "engine.driver.batch_checks": "pure checks over a whole batch",
     "engine.driver.executors": "which executors there are and what they lack, apart from jobs",

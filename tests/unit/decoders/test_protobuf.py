@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf import descriptor_pb2
+from google.protobuf.any_pb2 import Any as Any_
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,11 +116,97 @@ def test_an_enum_of_another_wire_type_is_refused_as_any_field(body: bytes) -> No
     assert int(later.quality) == 7
 
 
+def length(body: bytes) -> bytes:
+    """Protobuf's own varint, without zigzag, of fewer than 16,384 bytes."""
+    size = len(body)
+    return bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
+
+
+def inside(field: int, body: bytes) -> bytes:
+    """A field of a message that holds another one."""
+    return bytes([field << 3 | 2]) + length(body) + body
+
+
+MADE_WRONG: dict[str, tuple[type[Any], bytes, DecodeCause, str]] = {
+    "a nested field of another wire type": (
+        Update,
+        inside(4, b"\x08\x07"),
+        DecodeCause.WRONG_TYPE,
+        "acme.panels.Update.Origin.device (field 1) has another wire type",
+    ),
+    "a number of an enum that was cut": (
+        Update,
+        inside(4, b"\x10\x81\x80\x80\x80\x10"),
+        DecodeCause.WRONG_TYPE,
+        "acme.panels.Update.Origin.quality = 4294967297 does not fit its type",
+    ),
+    "an entry of a map that would be dropped": (
+        Snapshot,
+        inside(2, b"\x0a\x01a\x18\x05"),
+        DecodeCause.WRONG_TYPE,
+        "an entry of a map has an unknown field 3",
+    ),
+    "a value of a map of another wire type": (
+        Snapshot,
+        inside(2, b"\x0a\x01a\x10\x05"),
+        DecodeCause.WRONG_TYPE,
+        "acme.panels.Snapshot.ValuesEntry.value (field 2) has another wire type",
+    ),
+    "text of the older syntax": (
+        Reading,
+        b"\x08\x01\x12\x01\xff",
+        DecodeCause.MALFORMED,
+        "acme.strict.Reading: id is not UTF-8",
+    ),
+    "a second after the year 9999": (
+        Timestamp,
+        Timestamp(seconds=253_402_300_800).SerializeToString(),
+        DecodeCause.MALFORMED,
+        "google.protobuf.Timestamp: 253402300800 s and 0 ns are not a time of the years 1 to 9999",
+    ),
+    "nanoseconds below zero": (
+        Timestamp,
+        Timestamp(nanos=-1).SerializeToString(),
+        DecodeCause.MALFORMED,
+        "google.protobuf.Timestamp: 0 s and -1 ns are not a time of the years 1 to 9999",
+    ),
+    "a duration of two signs": (
+        Duration,
+        Duration(seconds=1, nanos=-1).SerializeToString(),
+        DecodeCause.MALFORMED,
+        "google.protobuf.Duration: 1 s and -1 ns are not a duration of 10,000 years at most",
+    ),
+    "a type without a URL": (
+        Any_,
+        Any_(type_url="acme.Update").SerializeToString(),
+        DecodeCause.MALFORMED,
+        "google.protobuf.Any: 'acme.Update' is not the URL of a type",
+    ),
+    "a value of no kind": (
+        Struct,
+        inside(1, b"\x0a\x01a\x12\x00"),
+        DecodeCause.MALFORMED,
+        "google.protobuf.Value: is a value of no kind",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MADE_WRONG)
+def test_what_the_library_gets_wrong_is_refused(what: str) -> None:
+    """Each came as a message: with a default, a cut number, bytes for text, or a time that is none."""
+    message, body, expected, problem = MADE_WRONG[what]
+    message.FromString(body)
+    package, _, name = message.DESCRIPTOR.full_name.rpartition(".")
+    schema = RegisteredSchema("PROTOBUF", f"package {package}; message {name} {{ }}")
+    assert cause(decoder(message, schema), protobuf_frame(body)) == (expected, problem)
+
+
 def test_fields_that_the_class_does_not_know_are_evolution_and_pass() -> None:
     later = UPDATE.SerializeToString() + b"\x78\x05"  # field 15
     message = decoder(Update)(protobuf_frame(later, (1,)))
     assert isinstance(message, Update)
     assert (message.seq, message.id) == (2, "abc")
+    assert message.SerializeToString() == later
 
 
 def test_a_required_field_that_is_missing_is_refused_here_and_inside() -> None:
@@ -136,12 +226,6 @@ def test_a_message_nested_beyond_the_limit_is_refused() -> None:
         inner = b"\x12" + length(inner) + inner
     deep = protobuf_frame(Reading(seq=1, id="a").SerializeToString() + b"\x22" + length(inner) + inner)
     assert cause(decoder(Reading, STRICT), deep)[0] is DecodeCause.MALFORMED
-
-
-def length(body: bytes) -> bytes:
-    """Protobuf's own varint, without zigzag, of fewer than 16,384 bytes."""
-    size = len(body)
-    return bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
 
@@ -23,6 +23,7 @@ from lockstep.declare.decoders.base import (
     list_decoded,
     make_missing_extra,
 )
+from lockstep.declare.decoders.protobuf_checks import check_fields, find_value_checks, make_rules
 from lockstep.declare.decoders.schema_registry import Framed, FramedDecoder
 from lockstep.errors import DeclarationError
 
@@ -111,8 +112,6 @@ def _is_name(token: str) -> bool:
 KIND: Final = "PROTOBUF"
 DEPTH_MAX: Final = 100
 """Levels of nested message types; Protobuf's own limit of nested messages."""
-VARINT: Final = 0
-"""The wire type of an enum's value."""
 VARINT_BYTES_MAX: Final = 5
 """Of a 32-bit number."""
 
@@ -138,7 +137,7 @@ class Protobuf(FramedDecoder):
             classes = _classes(message_type)
         except ImportError as error:
             raise make_missing_extra("Protobuf()", "protobuf,registry", error) from error
-        parsers = {one.DESCRIPTOR.full_name: _parser(one) for one in classes}
+        parsers = {one.DESCRIPTOR.full_name: _make_parser(one) for one in classes}
         return Framed(self.registry, partial(_make_reader, parsers), "Protobuf", _find_body).decode
 
 
@@ -229,48 +228,51 @@ def _classes(message_type: object) -> list[type[Message]]:
     return [cast("type[Message]", one) for one in classes]
 
 
-def _parser(message: type[Message]) -> Parse:
+def _make_parser(message: type[Message]) -> Parse:
     """The strict parser of one class: checks what the library accepts."""
     from google.protobuf.message import DecodeError
 
-    # The library ships no types for this module.
-    unknown_fields: Callable[[Message], Sequence[_Unknown]] = import_module(
-        "google.protobuf.unknown_fields"
-    ).UnknownFieldSet
-    parse, name, requires = message.FromString, message.DESCRIPTOR.full_name, _requires(message.DESCRIPTOR, set())
+    descriptor = cast("PlainDescriptor", message.DESCRIPTOR)
+    parse = message.FromString
+    name = descriptor.full_name
+    requires = _requires(descriptor, set())
+    rules = make_rules(descriptor, {})
+    is_odd = _has_unknown_fields() if rules.are_visible else _has_other_bytes
+    check_values = find_value_checks(descriptor)
 
     def read(body: bytes) -> object:
         try:
             parsed = parse(body)
+            if is_odd(parsed, body):
+                check_fields(rules, body)
+                parsed = parse(body)
         except DecodeError as error:
             raise Undecodable(DecodeCause.MALFORMED, f"is no {name}: {error}") from error
-        if unknown := unknown_fields(parsed):
-            _refuse_misfits(parsed, unknown)
         if requires and not parsed.IsInitialized():
             raise Undecodable(DecodeCause.MISSING_FIELD, f"{name} lacks required fields")
+        if check_values is not None:
+            check_values(parsed)
         return parsed
 
     return read
 
 
-class _Unknown(Protocol):
-    """A field of a message that is unknown to its class, or has another wire type."""
+def _has_unknown_fields() -> Callable[[Message, bytes], bool]:
+    # The library ships no types for this module.
+    unknown_fields: Callable[[Message], Sequence[object]] = import_module(
+        "google.protobuf.unknown_fields"
+    ).UnknownFieldSet
+    return lambda parsed, _: bool(unknown_fields(parsed))
 
-    field_number: int
-    wire_type: int
 
+def _has_other_bytes(parsed: Message, body: bytes) -> bool:
+    """Whether the library would write a message otherwise than it came. Drops its unknown fields.
 
-def _refuse_misfits(message: Message, unknown: Sequence[_Unknown]) -> None:
-    """Refuse a field of another wire type: the library puts it among the unknown ones, and it would look absent.
-
-    A value unknown to a closed enum is there, too: that is evolution, and is accepted.
+    A field of another wire type is an unknown one, at any depth, and a number that was cut is written otherwise. Most
+    messages come as the library writes them.
     """
-    descriptor = message.DESCRIPTOR
-    for one in unknown:
-        field = descriptor.fields_by_number.get(one.field_number)
-        if field is not None and (field.enum_type is None or one.wire_type != VARINT):
-            problem = f"{descriptor.full_name}.{field.name} (field {one.field_number}) has another wire type"
-            raise Undecodable(DecodeCause.WRONG_TYPE, problem)
+    cast("Any", parsed).DiscardUnknownFields()  # the library's types lack it
+    return parsed.SerializePartialToString() != body
 
 
 def _requires(descriptor: PlainDescriptor | CompiledDescriptor, seen: set[str]) -> bool:
