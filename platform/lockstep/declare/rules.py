@@ -66,7 +66,7 @@ BUILT_IN: Mapping[str, str] = {
     "completeness": "Every offset is in one ledger range, and every message is in the table or counted under a cause.",
     "rows_match_ledger": "The table holds as many rows of each batch as the ledger says were written.",
     "no_duplicates": "No two rows have the same topic id, partition, emit offset and row number.",
-    "sequence": "The producer's numbers never fall inside a session.",
+    "sequence": "The producer's numbers never fall inside a session, and none is used by two messages.",
     "proof_not_null": "Every row says where it came from: no proof column is null.",
 }
 """The rules that every table has: their ids and what they promise."""

@@ -201,9 +201,12 @@ class IntegrityClass(ABC):
         return False
 
     @property
-    def in_order(self) -> bool:
-        """Whether the numbers of a session never fall in the table."""
-        return False
+    def unordered_because(self) -> str:
+        """Why the numbers of a session may fall or repeat in the table; empty if they do so only where they restart.
+
+        They restart with a snapshot and with the first message of a session, in every class.
+        """
+        return "the class applies messages in any order"
 
     @property
     def buffers_messages(self) -> bool:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from lockstep.integrity.base import IntegrityClass, PartitionTime
-from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
+from lockstep.integrity.sequence_numbers import check_range, check_wrap, describe_wrap, unwrap_sequence
 from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, accept_with_remark
 from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
@@ -74,9 +74,9 @@ class NoIntegrity(IntegrityClass):
         check_wrap("NoIntegrity.wraps_at", self.wraps_at)
 
     @property
-    def in_order(self) -> bool:
-        """See `IntegrityClass.in_order`: falls in the sequence are noticed and subtracted."""
-        return self.wraps_at is None
+    def unordered_because(self) -> str:
+        """See `IntegrityClass.unordered_because`: falls and repeats are noticed, counted and subtracted."""
+        return describe_wrap(self.wraps_at)
 
     @override
     def gate(self, time: PartitionTime) -> Gate:

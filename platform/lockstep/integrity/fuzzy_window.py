@@ -322,8 +322,8 @@ class FuzzyWindow(IntegrityClass):
 
     @property
     @override
-    def in_order(self) -> bool:
-        return self.reorder
+    def unordered_because(self) -> str:
+        return "" if self.reorder else super().unordered_because
 
     @override
     def gate(self, time: PartitionTime) -> Gate:

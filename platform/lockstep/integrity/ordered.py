@@ -15,7 +15,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from lockstep.integrity.base import MAY_SKIP, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
-from lockstep.integrity.sequence_numbers import check_range, check_wrap, unwrap_sequence
+from lockstep.integrity.sequence_numbers import check_range, check_wrap, describe_wrap, unwrap_sequence
 from lockstep.integrity.verdict import (
     ACCEPT,
     Gate,
@@ -103,8 +103,8 @@ class Ordered(IntegrityClass):
 
     @property
     @override
-    def in_order(self) -> bool:
-        return self.wraps_at is None
+    def unordered_because(self) -> str:
+        return describe_wrap(self.wraps_at)
 
     @override
     def gate(self, time: PartitionTime) -> Gate:

@@ -57,6 +57,11 @@ def check_wrap(field: str, wraps_at: int | None) -> None:
         raise DeclarationError(field, wraps_at, "is not how many numbers there are", "256 for a number of 8 bits")
 
 
+def describe_wrap(wraps_at: int | None) -> str:
+    """See `IntegrityClass.unordered_because`, of classes that compare numbers."""
+    return "" if wraps_at is None else f"the numbers of a session restart at 0 after {wraps_at - 1} (wraps_at)"
+
+
 def make_digest(record: Record) -> bytes:
     """An eight-byte digest of a message's content."""
     return blake2b(record.value or b"", digest_size=8).digest()

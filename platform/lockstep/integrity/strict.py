@@ -23,7 +23,14 @@ from typing_extensions import override
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, OnGrowth, PartitionTime, SessionStart
 from lockstep.integrity.buffering import BufferingUntilSnapshot
-from lockstep.integrity.sequence_numbers import LARGEST, check_range, check_wrap, make_digest, unwrap_sequence
+from lockstep.integrity.sequence_numbers import (
+    LARGEST,
+    check_range,
+    check_wrap,
+    describe_wrap,
+    make_digest,
+    unwrap_sequence,
+)
 from lockstep.integrity.verdict import (
     ACCEPT,
     Gate,
@@ -110,6 +117,11 @@ SNAPSHOT, END = Kind.SNAPSHOT, Kind.END
 class Evidence(Gate):
     """Base of the evidences: a pure gate over the messages of one session."""
 
+    @property
+    def unordered_because(self) -> str:
+        """See `IntegrityClass.unordered_because`."""
+        return f"{type(self).__name__} does not compare sequence numbers"
+
 
 @dataclass(frozen=True)
 class Sequence(Evidence):
@@ -130,6 +142,11 @@ class Sequence(Evidence):
     def __post_init__(self) -> None:
         """Refuse an invalid modulus."""
         check_wrap("Sequence.wraps_at", self.wraps_at)
+
+    @property
+    @override
+    def unordered_because(self) -> str:
+        return describe_wrap(self.wraps_at)
 
     @override
     def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
@@ -353,8 +370,8 @@ class Strict(IntegrityClass):
 
     @property
     @override
-    def in_order(self) -> bool:
-        return not (isinstance(self.evidence, Sequence) and self.evidence.wraps_at)
+    def unordered_because(self) -> str:
+        return self.evidence.unordered_because
 
     @property
     @override

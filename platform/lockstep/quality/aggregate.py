@@ -84,10 +84,12 @@ SAMPLE_ROWS: Final = 20
 
 _ROWS: Final = """
 select xxhash64(_topic_id, int(_partition)) as place, _emit_offset as at, {kind} as kind,
-       cast(_row as long) as row_number, _offset as offset, _session as session, _sequence as sequence,
-       unix_micros(_event_time) as event_time, _cause = 'snapshot' as restarts, {violated} as violated
+       cast(_row as long) as row_number, _offset as offset, _session as session,
+       if(_cause = 'late', null, _sequence) as sequence, _cause = 'snapshot' as restarts,
+       unix_micros(_event_time) as event_time, {violated} as violated
 from {rows}
 """
+"""The row of a late message has no number here: it is lower than those before by its nature."""
 
 _RANGES: Final = """
 select xxhash64(topic_id, int(partition)) as place, topic_id, topic, int(partition) as partition,

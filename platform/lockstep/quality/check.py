@@ -12,12 +12,7 @@ import pyarrow as pa
 
 from lockstep.declare.rules import Expectation, Severity
 from lockstep.declare.stream import format_source
-from lockstep.declare.transform import is_overridden
 from lockstep.engine.driver.metrics import compute_completeness_percent
-from lockstep.folds.table import TableFold
-from lockstep.integrity.base import SessionStart
-from lockstep.integrity.strict import Sequence as SequenceEvidence
-from lockstep.integrity.strict import Strict
 from lockstep.model.decoding import decode_json
 from lockstep.quality.aggregate import SESSION_ENDS_MAX, Summary, open_rows, summarize, summarize_files
 from lockstep.quality.increment import (
@@ -59,7 +54,7 @@ if TYPE_CHECKING:
 
 RESULT_FILE: Final = "last_check.json"
 
-RULES: Final = (*(rule.id for rule in judge_partitions(numbers_repeat=True)), PROOF_NOT_NULL.id)
+RULES: Final = (*(rule.id for rule in judge_partitions()), PROOF_NOT_NULL.id)
 """Ids of the built-in rules, in the order of the results; the user's rules follow."""
 
 
@@ -68,13 +63,11 @@ class RowTraits(msgspec.Struct, frozen=True):
 
     Attributes:
         removed: The column that is null in the row of a removed key: rules about values pass over such a row.
-        numbers_repeat: Whether two messages of a session may have the same number, apart from its snapshots.
-        in_order: Whether the class promises that the numbers of a session only rise.
+        unordered_because: Why the class does not promise that the numbers of a session rise; empty if it does.
     """
 
     removed: str | None = None
-    numbers_repeat: bool = True
-    in_order: bool = True
+    unordered_because: str = ""
 
 
 NO_TRAITS: Final = RowTraits()
@@ -178,26 +171,8 @@ def find_traits(stream: AnyStream) -> RowTraits:
     """What class and transform say about the rows of a stream."""
     return RowTraits(
         removed=stream.transform.removal_column(),
-        numbers_repeat=may_repeat_numbers(stream),
-        in_order=stream.integrity.in_order and not may_begin_unseen(stream) and not may_emit_late_rows(stream),
+        unordered_because=stream.integrity.unordered_because,
     )
-
-
-def may_begin_unseen(stream: AnyStream) -> bool:
-    """Whether sequence numbers may fall without a message that has no rows in between: the next session began."""
-    ends_with_rows = is_overridden(type(stream.transform), "on_end") or stream.event_time.session_idle is not None
-    return stream.integrity.session_start is SessionStart.FIRST_MESSAGE and ends_with_rows
-
-
-def may_repeat_numbers(stream: AnyStream) -> bool:
-    """Whether two messages of a session may have the same number, apart from its snapshots."""
-    is_numbered = isinstance(stream.integrity, Strict) and isinstance(stream.integrity.evidence, SequenceEvidence)
-    return not is_numbered and not isinstance(stream.transform, TableFold)
-
-
-def may_emit_late_rows(stream: AnyStream) -> bool:
-    """Whether messages that came too late to be put in order emit rows, after those with higher numbers."""
-    return stream.integrity.is_timed and is_overridden(type(stream.transform), "on_late")
 
 
 def check_stream(
@@ -239,7 +214,7 @@ def check_stream(
     broken = sum(file.nulls for file in files)
     measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment, traits.removed)  # 3
     totals = _add(increment.state.totals if increment else (), measured.partitions)
-    built_in = judge_partitions(numbers_repeat=traits.numbers_repeat, in_order=traits.in_order)  # 4
+    built_in = judge_partitions(traits.unordered_because)  # 4
     reason = f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}" if broken else None
     judged = [list_not_judged(built_in, reason) if reason else judge_summary(built_in, totals)]
     judged.append(judge_summary((PROOF_NOT_NULL,), files))

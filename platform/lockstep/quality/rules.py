@@ -296,20 +296,19 @@ _NO_DUPLICATES: Final = SummaryRule[PartitionSummary](
 )
 
 
-def judge_partitions(*, numbers_repeat: bool, in_order: bool = True) -> tuple[SummaryRule[PartitionSummary], ...]:
+def judge_partitions(unordered_because: str = "") -> tuple[SummaryRule[PartitionSummary], ...]:
     """The rules about partitions.
 
     Args:
-        in_order: The class promises that the numbers of a session only rise.
-        numbers_repeat: Two messages of a session may have the same number, apart from its snapshots.
+        unordered_because: See `IntegrityClass.unordered_because`: the numbers are judged if it is empty.
     """
-    falls = BUILT_IN["sequence"]
+    is_ordered = not unordered_because
     sequence = SummaryRule[PartitionSummary](
         id="sequence",
-        sentence=falls if numbers_repeat else f"{falls[:-1]}, and none is used by two messages.",
-        breaks=(_out_of_sequence if numbers_repeat else _not_rising) if in_order else lambda _: 0,
-        evidence=lambda partition: partition.numbered_rows if in_order else 0,
-        missing="no row carries a sequence" if in_order else "the class lets the numbers of a session fall",
+        sentence=BUILT_IN["sequence"],
+        breaks=_not_rising if is_ordered else lambda _: 0,
+        evidence=lambda partition: partition.numbered_rows if is_ordered else 0,
+        missing=unordered_because or "no row carries a sequence",
         shown=(*PARTITION, "sequence_falls", "sequence_repeats", "sequence_restarts", "repeats"),
     )
     return (_COMPLETENESS, _ROWS_MATCH_LEDGER, _NO_DUPLICATES, sequence)
@@ -364,10 +363,6 @@ PROOF_NOT_NULL: Final = SummaryRule[FileSummary](
 )
 
 
-def _out_of_sequence(partition: PartitionSummary) -> int:
-    """Falls, except those that the gate itself noticed and accepted."""
-    return max(0, partition.sequence_falls - partition.repeats)
-
-
 def _not_rising(partition: PartitionSummary) -> int:
+    """Falls and repeats, except those that the gate itself noticed and accepted."""
     return max(0, partition.sequence_falls + partition.sequence_repeats - partition.repeats)

@@ -25,10 +25,10 @@ def test_a_table_with_timers_and_held_messages_passes_its_check(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what Great Expectations imports
-        from lockstep.quality.check import RowTraits, check_stream
+        from lockstep.quality.check import check_table
 
         runs, _ = read(broker, topic_family, tmp_path, case, 5)
-        checked = check_stream(spark, runs.folders, traits=RowTraits(in_order=runs.stream.integrity.in_order))
+        checked = check_table(runs.stream, spark, runs.folders)
     outcomes = {result.rule: (result.outcome, result.worst) for result in checked.results}
     wrong = {rule: told for rule, told in outcomes.items() if told[0] not in {RuleOutcome.PASSED, RuleOutcome.NOTHING}}
     assert wrong == {}

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-RISING = RowTraits(numbers_repeat=False)
-"""No two messages of a session have the same number."""
 PROOF = RULES[-1]
 ALL_PASSED = dict.fromkeys(RULES, RuleOutcome.PASSED)
 
@@ -125,11 +123,11 @@ def test_rows_that_retention_dropped_are_not_missed_and_others_are(spark: SparkS
     folders = write(tmp_path, clean_batches(3), hours=hours)
     retained = drop_old_rows(folders, timedelta(hours=1), cause="test")
     assert (retained.plan.hours, retained.retention and retained.retention.batch) == (2, 2)
-    checked = check_stream(spark, folders, traits=RISING)
+    checked = check_stream(spark, folders)
     assert (outcomes(checked), checked.rows * 2) == (ALL_PASSED, retained.plan.rows)
     (removed, *_) = (folders.table / f"commit_hour={hours[2]}").iterdir()
     pq.write_table(pq.read_table(removed).slice(1), removed)
-    broken = outcomes(check_stream(spark, folders, traits=RISING, full=True))
+    broken = outcomes(check_stream(spark, folders, full=True))
     assert broken["rows_match_ledger"] is RuleOutcome.FAILED
 
 
@@ -156,7 +154,7 @@ def test_another_class_judges_forgotten_partitions_one_by_one(spark: SparkSessio
         batches[1][gone] = Part([], [last])
         del batches[2][gone]
     folders = write(tmp_path, batches[:2])
-    unordered = check_stream(spark, folders, traits=RowTraits(in_order=False))
+    unordered = check_stream(spark, folders, traits=RowTraits(unordered_because="the numbers of a session may fall"))
     assert [each.topic for each in unordered.partitions] == ["(forgotten topics)", stays.topic]
     write_more(folders, batches, 2)
     found, whole = check_stream(spark, folders), check_stream(spark, folders, full=True)
@@ -181,10 +179,10 @@ def test_the_last_result_is_kept_beside_the_table(kept: Kept) -> None:
 
 def test_rows_of_an_erased_session_are_not_missed_and_others_are(spark: SparkSession, tmp_path: Path) -> None:
     folders = write(tmp_path, clean_batches(2))
-    before = check_stream(spark, folders, traits=RISING)
+    before = check_stream(spark, folders)
     session = DeltaTable(folders.table).to_pyarrow_table()["_session"][0].as_py()
     erased = erase_session(folders, EraseRequest(session=session), EraseContext(), who="ann", why="test")
-    checked = check_stream(spark, folders, traits=RISING)
+    checked = check_stream(spark, folders)
     assert checked.coverage.reason == "there is no earlier result to go on from"
     assert (outcomes(checked), checked.rows) == (ALL_PASSED, before.rows - erased.plan.rows)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from lockstep import InRange, Predicate, Unique
 from lockstep.model.finding import Hole
 from lockstep.quality import aggregate
-from lockstep.quality.check import RULES, Checked, RowTraits, check_stream
+from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.rules import PartitionSummary, RuleOutcome, judge_partitions
 from lockstep.quality.suite import judge_summary
 from lockstep.table.ledger import Accepted
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from lockstep.table.layout import StreamFolders
 
-RISING = RowTraits(numbers_repeat=False)
-"""No two messages of a session have the same number."""
 COMPLETENESS, ROWS, DUPLICATES, SEQUENCE, _ = RULES
 
 Parts = list[Part]
@@ -153,7 +151,7 @@ def folders(batches: list[Batch], tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.fixture(scope="module")
 def checked(spark: SparkSession, folders: StreamFolders) -> Checked:
-    return check_stream(spark, folders, traits=RISING)
+    return check_stream(spark, folders)
 
 
 @pytest.fixture
@@ -163,7 +161,7 @@ def partition(checked: Checked, name: str) -> PartitionSummary:
 
 @pytest.mark.parametrize(("name", "seen_by"), [(fault.__name__, rules) for fault, rules in FAULTS], ids=NAMES)
 def test_a_fault_is_seen_by_the_rules_about_it_and_by_no_other(partition: PartitionSummary, seen_by: set[str]) -> None:
-    rules = judge_partitions(numbers_repeat=False)
+    rules = judge_partitions()
     assert {rule.id for rule in rules if rule.breaks(partition)} == seen_by
 
 
@@ -185,7 +183,7 @@ def test_many_tasks_measure_what_one_does_also_in_increments(
     def check(small_bytes: int, *, keep: bool = False, full: bool = False) -> Checked:
         with monkeypatch.context() as patch:
             patch.setattr(aggregate, "SMALL_BYTES", small_bytes)
-            return check_stream(spark, folders, rules=rules, traits=RISING, keep=keep, full=full)
+            return check_stream(spark, folders, rules=rules, keep=keep, full=full)
 
     for number in range(1, len(batches) + 1):
         assert check(aggregate.SMALL_BYTES) == (last := check(-1, keep=True))
@@ -196,14 +194,17 @@ def test_many_tasks_measure_what_one_does_also_in_increments(
 
 
 @pytest.mark.parametrize("name", ["a_number_is_used_by_two_messages"])
-def test_a_repeated_number_is_no_break_if_numbers_may_repeat(partition: PartitionSummary) -> None:
-    results = judge_summary(judge_partitions(numbers_repeat=True), [partition]).results
-    assert [result.outcome for result in results] == [RuleOutcome.PASSED] * 4
+def test_numbers_are_not_checked_and_the_reason_is_given_where_the_class_promises_no_order(
+    partition: PartitionSummary,
+) -> None:
+    results = judge_summary(judge_partitions("messages come in any order"), [partition]).results
+    assert [result.outcome for result in results] == [RuleOutcome.PASSED] * 3 + [RuleOutcome.NOTHING]
+    assert results[-1].reason == "messages come in any order"
 
 
 @pytest.mark.parametrize("name", ["nothing_is_wrong"])
 def test_rows_without_numbers_leave_the_sequence_unchecked(partition: PartitionSummary) -> None:
-    results = judge_summary(judge_partitions(numbers_repeat=True), [replace(partition, numbered_rows=0)]).results
+    results = judge_summary(judge_partitions(), [replace(partition, numbered_rows=0)]).results
     assert [result.outcome for result in results] == [RuleOutcome.PASSED] * 3 + [RuleOutcome.NOTHING]
     assert results[-1].reason == "no row carries a sequence"
 

@@ -33,7 +33,7 @@ from lockstep.declare.rules import check_rules
 from lockstep.model.finding import Hole
 from lockstep.model.table_schema import make_row_schema
 from lockstep.quality.aggregate import compile_rules, summarize
-from lockstep.quality.check import RULES, Checked, RowTraits, check_stream
+from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.quality.increment import (
     CheckState,
     Increment,
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-RISING = RowTraits(numbers_repeat=False)
-"""No two messages of a session have the same number."""
 PASSED, FAILED, CRASHED, NEW = RuleOutcome.PASSED, RuleOutcome.FAILED, RuleOutcome.CRASHED, RuleOutcome.NOTHING_NEW
 
 RANGE = InRange("value", at_least=100, at_most=100_000, severity=Severity.CRITICAL, blocking=True)
@@ -203,18 +201,18 @@ def test_a_value_that_is_no_key_of_another_table_is_found(spark: SparkSession, t
 def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSession, tmp_path: Path) -> None:
     batches = clean_batches(5)
     folders = write(tmp_path, batches[:3])
-    first = check_stream(spark, folders, rules=GOOD, traits=RISING)
+    first = check_stream(spark, folders, rules=GOOD)
     assert (first.coverage.full, first.coverage.files, first.coverage.rows) == (True, 9, first.rows)
     assert outcomes(first) == dict.fromkeys((*RULES, *(rule.name for rule in GOOD)), PASSED)
 
-    nothing = check_stream(spark, folders, rules=GOOD, traits=RISING)
+    nothing = check_stream(spark, folders, rules=GOOD)
     assert outcomes(nothing) == dict.fromkeys((*RULES, *(rule.name for rule in GOOD)), NEW)
     assert (nothing.coverage.files, nothing.passed) == (0, False)
 
     write_more(folders, batches, 3)
     spark.sparkContext.setJobGroup("increment", "increment")
-    second = check_stream(spark, folders, rules=GOOD[:3] + GOOD[3:], traits=RISING)
-    whole = check_stream(spark, folders, rules=GOOD, traits=RISING, full=True)
+    second = check_stream(spark, folders, rules=GOOD[:3] + GOOD[3:])
+    whole = check_stream(spark, folders, rules=GOOD, full=True)
     assert (second.coverage.full, second.coverage.files, second.coverage.rows) == (False, 6, whole.rows - first.rows)
     built_in = {name: outcome for name, outcome in outcomes(second).items() if name in RULES}
     assert built_in == dict.fromkeys(RULES, PASSED)
@@ -229,11 +227,11 @@ def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession
         forgotten = msgspec.structs.replace(quiet(gone, number), start=until, until=until, lifecycle=FORGOTTEN)
         batch[gone] = Part([[]], [forgotten] if number == 3 else [])
     folders = write(tmp_path, batches[:2])
-    check_stream(spark, folders, traits=RISING)
+    check_stream(spark, folders)
     for first in (2, 3, 4):
         write_more(folders, batches[: first + 1], first)
-        checked = check_stream(spark, folders, traits=RISING)
-        whole = check_stream(spark, folders, traits=RISING, full=True, keep=False)
+        checked = check_stream(spark, folders)
+        whole = check_stream(spark, folders, full=True, keep=False)
         assert list(map(strip, checked.partitions)) == list(map(strip, whole.partitions))
         assert (checked.coverage.full, checked.passed) == (False, True)
     assert {each.topic for each in checked.partitions} == {"(forgotten topics)", *(place.topic for place in CLEAN[:2])}
@@ -296,7 +294,7 @@ def test_faults_across_the_boundary_are_found(spark: SparkSession, tmp_path: Pat
     for number, batch in enumerate(batches, 1):
         batch[DENSE] = dense(number, 30 * number - (29 if falls and number == 3 else 0))
     folders = write(tmp_path, batches[:2])
-    assert check_stream(spark, folders, traits=RISING).passed
+    assert check_stream(spark, folders).passed
     later = batches[2]
     moved = later[CLEAN[1]]
     for row in moved.files[0]:
@@ -308,14 +306,14 @@ def test_faults_across_the_boundary_are_found(spark: SparkSession, tmp_path: Pat
     later[CLEAN[2]].files.append(batches[1][CLEAN[2]].files[0])
     write_more(folders, batches, 2)
 
-    checked = check_stream(spark, folders, traits=RISING)
+    checked = check_stream(spark, folders)
     assert not checked.coverage.full
     _, second, third, fourth = checked.partitions
     assert (second.gap_offsets, fourth.sequence_falls) == (3, falls)
     assert third.rows_outside == len(batches[1][CLEAN[2]].files[0])
     failed = {name for name, outcome in outcomes(checked).items() if outcome is FAILED}
     assert failed == {"completeness", *(["sequence"] if falls else [])}
-    again = outcomes(check_stream(spark, folders, traits=RISING))
+    again = outcomes(check_stream(spark, folders))
     assert (again["completeness"], again["proof_not_null"]) == (FAILED, NEW)  # what is broken stands
 
 

@@ -15,7 +15,7 @@ from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep import AvailableNow, Derived, EventTime, Lookup, Objectives, Stream, Topics
+from lockstep import AvailableNow, Derived, Lookup, Objectives
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.definitions import make_derived_assets
 from lockstep.orchestration.table_asset import (
@@ -28,10 +28,7 @@ from lockstep.orchestration.table_asset import (
     make_table_metadata,
     read_field_descriptions,
 )
-from lockstep.quality.check import may_begin_unseen, may_emit_late_rows
 from lockstep.settings import Settings
-from tests.integration.quality.stream_tables import Whole
-from tests.support.golden_streams import STREAMS as STARTS
 
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 
@@ -118,25 +115,6 @@ def test_every_address_of_an_object_store_is_one_of_the_store() -> None:
         {"tariffs": "s3://bucket/tables/reference/tariffs"},
         "s3://bucket/tables/totals/derived",
     )
-
-
-def test_numbers_may_fall_unseen_only_where_sessions_begin_at_a_message_with_rows_after_an_end() -> None:
-    whole, integrity = Topics(pattern="whole"), STARTS["strict"].integrity
-    by_snapshot = Stream(name="whole", topics=whole, transform=Whole(), integrity=integrity)
-    first = replace(by_snapshot, integrity=STARTS["first_strict"].integrity)
-    idle = EventTime(session_idle=timedelta(minutes=5))
-    assert not may_begin_unseen(first)  # an END without rows lies between
-    assert may_begin_unseen(replace(first, event_time=idle))
-    assert not may_begin_unseen(replace(by_snapshot, event_time=idle))
-    assert not may_begin_unseen(STARTS["strict"])  # its snapshots emit rows, which say that the numbers restart
-    assert not may_begin_unseen(order_books)
-
-
-def test_numbers_may_fall_where_late_messages_have_rows() -> None:
-    reordered = replace(STARTS["window"], integrity=STARTS["reorder"].integrity)
-    assert may_emit_late_rows(reordered)
-    assert not may_emit_late_rows(STARTS["reorder"])
-    assert not may_emit_late_rows(order_books)
 
 
 @pytest.mark.parametrize(

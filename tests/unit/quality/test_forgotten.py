@@ -6,7 +6,7 @@ import msgspec
 
 from lockstep.quality.rules import COUNTS, PartitionSummary, judge_partitions, merge_forgotten
 
-RULES = judge_partitions(numbers_repeat=False)
+RULES = judge_partitions()
 LIVING = {("id-living", 0)}
 
 
