@@ -1,14 +1,20 @@
-"""Aliases: one object in two places of a state, which would be loaded as two."""
+"""Aliases: one object in two places of a state, which would be loaded as two, or in a state and in a row."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from copy import copy
+from typing import Any, TypeVar, cast, get_origin
 
 import msgspec
+from msgspec import inspect
+from msgspec.structs import force_setattr
 
 from lockstep.model.map_state import MapState
+from lockstep.model.type_parts import list_type_parts
+
+V = TypeVar("V")
 
 
 def find_alias(state: object, path: str = "state") -> str:
@@ -43,3 +49,46 @@ def _list_parts(value: Any, place: str) -> Iterator[tuple[str, object]]:
     elif isinstance(value, (list, tuple)):
         for at, inner in enumerate(value):
             yield f"{place}[{at}]", inner
+
+
+def may_share_objects(left: object, right: object) -> bool:
+    """Whether a value of one type may hold an object of a value of the other one, and the object can be changed."""
+    others = _list_mutable(right)
+    return any(issubclass(a, b) or issubclass(b, a) for a in _list_mutable(left) for b in others)
+
+
+def _list_mutable(declared: object) -> set[type]:
+    """The classes in a type whose objects can be changed in place."""
+    return {kind for part in list_type_parts(inspect.type_info(declared)) for kind in _find_mutable(part)}
+
+
+def _find_mutable(info: inspect.Type) -> set[type]:
+    if isinstance(info, inspect.StructType):
+        kind = cast("type[msgspec.Struct]", get_origin(info.cls) or info.cls)
+        return set() if kind.__struct_config__.frozen else {kind}
+    return {list} if isinstance(info, inspect.ListType) else {dict} if isinstance(info, inspect.DictType) else set()
+
+
+def copy_value(value: V) -> V:
+    """A value that shares no object with another one that can be changed."""
+    return cast("V", _copy(value))
+
+
+def _copy(value: Any) -> object:
+    if isinstance(value, msgspec.Struct):
+        return _copy_struct(value)
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_copy(inner) for inner in value]
+    return tuple(map(_copy, value)) if type(value) is tuple else value
+
+
+def _copy_struct(value: msgspec.Struct) -> msgspec.Struct:
+    copied = copy(value)
+    for name in value.__struct_fields__:
+        inner = getattr(value, name)
+        other = _copy(inner)
+        if other is not inner:
+            force_setattr(copied, name, other)
+    return copied

@@ -75,10 +75,24 @@ class TypedPlace:
         if kind not in self.kinds:
             return f"{path} = {show(value)} is of type {_name(kind)}, and would not be loaded so: its type is {self}"
         check = self.kinds[kind]
-        return "" if check is None else check.find(value, path)
+        return _find_unstorable(value, path) if check is None else check.find(value, path)
 
     def __str__(self) -> str:
         return " | ".join("None" if kind is type(None) else kind.__name__ for kind in self.kinds)
+
+
+def _find_unstorable(value: object, path: str) -> str:
+    """The problem of a plain value that cannot be stored at all; the encoder finds it without its place."""
+    try:
+        msgspec.msgpack.encode(value, enc_hook=_skip)
+    except (ValueError, OverflowError, RecursionError) as error:
+        return f"{path} = {show(value)} cannot be stored: {error}"
+    return ""
+
+
+def _skip(value: object) -> None:
+    """Rows of a table are examined one by one."""
+    del value
 
 
 def show(value: object) -> str:

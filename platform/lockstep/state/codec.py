@@ -84,8 +84,8 @@ class StateNotOfItsType(StateError):
     Attributes:
         session: The session.
         reason: msgspec's error text.
-        is_of_value: Its types can be stored, a value cannot, such as an integer of 70 bits or a time before the year 1
-            in UTC: a message is to blame.
+        is_of_value: A value cannot be stored, or would be loaded as another one, such as an integer of 70 bits or a
+            time in another zone than UTC: a message is to blame.
         partition: The partition, as (topic id, number), where several sessions were encoded.
         sessions: All sessions of the partition whose states have such values.
     """
@@ -168,9 +168,9 @@ class StateSchema(Generic[S]):
         try:
             encoded = self._encoder.encode((gate, state))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise make_encoding_error(session, error) from error
+            raise make_encoding_error(session, self._type.find(state) or str(error)) from error
         if state is not None and not self._is_storable(state):
-            raise StateNotOfItsType(session, self._type.find(state), next_step=NOT_COMMITTED, is_of_value=True)
+            raise make_encoding_error(session, self._type.find(state))
         return encoded
 
     def examine(self, session: str, state: S) -> None:
@@ -275,10 +275,9 @@ class StateSchema(Generic[S]):
         return self._differences[stored_hash]
 
 
-def make_encoding_error(session: str, error: Exception) -> StateNotOfItsType:
-    """The error of a state that could not be encoded: a TypeError is the fold's, any other one is of a value."""
-    is_of_value = not isinstance(error, TypeError)
-    return StateNotOfItsType(session, str(error), next_step=NOT_COMMITTED, is_of_value=is_of_value)
+def make_encoding_error(session: str, reason: str) -> StateNotOfItsType:
+    """The error of a state with a value that cannot be stored: its message is to blame."""
+    return StateNotOfItsType(session, reason, next_step=NOT_COMMITTED, is_of_value=True)
 
 
 def _as_nothing(value: object) -> bool:

@@ -467,7 +467,7 @@ class PartitionState(Generic[S]):
         try:
             yield from self._rows.changes(_key(session), entry.state, mark, is_migrated=session in self._migrated)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise make_encoding_error(session, error) from error
+            raise make_encoding_error(session, str(error)) from error
 
     def _find_migrator(self) -> StateMigrator[S]:
         """Reader and writer of the values of this partition."""

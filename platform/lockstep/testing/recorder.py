@@ -57,6 +57,7 @@ class Recorder(Generic[R]):
             on_update=self._apply,
             hooks=self._hooks(),
             replacement=self._replacement(),
+            examines_states=True,
             columns=None,  # a chunk at once makes no calls to record
         )
 

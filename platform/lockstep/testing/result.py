@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, Self
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, cast
 
 from lockstep.declare.transform import R, S
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Verdict
 from lockstep.model.finding import Finding
 from lockstep.model.record import Envelope
+from lockstep.testing.exact import describe_exactly
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class RejectedMessage:
 class RunResult(Generic[S, R]):
     """The results of all messages: up to the first violation, which is the last message read.
 
-    Two results are equal when all of this is equal: so `run(...) == run(..., split=7)` is a test.
+    Two results are equal when all of this is exactly equal, NaN to NaN but not 6 to 6.0: so
+    `run(...) == run(..., split=7)` is a test.
 
     Attributes:
         stream: Name of the stream.
@@ -105,6 +107,25 @@ class RunResult(Generic[S, R]):
     proven: tuple[RowWithOrigin[R], ...] = ()
     quarantine: tuple[RejectedMessage, ...] = ()
     late: tuple[RejectedMessage, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RunResult):
+            return NotImplemented
+        return self._list_verdicts() == other._list_verdicts() and self._describe_values() == other._describe_values()
+
+    def __hash__(self) -> int:
+        return hash((self.stream, len(self.folded)))
+
+    def _list_verdicts(self) -> tuple[object, ...]:
+        """All but the user's own values."""
+        folded = [(each.offset, each.envelope, each.verdict, each.topic) for each in self.folded]
+        proven = [replace(cast("RowWithOrigin[Any]", each), row=None) for each in self.proven]
+        return self.stream, folded, self.finding, proven, self.quarantine, self.late
+
+    def _describe_values(self) -> object:
+        """The rows and states, exactly."""
+        states = [(session, self.states[session]) for session in sorted(self.states)]
+        return describe_exactly([states, self.rows, [each.rows for each in self.folded]])
 
     @property
     def rows(self) -> list[R]:

@@ -13,11 +13,12 @@ from lockstep.declare.decoders.base import Registry, has_null
 from lockstep.declare.options import EventTime
 from lockstep.declare.replay import ReplayKey
 from lockstep.declare.stream import Stream
-from lockstep.declare.transform import Transform, find_migration
-from lockstep.model.map_state import MapState
+from lockstep.declare.transform import InitialState, Transform, find_migration
+from lockstep.model.aliases import may_share_objects
 from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateNotOfItsType, StateSchema
 from lockstep.verify.inline_rules import read_inline_rules
+from lockstep.verify.stored_form import is_storable
 from lockstep.verify.table_difference import TableDifference, find_table_difference
 
 AnyStream = Stream[Any, Any, Any]
@@ -43,6 +44,7 @@ class Declared(msgspec.Struct, frozen=True):
         event_time: The event-time options.
         row_type: The type of emitted rows.
         state: The codec of states.
+        state_type: The type of states.
         message_bytes_max: Larger values are no messages.
         list_rows: A state to its rows, as (key, value); only with `replay_key`.
         takes_null: A record without a value is the message None.
@@ -57,6 +59,7 @@ class Declared(msgspec.Struct, frozen=True):
     event_time: EventTime
     row_type: type[msgspec.Struct]
     state: StateSchema[object]
+    state_type: object
     message_bytes_max: int
     list_rows: Callable[[object], Iterable[tuple[object, object]]]
     takes_null: bool = False
@@ -85,13 +88,8 @@ class Declared(msgspec.Struct, frozen=True):
         return self.event_time.max_skew // timedelta(microseconds=1)
 
     def is_storable(self, state: object) -> bool:
-        """Whether a state can be stored: no number in it is too large, and no time too far away."""
-        encoder = msgspec.msgpack.Encoder(enc_hook=_entries_of)
-        try:
-            encoder.encode(state)
-        except (ValueError, OverflowError, RecursionError):
-            return False
-        return True
+        """Whether a state is loaded as it was stored."""
+        return is_storable(state, self.state_type)
 
     def saved(self, state: object) -> bytes | object:
         """A saved copy of a state; a deep one where it cannot be stored, which a later message of its batch changed."""
@@ -111,7 +109,7 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     rules = read_inline_rules(stream.rules, transform.removal_column())
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in _HOOKS if _has_own(transform, name)}
     hooks |= {name: rules.guard(hooks[name]) for name in _EMITTING if name in hooks}
-    return Declared(
+    declared = Declared(
         decode=stream.decoder.connected(registry).build(types.message),
         envelope=transform.envelope,
         on_snapshot=rules.guard_snapshot(transform.on_snapshot),
@@ -120,6 +118,7 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
         **hooks,
         row_type=types.row,
         state=StateSchema(types.state, find_migration(transform)),
+        state_type=types.state,
         message_bytes_max=stream.limits.message_bytes,
         takes_null=has_null(types.message),
         reads_headers=stream.decoder.reads_headers,
@@ -128,6 +127,28 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
         difference=find_table_difference(transform, rules),
         list_rows=transform.list_rows if _has_own(transform, "list_rows") else _list_items,
     )
+    return _with_own_rows(declared) if may_share_objects(types.state, types.row) else declared
+
+
+def _with_own_rows(declared: Declared) -> Declared:
+    """A declaration whose rows stay as they were emitted, whatever becomes of the state."""
+    hooks = {name: getattr(declared, name) for name in ("on_update", *_EMITTING)}
+    copied = {name: _copying(hook) for name, hook in hooks.items() if hook is not None}
+
+    def on_snapshot(*arguments: Any) -> object:
+        opened: Any = declared.on_snapshot(*arguments)
+        rows = copy.deepcopy(list(opened.rows)) if isinstance(opened, InitialState) else []
+        return InitialState(opened.state, rows) if rows else opened
+
+    difference = declared.difference
+    if difference is not None:
+        emit = difference.emit
+        difference = msgspec.structs.replace(difference, emit=lambda *arguments: copy.deepcopy(emit(*arguments)))
+    return msgspec.structs.replace(declared, on_snapshot=on_snapshot, difference=difference, **copied)
+
+
+def _copying(hook: Callable[..., Iterable[msgspec.Struct]]) -> Callable[..., Iterable[msgspec.Struct]]:
+    return lambda *arguments: [copy.deepcopy(row) for row in hook(*arguments)]
 
 
 _EMITTING = ("on_end", "on_timer", "on_late")
@@ -137,13 +158,6 @@ _HOOKS = (*_EMITTING, "watermark", "deadline")
 def _list_items(state: object) -> Iterable[tuple[object, object]]:
     """The rows of a state that is a table itself."""
     return cast("Mapping[object, object]", state).items()
-
-
-def _entries_of(value: object) -> object:
-    """A table of a state as a list; an object of another type has no place in one."""
-    if isinstance(value, MapState):
-        return list(value.items())
-    raise TypeError(f"a {type(value).__name__}")
 
 
 def _has_own(transform: object, hook: str) -> bool:

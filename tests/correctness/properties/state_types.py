@@ -285,24 +285,43 @@ KINDS: st.SearchStrategy[Kind] = st.recursive(
 def make_module(name: str, source: str) -> ModuleType:
     """A module of generated source, as an import would make it."""
     module = ModuleType(name)
-    module.__dict__.update(float_of=float_of, made=made)
+    module.__dict__.update(float_of=float_of, usable=usable)
     sys.modules[name] = module
     exec(compile(PRELUDE + source, f"<{name}>", "exec"), module.__dict__)  # noqa: S102  # generated above
     return module
 
 
-def list_values(name: str, values: Iterable[str]) -> str:
-    """Source of a list of values; without those that Python cannot make, as a list for a key."""
-    return f"{name} = made({', '.join(f'lambda: {value}' for value in values)})\n"
+def make_makers(values: Iterable[str]) -> str:
+    """Source of functions that make values; without values that Python cannot make, as a list for a key."""
+    return f"usable({', '.join(f'lambda: {value}' for value in values)})"
 
 
-def made(*values: Callable[[], object]) -> list[object]:
-    """The values of functions that raise no TypeError."""
+def usable(*makers: Callable[[], object]) -> list[Callable[[], object]]:
+    """The functions that raise no TypeError; at least one."""
     found = []
-    for make in values:
+    for make in makers:
         with suppress(TypeError):
-            found.append(make())
-    return found
+            make()
+            found.append(make)
+    return found or [lambda: None]
+
+
+def grow(old: Any, new: Any) -> object:
+    """A value changed by another one, in place if that is possible."""
+    if type(old) is type(new) is list:
+        old.extend(new)
+    elif type(old) is type(new) is dict:
+        old.update(new)
+        for key in list(old)[:-4]:
+            del old[key]
+    elif isinstance(old, msgspec.Struct) and type(old) is type(new) and not old.__struct_config__.frozen:
+        for name in old.__struct_fields__:
+            setattr(old, name, grow(getattr(old, name), getattr(new, name)))
+    elif {type(old), type(new)} <= {int, float, bool} or type(old) is type(new) in {str, tuple, bytes}:
+        return old + new
+    else:
+        return new
+    return old
 
 
 def float_of(bits: str) -> float:

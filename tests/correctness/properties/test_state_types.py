@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.state.codec import StateNotOfItsType, StateSchema
-from tests.correctness.properties.state_types import KINDS, Kind, form, list_values, make_module
+from lockstep.verify.stored_form import is_storable
+from tests.correctness.properties.state_types import KINDS, Kind, form, make_makers, make_module
 
 EXAMPLES = max(400, settings().max_examples)
 
@@ -35,10 +36,12 @@ def loaded_as(schema: StateSchema[Any], value: object) -> str:
 @given(kind=KINDS, data=st.data())
 def test_a_stored_value_is_loaded_as_it_was_or_refused(kind: Kind, data: st.DataObject) -> None:
     values = data.draw(st.lists(kind.values, min_size=1, max_size=5))
-    made = make_module("generated_state_types", f"\nSTATE = {kind.source}\n{list_values('VALUES', values)}")
+    made = make_module("generated_state_types", f"\nSTATE = {kind.source}\nMAKERS = {make_makers(values)}")
     schema: StateSchema[Any] = StateSchema(made.STATE)
-    for value in made.VALUES:
+    for make in made.MAKERS:
+        value = make()
         if value is None:
             continue  # a session without a state
         reason = refusal(schema, value)
+        assert is_storable(value, made.STATE) is (reason == ""), "the proof judges by code of its own"
         assert (loaded_as(schema, value) == form(value)) is (not reason or "equals nothing" in reason), reason

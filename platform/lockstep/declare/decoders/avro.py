@@ -32,6 +32,7 @@ from lockstep.declare.decoders.base import (
     Undecodable,
     list_decoded,
 )
+from lockstep.declare.decoders.canonical import make_canonical
 from lockstep.declare.decoders.plain import find_foreign_classes, find_tag_fields
 from lockstep.declare.decoders.schema_registry import Framed, FramedDecoder
 from lockstep.errors import DeclarationError
@@ -136,7 +137,8 @@ class Avro(FramedDecoder):
     @override
     def build(self, message_type: object) -> Decode:
         make_reader = partial(_make_reader, find_target(message_type), self._parse_own())
-        return Framed(self.registry, make_reader, "Avro", lambda _, start: start).decode
+        framed = Framed(self.registry, make_reader, "Avro", lambda _, start: start)
+        return make_canonical(framed.decode, message_type)
 
     def _parse_own(self) -> Schema | None:
         if self.reader_schema is None:

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import cast, get_type_hints
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_type_hints
 
 import msgspec
 from msgspec import inspect
 from typing_extensions import override
 
 from lockstep.declare.decoders.base import Decode, Decoder, list_decoded, list_members
+from lockstep.declare.decoders.canonical import make_canonical
 from lockstep.errors import DeclarationError
-
-
-@dataclass
-class _Walk:
-    """Traverses a type and all types inside of it, each once, also where they are recursive."""
-
-    seen: set[int] = field(default_factory=set)
-
-    def over(self, part: object) -> Iterator[inspect.Type]:
-        if isinstance(part, tuple):
-            for one in cast("tuple[object, ...]", part):
-                yield from self.over(one)
-        elif isinstance(part, inspect.Field):
-            yield from self.over(part.type)
-        elif isinstance(part, inspect.Type) and id(part) not in self.seen:
-            self.seen.add(id(part))
-            yield part
-            for name in cast("msgspec.Struct", part).__struct_fields__:
-                yield from self.over(getattr(part, name))
+from lockstep.model.type_parts import list_type_parts
 
 
 def find_foreign_classes(message_type: object) -> list[type]:
     """Classes inside a type that msgspec does not support, such as generated Protobuf messages."""
-    parts = _Walk().over(inspect.type_info(message_type))
+    parts = list_type_parts(inspect.type_info(message_type))
     return [part.cls for part in parts if isinstance(part, inspect.CustomType)]
 
 
 def find_tag_fields(message_type: object) -> list[str]:
     """Names of the tag fields of the Structs inside a type."""
-    parts = _Walk().over(inspect.type_info(message_type))
+    parts = list_type_parts(inspect.type_info(message_type))
     return sorted({part.tag_field for part in parts if isinstance(part, inspect.StructType) and part.tag_field})
 
 
@@ -52,7 +35,7 @@ class Json(Decoder):
     @override
     def build(self, message_type: object) -> Decode:
         _refuse_unsupported(message_type)
-        return msgspec.json.Decoder(message_type).decode
+        return make_canonical(msgspec.json.Decoder(message_type).decode, message_type)
 
 
 @dataclass(frozen=True)
@@ -62,7 +45,7 @@ class MessagePack(Decoder):
     @override
     def build(self, message_type: object) -> Decode:
         _refuse_unsupported(message_type)
-        return msgspec.msgpack.Decoder(message_type).decode
+        return make_canonical(msgspec.msgpack.Decoder(message_type).decode, message_type)
 
 
 @dataclass(frozen=True)
@@ -110,7 +93,7 @@ class Function(Decoder):
                 f"returns {returned}, and the transform takes {message_type}",
                 "annotate the function with the transform's message type, or part of it",
             )
-        return self.decode
+        return make_canonical(self.decode, message_type)
 
 
 def _refuse_unsupported(message_type: object) -> None:

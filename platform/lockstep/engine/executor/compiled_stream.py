@@ -17,8 +17,10 @@ from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration, is_overridden
 from lockstep.engine.executor.column_program import ColumnProgram, compile_columns
 from lockstep.engine.executor.difference import Replacement, find_replacement
+from lockstep.engine.executor.row_copies import copy_first_rows, copy_replacement_rows, copy_rows
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Gate
+from lockstep.model.aliases import may_share_objects
 from lockstep.model.record import Envelope, KafkaMessage, Record, read_headers
 from lockstep.state.codec import StateSchema
 from lockstep.table.row_encoder import RowsBuilder
@@ -42,11 +44,16 @@ EMITTING = ("on_timer", "on_late", "on_end")
 """The hooks that emit rows."""
 
 
-def find_hooks(transform: Transform[object, object, msgspec.Struct], rules: Sequence[InlineRule]) -> Hooks:
-    """The hooks that a transform overrides; those that emit rows check them."""
+def find_hooks(
+    transform: Transform[object, object, msgspec.Struct], rules: Sequence[InlineRule], *, copies_rows: bool = False
+) -> Hooks:
+    """The hooks that a transform overrides; those that emit rows check them, and copy them if necessary."""
     names = [name for name in Hooks.__struct_fields__ if is_overridden(type(transform), name)]
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in names}
-    return Hooks(**hooks | {name: check_rows(rules, hooks[name]) for name in EMITTING if name in hooks})
+    for name in EMITTING:
+        if name in hooks:
+            hooks[name] = copy_rows(check_rows(rules, hooks[name]), copies=copies_rows)
+    return Hooks(**hooks)
 
 
 class CompiledStream(msgspec.Struct, frozen=True):
@@ -70,6 +77,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         reads_headers: The decoder reads the headers.
         columns: A `ColumnFold` for chunks; None where messages are folded one by one.
         lookups: The lookup tables that the transform reads.
+        examines_states: Each state is examined after each message, as a test does.
     """
 
     decode: Callable[..., object]
@@ -89,6 +97,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     reads_headers: bool = False
     columns: ColumnProgram | None = None
     lookups: tuple[Lookup[Any], ...] = ()
+    examines_states: bool = False
 
     @property
     def uses_extension(self) -> bool:
@@ -132,12 +141,13 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
     """The compiled stream of a declaration, in an installation with this schema registry."""
     transform, types = stream.transform, stream.types
     rules = find_inline_rules(stream.rules, transform.removal_column())
-    rows, hooks = RowsBuilder(types.row), find_hooks(transform, rules)
+    rows, copies = RowsBuilder(types.row), may_share_objects(types.state, types.row)
+    hooks = find_hooks(transform, rules, copies_rows=copies)
     return CompiledStream(
         decode=stream.decoder.connected(registry).build(types.message),
         envelope=without_lookups(transform.envelope) if stream.lookups else transform.envelope,
-        on_snapshot=check_first_rows(rules, transform.on_snapshot),
-        on_update=check_rows(rules, transform.on_update),
+        on_snapshot=copy_first_rows(check_first_rows(rules, transform.on_snapshot), copies=copies),
+        on_update=copy_rows(check_rows(rules, transform.on_update), copies=copies),
         gate_for=stream.integrity.gate_for,
         hooks=_refuse_lookups(hooks) if stream.lookups else hooks,
         event_time=stream.event_time,
@@ -147,7 +157,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,
         takes_null=has_null(types.message),
-        replacement=find_replacement(transform, tuple(rules)),
+        replacement=copy_replacement_rows(find_replacement(transform, tuple(rules)), copies=copies),
         reads_headers=stream.decoder.reads_headers,
         columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
         lookups=tuple(stream.lookups),

@@ -434,7 +434,7 @@ class DeferredEvents:
             self._emission.flush()
 
     def _check_storable(self, session: str) -> None:
-        if session in self.without.unstorable:
+        if self.compiled.examines_states or session in self.without.unstorable:
             self._sessions.check_storable(session)
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:

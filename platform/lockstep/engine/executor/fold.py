@@ -158,6 +158,10 @@ class RangeFold:
         self._judges_panics = judges_panics
         self._compiled, self._position, self._state = compiled, position, state
         self._without = without or Exclusions()
+        self._examines = compiled.examines_states or bool(self._without.unstorable)
+        self._noted: list[str] = []
+        if self._examines:
+            self._compiled = replace(compiled, envelope=self._note_session)
         self.outcome: FoldOutcome = FoldCompleted()
         self.time = PartitionTime(position.watermark_us, latest_us)
         self.sessions = Sessions(compiled, position, state, self.time)
@@ -169,7 +173,7 @@ class RangeFold:
         self._applying.timing, self._applying.without = self._timing, self._without
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
-        if compiled.columns is not None and self._timing is None and not self._without.unstorable:
+        if compiled.columns is not None and self._timing is None and not self._examines:
             self.chunks = ChunkFold(ColumnRange(compiled.columns, position, state, self.sessions, self.emission))
 
     @property
@@ -212,7 +216,7 @@ class RangeFold:
             self._guarded(lambda: self._undecodable(self._record_of(messages[0]), CRASHES_WORKER))
         elif first in self._without.refused:
             self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
-        elif self._without.unstorable:
+        elif self._examines:
             for message in messages:
                 if isinstance(self.outcome, FoldCompleted):
                     self._guarded(partial(self._fold_checked, message))
@@ -231,10 +235,16 @@ class RangeFold:
 
     def _fold_checked(self, message: Message) -> None:
         """Fold one message, and refuse it if the state of its session cannot be stored after it."""
+        self._noted.clear()
         self._fold([message])
-        session = find_session(self._compiled, self._record_of(message))
-        if session in self._without.unstorable:
-            self.sessions.check_storable(session)
+        for session in self._noted:
+            if self._compiled.examines_states or session in self._without.unstorable:
+                self.sessions.check_storable(session)
+
+    def _note_session(self, message: object, record: Record) -> Envelope:
+        envelope = self._applying.compiled.envelope(message, record)
+        self._noted.append(envelope.session)
+        return envelope
 
     def _suspend_up_to(self, offset: int) -> None:
         """Suspend the sessions that began before a gap that lies before an offset."""
