@@ -23,7 +23,7 @@ Hook = Callable[..., Iterable[msgspec.Struct]]
 """A method of a transform that emits rows."""
 
 
-class RuleBroken(Violation):
+class _RuleBroken(Violation):
     """A row that the declaration forbids.
 
     Attributes:
@@ -68,21 +68,21 @@ class InlineRules(msgspec.Struct, frozen=True):
         """The rows of one message.
 
         Raises:
-            RuleBroken: A row breaks a rule: the first one that breaks any, by its first rule.
+            _RuleBroken: A row breaks a rule: the first one that breaks any, by its first rule.
         """
         listed = list(rows)
         for broken in self._find_broken(listed):
             raise broken
         return listed
 
-    def _find_broken(self, rows: Sequence[msgspec.Struct]) -> Iterator[RuleBroken]:
+    def _find_broken(self, rows: Sequence[msgspec.Struct]) -> Iterator[_RuleBroken]:
         for row in rows:
             if self.removed is not None and getattr(row, self.removed) is None:
                 continue
             for rule in self.rules:
                 value = getattr(row, rule.column)
                 if not rule.takes_null if value is None else rule.breaks(value):
-                    yield RuleBroken(rule.name, value, halts=rule.halts)
+                    yield _RuleBroken(rule.name, value, halts=rule.halts)
 
     def guard(self, hook: Hook) -> Hook:
         """A hook whose rows are judged; the hook itself without rules."""
