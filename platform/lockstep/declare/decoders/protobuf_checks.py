@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lockstep.declare.decoders.base import DecodeCause, Undecodable
 
@@ -109,7 +109,7 @@ def _make_rule(field: FieldDescriptor, known: dict[str, MessageRules]) -> _Field
 def _name_type(field: FieldDescriptor) -> str:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-    return FieldDescriptorProto.Type.Name(cast("Any", field.type)).removeprefix("TYPE_").lower()
+    return FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
 
 
 def check_fields(rules: MessageRules, body: bytes) -> None:
