@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, time
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -18,9 +18,10 @@ def _describe_parts(value: Any) -> object:
     if isinstance(value, msgspec.Struct):
         return [describe_exactly(getattr(value, name)) for name in value.__struct_fields__]
     if isinstance(value, Mapping):
-        return [(describe_exactly(key), describe_exactly(inner)) for key, inner in value.items()]
+        items = cast("Mapping[object, object]", value).items()
+        return [(describe_exactly(key), describe_exactly(inner)) for key, inner in items]
     if isinstance(value, (list, tuple)):
-        return [describe_exactly(inner) for inner in value]
+        return [describe_exactly(inner) for inner in cast("Sequence[object]", value)]
     if isinstance(value, (datetime, time)):
         return repr(value), value.fold
     return repr(value)

@@ -143,11 +143,18 @@ def list_values(rules: Iterable[Rule], column: str) -> list[Any]:
 def outcome(judge: Callable[[], object]) -> object:
     """What a reading makes of the rows of one message: the rows, or the cause, and whether the stream halts."""
     try:
-        return judge()
+        return read_all(judge())
     except Violation as broken:
         return broken.what, getattr(broken, "halts", None)
     except Exception as error:  # noqa: BLE001  # of values that no column of the row type holds
         return type(error)
+
+
+def read_all(found: object) -> object:
+    """Rows as a list, as they may be judged while they are read; of a first state its rows."""
+    if isinstance(found, InitialState):
+        return found.state, list(found.rows)
+    return list(found) if isinstance(found, Iterable) else found
 
 
 @given(ruled_rows())
