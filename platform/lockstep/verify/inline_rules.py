@@ -65,24 +65,25 @@ class InlineRules(msgspec.Struct, frozen=True):
     removed: str | None = None
 
     def check(self, rows: Iterable[msgspec.Struct]) -> list[msgspec.Struct]:
-        """The rows of one message.
+        """The rows of one message; each is judged before the hook makes the next one.
 
         Raises:
             _RuleBroken: A row breaks a rule: the first one that breaks any, by its first rule.
         """
-        listed = list(rows)
-        for broken in self._find_broken(listed):
-            raise broken
-        return listed
-
-    def _find_broken(self, rows: Sequence[msgspec.Struct]) -> Iterator[_RuleBroken]:
+        kept: list[msgspec.Struct] = []
         for row in rows:
-            if self.removed is not None and getattr(row, self.removed) is None:
-                continue
-            for rule in self.rules:
-                value = getattr(row, rule.column)
-                if not rule.takes_null if value is None else rule.breaks(value):
-                    yield _RuleBroken(rule.name, value, halts=rule.halts)
+            for broken in self._find_broken(row):
+                raise broken
+            kept.append(row)
+        return kept
+
+    def _find_broken(self, row: msgspec.Struct) -> Iterator[_RuleBroken]:
+        if self.removed is not None and getattr(row, self.removed) is None:
+            return
+        for rule in self.rules:
+            value = getattr(row, rule.column)
+            if not rule.takes_null if value is None else rule.breaks(value):
+                yield _RuleBroken(rule.name, value, halts=rule.halts)
 
     def guard(self, hook: Hook) -> Hook:
         """A hook whose rows are judged; the hook itself without rules."""
