@@ -182,7 +182,11 @@ PLAIN = [
             "time(1, tzinfo=UTC)", "time(1, tzinfo=timezone(timedelta(hours=2), 'X'))", "time(1, fold=1)", "'01:00'"
         ),
     ),
-    Kind("UUID", st.uuids().map(repr), _mixed("__import__('uuid').uuid1()", "'12345678123456781234567812345678'")),
+    Kind(
+        "UUID",
+        st.uuids().map(repr),
+        _mixed("UUID(int=1, is_safe=__import__('uuid').SafeUUID.safe)", "'12345678123456781234567812345678'"),
+    ),
     Kind(
         "datetime",
         st.builds(_moment, MOMENTS, _mixed("UTC", "None")),
