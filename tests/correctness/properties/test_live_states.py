@@ -17,7 +17,8 @@ from lockstep import NoIntegrity, Ordered, SessionStart, Suspend
 from lockstep.testing import SentMessage, Split, run
 from tests.correctness.properties.state_types import KINDS, make_makers, make_module
 
-EXAMPLES = max(30, settings().max_examples // 2)
+EXAMPLES, EXAMPLES_DEEP = max(8, settings().max_examples // 8), max(100, settings().max_examples)
+"""Each example compiles a module and a stream of its own, some 0.3 s."""
 FOLD = '''
 from collections.abc import Iterable
 
@@ -90,6 +91,22 @@ def modules(draw: st.DrawFn) -> ModuleType:
 @settings(max_examples=EXAMPLES)
 @given(made=modules(), sent=MESSAGES)
 def test_any_split_shows_a_fold_the_same_state(name: str, made: ModuleType, sent: list[tuple[str, str]]) -> None:
+    check_splits(name, made, sent)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", CLASSES)
+@settings(max_examples=EXAMPLES_DEEP)
+@given(made=modules(), sent=MESSAGES)
+def test_any_split_of_many_more_shows_a_fold_the_same_state(
+    name: str, made: ModuleType, sent: list[tuple[str, str]]
+) -> None:
+    check_splits(name, made, sent)
+
+
+def check_splits(name: str, made: ModuleType, sent: list[tuple[str, str]]) -> None:
+    """Batches of one message with crashes, and of two without, against one batch."""
     stream = made.make_stream(CLASSES[name])
     messages = [SentMessage[Any](value=made.Sent(at, how), key=key) for at, (key, how) in enumerate(sent)]
     whole = run(stream, *messages)
