@@ -26,8 +26,8 @@ print(extension is not None, found.level.name, found.found, sep="|")
     ("module", "is_used", "level", "text"),
     [
         ("raise ImportError", "False", Level.OK, "not installed: the same results for more CPU time"),
-        ("INTERFACE = 0", "False", Level.WARNING, "has interface 0, and this lockstep calls 1: it is not used"),
-        ("INTERFACE = 1", "True", Level.OK, "installed and used"),
+        ("INTERFACE = 0", "False", Level.WARNING, "has interface 0, and this lockstep calls 3: it is not used"),
+        ("INTERFACE = 3", "True", Level.OK, "installed and used"),
     ],
 )
 def test_only_the_extension_of_this_version_is_used(
