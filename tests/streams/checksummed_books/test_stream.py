@@ -71,11 +71,10 @@ def test_a_lost_update_halts_its_book_where_the_checksum_tells_and_no_other(
 
 
 def checksums_from(rows: Iterable[tuple[object, ...]], messages: Sequence[Recorded]) -> list[str]:
-    """The checksum after each update, of a book that is set by the snapshot and then changed by the table's rows."""
+    """The checksum after each update, of a book that is made of the table's rows alone."""
     book, pending = Book(), iter([*rows, (len(messages),)])
-    book.take(messages[0].value)
     computed, row = [], next(pending)
-    for offset in range(1, len(messages)):
+    for offset in range(len(messages)):
         while row[0] == offset:
             _, _, side, price, quantity, previous = row
             levels = book.asks if side == "ask" else book.bids
@@ -84,7 +83,7 @@ def checksums_from(rows: Iterable[tuple[object, ...]], messages: Sequence[Record
                 levels[str(price)] = str(quantity)
             row = next(pending)
         computed.append(book.checksum())
-    return computed
+    return computed[1:]
 
 
 def told(value: bytes) -> str:
