@@ -21,6 +21,7 @@ from lockstep.integrity.base import IntegrityClass
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
+from lockstep.native import extension
 from lockstep.testing.batches import LogInMemory
 from lockstep.testing.script import InLog
 
@@ -28,6 +29,38 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from lockstep.declare.stream import AnyStream
+
+
+class Declared(msgspec.Struct):
+    """The declaration of a table without columns, as the extension reads it."""
+
+    message: list[object] = []
+    tag_field: str = ""
+    tag: str = ""
+    session: str | None = None
+    sequence: str = ""
+    time: str | None = None
+    rows: str = ""
+    row: tuple[tuple[str, str, bool], ...] = (("k", "int", True),)
+    key: str = "k"
+    columns: list[str] = []
+    message_forbids_unknown: bool = True
+    row_forbids_unknown: bool = True
+    message_bytes_max: int = 9
+    emits_unchanged: bool = True
+
+
+def make_panic() -> BaseException:
+    """A panic as each extension of pyo3 raises it: by ours if it is installed, which has no zero columns."""
+    if extension is None:
+        return cast("BaseException", type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("boom"))
+    table = extension.ColumnTable(Declared())
+    try:
+        table.change((1,), 9)
+    except BaseException as error:  # noqa: BLE001  # it is no Exception
+        return error
+    raise AssertionError("a table without columns is changed")
+
 
 HOOKS = ("decode", "envelope", "on_snapshot", "on_update", "on_end")
 BATCHES_MAX = 500
@@ -43,6 +76,8 @@ class Machine:
         error: Makes the error of one use too many.
         used: Uses so far.
         reads: Number of reads so far.
+        act: What each use does.
+        on_renewal: What a new read frees.
     """
 
     capacity: int = 10**9
@@ -50,6 +85,8 @@ class Machine:
     error: Callable[[], BaseException] = MemoryError
     used: int = 0
     reads: int = 0
+    act: Callable[[], None] | None = None
+    on_renewal: Callable[[], None] | None = None
 
     def call(self, hook: str) -> None:
         """Use it once, if that is its hook."""
@@ -58,11 +95,15 @@ class Machine:
         self.used += 1
         if self.used > self.capacity:
             raise self.error()
+        if self.act is not None:
+            self.act()
 
     def renew(self) -> None:
         """Begin a read."""
         self.used = 0
         self.reads += 1
+        if self.on_renewal is not None:
+            self.on_renewal()
 
 
 MACHINE = Machine()
@@ -171,6 +212,8 @@ class BatchesInMemory:
         rows: Rows of each topic so far, without those that a batch did not commit.
         positions: Position of each topic.
         tuning: Sizes of a task.
+        reads_rows: Whether `rows` is filled.
+        files: Files of rows so far.
     """
 
     compiled: CompiledStream
@@ -180,6 +223,8 @@ class BatchesInMemory:
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     positions: dict[str, Position] = field(default_factory=dict[str, Position])
     tuning: Tuning = DEFAULT_TUNING
+    reads_rows: bool = True
+    files: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         """Begin each log at its start."""
@@ -225,9 +270,11 @@ class BatchesInMemory:
             generation=1, epoch=1, number=number, commit_hour="2026-01-01T00", planned_at_us=2 * 10**15
         )
         result = run_bin(self.job, TaskSpec(batch, ranges), self.compiled, self.log)
+        self.log.machine.renew()
         self.results.append(result)
-        for file in result.files:
-            for row in pq.read_table(self.root / "table" / file.path).to_pylist():
+        self.files += [file.path for file in result.files]
+        for file in result.files if self.reads_rows else ():
+            for row in pq.read_table(self.root / "table" / file.path, use_threads=False).to_pylist():
                 self.rows[row["_topic"]].append(row)
         for item in result.ranges:
             self.positions[item.reached.topic] = item.reached

@@ -327,8 +327,8 @@ def _chunks(metadata: pq.FileMetaData) -> dict[str, list[pq.Statistics | None]]:
     return found
 
 
-ROW_GROUP_ROWS = 1_000_000
-"""Rows of a row group at most; a batch's file has one, which is what compaction holds in memory."""
+ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1_000_000, 256_000_000
+"""Rows of a row group, and their bytes, at most; a batch's file has one, which is what compaction holds in memory."""
 
 
 class Compression(NamedTuple):
@@ -442,10 +442,10 @@ class DataFileWriter:
         )
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append rows as one row group."""
+        """Append rows, as one row group unless they are very many or large."""
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         table = decode_texts(table, keep=self._coded)
-        self._parquet.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._parquet.write_table(table, row_group_size=_count_group_rows(table))
         self._rows += table.num_rows
         if not self._counted_only:
             self._seen.add(table)
@@ -483,6 +483,12 @@ class DataFileWriter:
     ) -> None:
         if self._file.is_open:
             self.abandon()
+
+
+def _count_group_rows(table: pa.Table) -> int:
+    """Rows of each row group of a table; one row may have more bytes than a row group."""
+    size = table.get_total_buffer_size()
+    return ROW_GROUP_ROWS if size <= ROW_GROUP_BYTES else max(1, table.num_rows * ROW_GROUP_BYTES // size)
 
 
 class _SummedSink(RawIOBase):

@@ -217,8 +217,8 @@ BATCH_ROWS_MAX: Final = 500
 """Rows of a record batch: a whole batch at once costs 2.5 times as much (caches), smaller record batches cost calls."""
 BATCH_BYTES_MAX: Final = 64_000_000
 """Bytes of text of a column of a record batch of several rows: what is encoded at once is in memory twice."""
-VALUE_BYTES_MAX: Final = 2**31 - 2
-"""Bytes of text of a column of one row: Arrow and Parquet count them by 32 bits, with a sign."""
+VALUE_BYTES_MAX: Final = 2**30
+"""Bytes of text of a column of one row: Arrow, Parquet and the arrays of Java count to 2 GiB, headers included."""
 SHOWN_MAX: Final = 300
 """Characters of a value in the text of an error."""
 
@@ -563,16 +563,14 @@ def _check_text(columns: Sequence[pa.Array[Any]], rows: int, bytes_max: int) -> 
     """Refuse columns of text that are too large; Arrow makes several arrays of one of more than 2 GiB.
 
     Raises:
-        BatchTooLarge: A column has more bytes, and more than one row.
+        BatchTooLarge: A column of several rows has more bytes.
+        ValueError: A column of one row has more.
     """
-    if rows <= 1:
-        return
     made: Sequence[Any] = columns  # the stubs do not know of several arrays
     for column in made:
-        if isinstance(column, pa.ChunkedArray):
-            raise BatchTooLarge
-        if column.type in _TEXTS and (content := column.buffers()[-1]) is not None and content.size > bytes_max:
-            raise BatchTooLarge
+        content = column.buffers()[-1] if not isinstance(column, pa.ChunkedArray) and column.type in _TEXTS else None
+        if isinstance(column, pa.ChunkedArray) or (content is not None and content.size > bytes_max):
+            raise BatchTooLarge if rows > 1 else ValueError(f"a column of more than {bytes_max} bytes")
 
 
 _TEXTS: Final = (pa.string(), pa.binary())
@@ -605,7 +603,7 @@ def make_measure(column: ColumnType) -> Measure | None:
 def _measure_text(value: object) -> int:
     if not isinstance(value, str):
         return 0
-    return len(value) if value.isascii() else 4 * len(value)
+    return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
 
 
 def _measure_fields(measures: Sequence[Measure | None]) -> Measure | None:
@@ -707,6 +705,7 @@ def _refuse_proof(proof: Provenance) -> None:
     for name, values, kind in columns:
         for position, value in enumerate(values):
             try:
+                _check_value(_measure_text, value)
                 pa.array([value], kind)
             except VALUE_ERRORS as wrong:
                 raise RowRejected(proof.origin(position), name, value, str(wrong)) from None

@@ -493,6 +493,8 @@ class RowComparison:
 
 _PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(None)})
 """Types that Arrow takes unchanged."""
+TEXT_MAX = 2**30
+"""Bytes of text of a column of one row, at most."""
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _PLACE = {"_topic": "topic", "_topic_id": "topic_id", "_partition": "partition"}
 
@@ -518,6 +520,8 @@ def find_unfit(rows: Iterable[msgspec.Struct], row_type: type[msgspec.Struct]) -
 
 def find_unfit_provenance(source: Source) -> bool:
     """Whether the provenance columns cannot hold a message's metadata."""
+    if _count_text(source.session) > TEXT_MAX:
+        return True
     try:
         pa.array([source.session], pa.string())
         pa.array([source.sequence, source.event_time_us], pa.int64())
@@ -531,12 +535,29 @@ def _unfit(row: msgspec.Struct, row_type: type[msgspec.Struct], kinds: Mapping[s
         msgspec.convert(msgspec.to_builtins(row), row_type)
         for name, field in kinds.items():
             value = getattr(row, name)
-            pa.array([to_column(value)], field.type)
-            if (value is None and not field.nullable) or _has_unreadable_time(value):
+            column = to_column(value)
+            is_null = value is None and not field.nullable
+            if is_null or _has_unreadable_time(value) or _count_text(column) > TEXT_MAX:
                 return True
+            pa.array([column], field.type)
     except (*CONVERSION_ERRORS, msgspec.MsgspecError):
         return True
     return False
+
+
+def _count_text(value: Any) -> int:
+    """Bytes of text in a column of one row; of too many in a list or a map Arrow would end the process."""
+    match value:
+        case str():
+            return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+        case bytes() | bytearray() | memoryview():
+            return len(value)
+        case dict():
+            return sum(_count_text(held) for held in value.values())
+        case list() | tuple():
+            return sum(map(_count_text, value))
+        case _:
+            return 0
 
 
 def _has_unreadable_time(value: Any) -> bool:

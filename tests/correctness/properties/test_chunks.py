@@ -45,12 +45,14 @@ from tests.support.gauges import (
 from tests.support.gauges import (
     Message as GaugeMessage,
 )
-from tests.support.native import BOTH_WAYS
+from tests.support.limited_machine import make_panic
+from tests.support.native import BOTH_WAYS, needs_extension
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from confluent_kafka import Message
+    from lockstep_native import ColumnTable
 
     from lockstep.model.finding import Hole
 
@@ -334,6 +336,45 @@ def test_a_chunk_of_updates_without_rows_comes_to_the_same(*, native: bool, tmp_
     source, (chunks, singles) = Source(log, [3, 9]), compile_both("changes", native=native)
     came = process(chunks, source, tmp_path / "chunks", [])
     assert came == process(singles, source, tmp_path / "singles", [])
+
+
+class Panicking:
+    """A table of the extension that panics at a call, and leaves what it was about to do undone."""
+
+    def __init__(self, table: ColumnTable, method: str, at: int) -> None:
+        self._table, self._method, self._left = table, method, at
+
+    def __getattr__(self, name: str) -> object:
+        """The table's own method, or a panic."""
+        if name == self._method:
+            self._left -= 1
+            if self._left == 0:
+                raise make_panic()
+        return getattr(self._table, name)
+
+
+@needs_extension
+@settings(max_examples=EXAMPLES)
+@given(
+    made=st.fixed_dictionaries(ANY),
+    name=st.sampled_from(sorted(GAUGES)),
+    method=st.sampled_from(["read", "follow", "missing", "add", "change", "sequences", "take_changed"]),
+    at=st.integers(1, 4),
+)
+def test_a_panic_of_the_extension_changes_no_row_and_ends_no_range(
+    name: str, method: str, at: int, made: dict[str, Any]
+) -> None:
+    source = Source(make_log(made["steps"], made["faults"]), made["sizes"])
+    chunks, singles = compile_both(name, native=True)
+    columns = chunks.columns
+    assert columns is not None
+    make_table = columns.make_table
+    assert make_table is not None
+    panicking: Callable[[], ColumnTable] = lambda: cast("ColumnTable", Panicking(make_table(), method, at))  # noqa: E731  # typed
+    broken = replace(chunks, columns=replace(columns, make_table=panicking))
+    with tempfile.TemporaryDirectory(prefix="lockstep-chunks-") as root:
+        came = process(broken, source, Path(root) / "broken", made["splits"])
+        assert process(singles, source, Path(root) / "singles", made["splits"]) == came
 
 
 def fold(compiled: CompiledStream, log: list[InLog], tmp_path: Path, sizes: Sequence[int]) -> RangeFold:

@@ -127,6 +127,8 @@ MACHINES: tuple[Fault, ...] = (
             f"{KILLS}test_while_tasks_read_and_fold",
             "unit/engine/test_limits.py::test_a_batch_whose_messages_pass_one_by_one_passes_as_a_whole",
             "unit/engine/test_limits.py::test_a_message_that_reaches_it_alone_is_named_by_an_error_of_the_run",
+            "unit/engine/test_limits.py::test_handles_that_a_transform_keeps_end_ranges_earlier",
+            "unit/engine/test_limits.py::test_memory_that_a_transform_takes_ends_ranges_earlier",
             "unit/engine/test_retries.py::test_a_limit_of_all_tasks_together_blames_no_message_and_all_are_read",
         ),
     ),

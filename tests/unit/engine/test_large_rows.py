@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -309,7 +311,7 @@ def test_a_range_ends_by_bytes_at_a_whole_message_without_a_second_fold(tmp_path
     assert [result.is_cut for result in cut.results] == [True] * len(others) + [False]
     assert all(item.reached.next_offset > 1 for item in first.ranges)
     assert {item.trouble for item in first.ranges} == {row_buffer.ROWS_FULL}
-    assert len(cut.results) == MACHINE.reads
+    assert 2 * len(cut.results) == MACHINE.reads  # one for each batch, and one after it
     assert [row["number"] for row in cut.rows["a"]] == list(range(1, 301))
 
 
@@ -362,3 +364,34 @@ def test_rows_that_wait_for_others_are_encoded_when_their_messages_are_large(tmp
     assert sum(map(len, batches.rows.values())) == 120
     assert Emitted.most <= 12
     assert {result.is_cut for result in batches.results} == {False}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@BOTH_WAYS
+def test_more_than_two_gibibytes_of_rows_are_split_and_a_value_of_more_than_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    """With the real limits: five rows of 500 MB are more than Arrow's arrays hold, a nested text of 1 GiB ends it."""
+    if not native:
+        monkeypatch.setattr(row_encoder, "extension", None)
+    half = 500_000_000
+    logs = {"a": make_log([(1, 1, "yield"), (5, half, "list"), (1, 1, "yield"), (1, 2 * half + 2**28, "list")])}
+    batches = BatchesInMemory(compile_stream(emitting()), LogsInMemory(logs), tmp_path, reads_rows=False)
+    batches.run_to_end()
+    lengths = [length for file in batches.files for length in read_lengths(tmp_path / "table" / file)]
+    assert lengths == [1, *[half] * 5, 1]
+    assert batches.totals()["quarantined"] == 1
+    (quarantined,) = [file.path for result in batches.results for file in result.quarantine]
+    (row,) = pq.read_table(tmp_path / "quarantine" / quarantined).to_pylist()
+    found = str(row["found"])
+    assert "column text = " in found
+    assert "bytes of text, more than the 1073741824 that a column of one row holds" in found
+    assert len(found) < 2_000
+
+
+def read_lengths(file: Path) -> list[int]:
+    """Lengths of the texts of a file, row group by row group."""
+    stored = pq.ParquetFile(file)
+    groups = (stored.read_row_group(group, columns=["text"]) for group in range(stored.num_row_groups))
+    return [length for group in groups for length in pc.binary_length(group["text"]).to_pylist()]

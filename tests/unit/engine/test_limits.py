@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, cast
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError as ClientError
@@ -17,41 +21,21 @@ from lockstep import NoIntegrity, Ordered, Strict, Suspend
 from lockstep import Sequence as Numbers
 from lockstep.errors import EnvironmentProblem
 from lockstep.native import extension
-from tests.support.limited_machine import HOOKS, MACHINE, BatchesInMemory, Machine, make_log, metering, run_batches
+from lockstep.table import row_encoder
+from tests.support.limited_machine import (
+    HOOKS,
+    MACHINE,
+    BatchesInMemory,
+    Machine,
+    make_log,
+    make_panic,
+    metering,
+    run_batches,
+)
+from tests.support.native import needs_extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-
-class Declared(msgspec.Struct):
-    """The declaration of a table without columns, as the extension reads it."""
-
-    message: list[object] = []
-    tag_field: str = ""
-    tag: str = ""
-    session: str | None = None
-    sequence: str = ""
-    time: str | None = None
-    rows: str = ""
-    row: tuple[tuple[str, str, bool], ...] = (("k", "int", True),)
-    key: str = "k"
-    columns: list[str] = []
-    message_forbids_unknown: bool = True
-    row_forbids_unknown: bool = True
-    message_bytes_max: int = 9
-    emits_unchanged: bool = True
-
-
-def make_panic() -> BaseException:
-    """A panic as each extension of pyo3 raises it: by ours if it is installed, which has no zero columns."""
-    if extension is None:
-        return cast("BaseException", type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("boom"))
-    table = extension.ColumnTable(Declared())
-    try:
-        table.change((1,), 9)
-    except BaseException as error:  # noqa: BLE001  # it is no Exception
-        return error
-    raise AssertionError("a table without columns is changed")
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -64,6 +48,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "device": lambda: OSError(errno.EIO, "Input/output error"),
     "network": lambda: ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
     "threads": lambda: RuntimeError("can't start new thread"),
+    "threads of Arrow": lambda: pa.ArrowException("Unknown error: Failed to launch worker thread: Resource"),
     "client": lambda: KafkaException(ClientError(ClientError._CRIT_SYS_RESOURCE, "no handle")),  # noqa: SLF001  # its name
     "panic": make_panic,
 }
@@ -85,9 +70,16 @@ def _boundless() -> Iterator[None]:
     limit_machine()
 
 
-def limit_machine(capacity: int = 10**9, hook: str = "", error: Callable[[], BaseException] = MemoryError) -> None:
-    fresh = Machine(capacity, hook, error)
-    for name in ("capacity", "hook", "error", "used", "reads"):
+def limit_machine(
+    capacity: int = 10**9,
+    hook: str = "",
+    error: Callable[[], BaseException] = MemoryError,
+    act: Callable[[], None] | None = None,
+    renew: Callable[[], None] | None = None,
+) -> None:
+    """Set the limits of the machine, or what each use of it does."""
+    fresh = Machine(capacity, hook, error, act=act, on_renewal=renew)
+    for name in ("capacity", "hook", "error", "used", "reads", "act", "on_renewal"):
         setattr(MACHINE, name, getattr(fresh, name))
 
 
@@ -168,3 +160,99 @@ def test_what_a_batch_left_is_due_at_once() -> None:
     assert [result.is_cut for result in cut.results] == [True] * (len(cut.results) - 1) + [False]
     troubles = [item.trouble for result in cut.results for item in result.ranges]
     assert troubles[0] == "the range ended earlier for lack of memory: MemoryError: "
+
+
+@needs_extension
+@pytest.mark.parametrize("method", ["encode_rows", "encode_columns"])
+def test_a_panic_while_rows_are_encoded_changes_none(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    logs = {"a": make_log([1, 2, 3]), "b": make_log([5])}
+    expected = describe(run_batches(metering(), logs))
+
+    class Panicking:
+        """The extension, of which one function panics."""
+
+        def __getattr__(self, name: str) -> object:
+            return self.panic if name == method else getattr(extension, name)
+
+        def panic(self, *_: object) -> None:
+            """As the extension does."""
+            raise make_panic()
+
+    monkeypatch.setattr(row_encoder, "extension", Panicking())
+    batches = run_batches(metering(), logs)
+    assert describe(batches) == expected
+    assert [result.is_cut for result in batches.results] == [False]
+
+
+@pytest.mark.fault("F11")
+def test_handles_that_a_transform_keeps_end_ranges_earlier() -> None:
+    """The real limit of the process: the engine itself needs some of its handles, for tables and state."""
+    before, spare = resource.getrlimit(resource.RLIMIT_NOFILE), 60
+    held = list[int]()
+
+    def open_one() -> None:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+
+    def close_all() -> None:
+        while held:
+            os.close(held.pop())
+
+    limit_machine(hook="on_update", act=open_one, renew=close_all)
+    logs = {topic: make_log([1] * 100) for topic in "ab"}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + spare, before[1]))
+    try:
+        batches = run_batches(metering(CLASSES["suspending"]), logs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        close_all()
+    assert find_judged(batches) == []
+    assert {topic: len(rows) for topic, rows in batches.rows.items()} == {"a": 99, "b": 99}
+    assert "Too many open files" in str(batches.results[0].ranges[0].trouble)
+
+
+STARVED = """
+import re
+import resource
+import tempfile
+from pathlib import Path
+
+import tests.unit.engine.test_limits as limits
+from lockstep.engine.executor.compiled_stream import compile_stream
+from tests.support.limited_machine import BatchesInMemory, LogsInMemory
+
+held = []
+
+def take_memory():
+    try:
+        held.append(bytearray(20_000_000))
+    except MemoryError:
+        held.clear()  # as with the frames of the error
+        raise
+
+limits.limit_machine(hook="on_update", act=take_memory, renew=held.clear)
+logs = {topic: limits.make_log([1] * 40) for topic in "ab"}
+compiled = compile_stream(limits.metering(limits.CLASSES["suspending"]))
+
+def run(logs):
+    with tempfile.TemporaryDirectory() as root:
+        batches = BatchesInMemory(compiled, LogsInMemory(logs), Path(root), reads_rows=False)
+        batches.run_to_end()
+        return batches
+
+run({"a": limits.make_log([1])})
+used = 1024 * int(re.search(r"VmData:\\s+(\\d+)", open("/proc/self/status").read())[1])
+resource.setrlimit(resource.RLIMIT_DATA, (used + 300_000_000,) * 2)
+batches = run(logs)
+print(limits.find_judged(batches), batches.totals()["with_rows"], batches.results[0].ranges[0].trouble)
+"""
+
+
+@pytest.mark.fault("F11")
+def test_memory_that_a_transform_takes_ends_ranges_earlier() -> None:
+    """The real limit of a process."""
+    pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # its own one does not recover
+    environment = {**os.environ, **pool}
+    done = subprocess.run(
+        [sys.executable, "-c", STARVED], capture_output=True, text=True, check=False, env=environment, timeout=120
+    )
+    assert done.stdout.startswith("[] 78 the range ended earlier for lack of memory: MemoryError: "), done.stderr

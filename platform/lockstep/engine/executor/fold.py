@@ -165,7 +165,7 @@ class RangeFold:
         self.outcome: FoldOutcome = FoldCompleted()
         self.time = PartitionTime(position.watermark_us, latest_us)
         self.sessions = Sessions(compiled, position, state, self.time)
-        self.judge = VerdictHandler(compiled.integrity, position)
+        self.judge = VerdictHandler(compiled.integrity, position, room)
         seen_by_chunk = None if compiled.is_timed else self.time
         self.emission = RowBuffer(compiled.rows, position, self.judge.counts, seen_by_chunk, room)
         self._timing = EventTimers(compiled, self.time, state) if compiled.is_timed else None
@@ -226,6 +226,12 @@ class RangeFold:
     def flush(self) -> None:
         """Encode the rows so far as Arrow."""
         self._guarded(self.emission.flush)
+
+    def release(self) -> None:
+        """Discard rows and rejected messages: the range is folded again."""
+        self.emission.release()
+        self.judge.quarantined.release()
+        self.judge.late.release()
 
     def _fold_chunk(self, messages: Sequence[Message]) -> None:
         if self.chunks is None or not self.chunks.fold(messages):

@@ -9,6 +9,7 @@ when a library panics on it.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
@@ -17,7 +18,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
-from lockstep.errors import EnvironmentProblem
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.model.position import Key
 
 
@@ -89,13 +90,15 @@ def _of_client(error: KafkaException) -> LimitKind | None:
     return LimitKind.HANDLES if lacks else None
 
 
-_BY_KIND: Final[tuple[tuple[type[BaseException], Callable[[Any], LimitKind | None]], ...]] = (
+_NO_THREAD: Final = re.compile("can't start new thread|Failed to launch worker thread")
+"""Of Python, and of Arrow."""
+_BY_KIND: Final[tuple[tuple[Any, Callable[[Any], LimitKind | None]], ...]] = (
     (MemoryError, lambda _: LimitKind.MEMORY),
     (RowsTooLarge, lambda _: LimitKind.ROW_BYTES),
     (pa.ArrowCapacityError, lambda _: LimitKind.COLUMN_BYTES),
     (OSError, lambda error: None if error.errno is None else _OF_ERRNO.get(error.errno)),
     (KafkaException, _of_client),
-    (RuntimeError, lambda error: LimitKind.PROCESSES if "can't start new thread" in str(error) else None),
+    ((RuntimeError, pa.ArrowException), lambda error: LimitKind.PROCESSES if _NO_THREAD.search(str(error)) else None),
 )
 
 _TEXTS: Final[Mapping[str, LimitKind]] = {
@@ -164,5 +167,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line."""
-    return error.reason if isinstance(error, EngineLimit) else f"{type(error).__name__}: {error}"
+    """An error in one line, without its next step."""
+    if isinstance(error, EngineLimit):
+        return error.reason
+    return f"{type(error).__name__}: {error.problem if isinstance(error, LockstepError) else error}"

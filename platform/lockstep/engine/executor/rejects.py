@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from lockstep.declare.decoders.base import DecodeCause, Undecodable, describe_decode_error, find_decode_cause
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed, StopFold
+from lockstep.engine.executor.row_buffer import RowRoom
 from lockstep.engine.protocol import AcceptedLoss, Counts, to_event_time
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.suspension import LOSS_ACCEPTED
@@ -23,8 +24,9 @@ from lockstep.model.position import Position
 from lockstep.model.record import KafkaMessage, Record, read_headers
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
-KEPT_BYTES_MAX = 64_000_000
-"""A range with more quarantined messages ends early, so that garbage cannot fill a worker's memory."""
+KEPT_BYTES_MAX, TASK_KEPT_BYTES_MAX = 64_000_000, 256_000_000
+"""A range with more quarantined messages ends early, so that garbage cannot fill a worker's memory; so do all ranges of
+a task that quarantine one more message, once they have as many together."""
 
 CRASHES_WORKER = Undecodable(DecodeCause.CRASHES_WORKER, "each worker that was given it died")
 """Verdict of the fold on a message whose worker died, as the driver found."""
@@ -96,10 +98,16 @@ class QuarantineBuffer:
 
     Attributes:
         rows: The rows; generation and batch are set at writing.
-        full: The limit of the range is reached.
+        full: The limit of the range or of its task is reached.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: RowRoom | None = None) -> None:
+        """Start a range.
+
+        Args:
+            room: Counts the bytes of the task; None if it has one range.
+        """
+        self._room = room
         self.rows: list[QuarantineRow] = []
         self.full = False
         self._bytes = 0
@@ -125,8 +133,20 @@ class QuarantineBuffer:
             headers=[Header(name, content) for name, content in read_headers(record.source)],
         )
         self.rows.append(row)
-        self._bytes += 500 + len(row.value or b"") + sum(len(header.value or b"") for header in row.headers)
+        size = 500 + 2 * len(row.key or b"") + len(row.value or b"")
+        self._note(size + sum(len(header.value or b"") for header in row.headers))
+
+    def release(self) -> None:
+        """Discard all rows: the range is folded again."""
+        self._note(-self._bytes)
+        self.rows.clear()
+
+    def _note(self, size: int) -> None:
+        self._bytes += size
         self.full = self._bytes > KEPT_BYTES_MAX
+        if self._room is not None:
+            self._room.space.kept_bytes += size
+            self.full = self.full or self._room.space.kept_bytes > TASK_KEPT_BYTES_MAX
 
 
 _REPEATED = (Judgement.ACCEPT, Judgement.DUPLICATE, Judgement.LATE)
@@ -142,10 +162,10 @@ class VerdictHandler:
         accepted: Losses that the declaration accepts.
     """
 
-    def __init__(self, integrity: IntegrityClass, position: Position) -> None:
+    def __init__(self, integrity: IntegrityClass, position: Position, room: RowRoom | None = None) -> None:
         self._integrity, self._position = integrity, position
         self.counts = Counts()
-        self.quarantined, self.late = QuarantineBuffer(), QuarantineBuffer()
+        self.quarantined, self.late = QuarantineBuffer(room), QuarantineBuffer(room)
         self.accepted: list[AcceptedLoss] = []
 
     def check_room(self, record: Record) -> None:

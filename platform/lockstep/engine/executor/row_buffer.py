@@ -167,11 +167,12 @@ class RowSpace:
         memory_bytes: Bound of the encoded rows in memory, and of the messages whose rows are not encoded yet.
         rows_bytes: Bound of all rows; then ranges end that have more than their share.
         total_bytes: Bytes of all encoded rows so far.
+        kept_bytes: Bytes of the rejected messages of all ranges so far.
     """
 
     def __init__(self, scratch: Path, *, memory_bytes: int, rows_bytes: int) -> None:
         self.memory_bytes, self.rows_bytes = memory_bytes, rows_bytes
-        self.total_bytes = 0
+        self.total_bytes = self.kept_bytes = 0
         self._scratch = scratch
         self._in_memory: list[tuple[list[pa.RecordBatch], int, int]] = []
         self._held_bytes = 0

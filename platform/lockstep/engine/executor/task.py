@@ -14,7 +14,7 @@ import gc
 import pickle
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -543,7 +543,7 @@ def _check_within(bounds: FoldBounds, finding: Finding) -> None:
 def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) -> RangeInProgress:
     """Read and fold a range from its start, within other bounds."""
     work.state.close()
-    work.fold.emission.release()
+    work.fold.release()
     again = opener.open(work.planned, bounds)
     read_and_fold(opener, [again])
     again.bounds = end_bounds(again.bounds, again.reached)
@@ -637,6 +637,7 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
     Raises:
         EngineLimit: One message alone reaches the limit.
     """
+    _HELPER.submit(int)  # starts its thread
     started, attempt = time.process_time(), Attempt(task.ranges, compiled, turn=task.batch.number)
     with _COLLECTOR.pause():
         while True:
@@ -653,6 +654,8 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
 _COLLECTOR: Final = CollectorSchedule()
 _DECODED: Final = SessionCache()
 """Of this worker: what its next task may go on with."""
+_HELPER: Final = ThreadPoolExecutor(1)
+"""Of this worker, and kept: a thread that starts when memory is short may never say that it has started."""
 _LOOKUPS: Final = LookupCache()
 """Of this worker: loading a version takes longer than most batches."""
 
@@ -679,7 +682,8 @@ def _process_bin(
         for work in ranges:
             _check_complete(work)
         # 5
-        rows = stack.enter_context(ThreadPoolExecutor(1)).submit(_write_rows, job, task, ranges, compiled)
+        rows = _HELPER.submit(_write_rows, job, task, ranges, compiled)
+        stack.callback(wait, [rows])
         quarantine = _write_side_rows(job.quarantine, task, [work.fold.judge.quarantined for work in ranges])
         late = _write_side_rows(job.late, task, [work.fold.judge.late for work in ranges])
         results = _save_states(job, task, ranges)
