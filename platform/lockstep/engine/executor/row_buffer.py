@@ -309,10 +309,18 @@ class RowBuffer:
                 self._flush_part()
             append(row)
 
-    def take(self, emitted: Iterable[msgspec.Struct], origin: RowsOrigin) -> int:
-        """`begin` and `emit`; returns the first of the rows among those not yet encoded."""
-        self._origin, self.first = origin, len(self.rows)
-        self.emit(emitted)
+    def flush_part(self, origin: RowsOrigin, first: int) -> int:
+        """Encode all rows, the last ones of which have an origin that emits more.
+
+        Args:
+            origin: Their origin.
+            first: The first of its rows in `rows`.
+
+        Returns:
+            The first of its next rows in `rows`. Raises as `emit` does.
+        """
+        self._origin, self.first = origin, first
+        self._flush_part()
         return self.first
 
     def end(self) -> None:
