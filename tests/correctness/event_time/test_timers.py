@@ -13,7 +13,7 @@ from typing_extensions import override
 from lockstep import EventTime, NoIntegrity, Ordered, Record, Stream
 from lockstep.testing import Judgement, SentMessage, run
 from tests.support.meter_stream import Close, Message, Meter, Meters, Read, Start, Total, meters, reordered
-from tests.support.minute_stream import FIRST, Minute, Value, minutes, totals
+from tests.support.minute_stream import FIRST, Minute, Minutes, Value, Window, minutes, totals
 from tests.support.offline_stream import Offline
 
 if TYPE_CHECKING:
@@ -83,11 +83,24 @@ def test_a_message_of_an_absurd_time_does_not_keep_its_session_open() -> None:
     assert [row.total for row in ran.rows] == [2]
 
 
+UNLUCKY = -1
+
+
+class UnluckyMinutes(Minutes):
+    """Raises on one value, which suspends the session."""
+
+    @override
+    def on_update(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
+        if message.v == UNLUCKY:
+            raise ValueError("unlucky")
+        return super().on_update(state, message, record)
+
+
 def test_a_session_that_a_message_held_back_begins_again_has_nothing_of_its_state_before() -> None:
-    sent: list[Value | bytes] = [Value(0, 5), Value(30, 1), b"{", Value(40, 2), Value(51, 3)]
-    ran = run(minutes(reorder=True), *sent, key="a").or_raise()
-    assert [each.offset for each in ran.quarantine] == [2, 1]
-    assert {"a": Minute(60, 2)} == ran.states
+    sent = [Value(0, 5), Value(5, UNLUCKY), Value(30, 1), Value(40, 2), Value(51, 3)]
+    ran = run(replace(minutes(reorder=True), transform=UnluckyMinutes()), *sent, key="a").or_raise()
+    assert [each.offset for each in ran.quarantine] == [1]
+    assert {"a": Minute(60, 3)} == ran.states
 
 
 def test_a_snapshot_over_several_messages_is_seen_when_it_is_complete() -> None:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from lockstep import Limits, Ordered
+from lockstep.engine.executor.limits import EngineLimit
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, SkipSession
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.rebuild import RebuildRefused, rebuild_state
@@ -237,7 +238,7 @@ def test_a_rebuild_on_a_full_disk_leaves_nothing_of_what_it_could_not_write(
 
     with monkeypatch.context() as full:
         full.setattr(LocalPendingFile, "finish", finish)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(EngineLimit, match="lacks disk space"):
             rebuild_state(made.runs.handle)
     assert set(made.files) == before
     rebuild_state(made.runs.handle)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, cast
 
-import numpy as np
-
 from lockstep.declare.decoders.avro_resolution import (
     PROMOTIONS,
     Unresolvable,
@@ -397,9 +395,13 @@ VECTOR_MIN: Final = 32
 
 def _read_vector(data: bytes, at: int, count: int, bytes_max: int) -> tuple[list[int], int] | None:
     """Read many numbers at once; None if there are few, or one has more bytes than surely fit."""
+    if count < VECTOR_MIN:
+        return None
+    import numpy as np  # declarations load without it
+
     window = np.frombuffer(data, np.uint8, offset=at, count=min(len(data) - at, count * bytes_max))
     ends = np.flatnonzero(window <= 0x7F)[:count] + 1  # noqa: PLR2004  # the last byte of a number has no high bit
-    if count < VECTOR_MIN or len(ends) < count:
+    if len(ends) < count:
         return None
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
