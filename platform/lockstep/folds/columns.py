@@ -22,6 +22,7 @@ from lockstep.declare.decoders.base import list_members
 from lockstep.declare.stream import read_transform_types
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
+from lockstep.folds.changed_values import is_changed
 from lockstep.model.field_types import check_field_types
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.model.storable import StorableType
@@ -132,7 +133,7 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
                 before = astuple(previous)
                 after = [old if value is UNSET else value for old, value in zip(before, values, strict=True)]
             new = make(*after)
-            if unchanged or new != previous:
+            if unchanged or is_changed(new, previous):
                 state[key] = new
                 emitted.append(emit(*pick((key, *after, *before))))
         return emitted

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
+from lockstep.folds.changed_values import is_changed
 from lockstep.model.record import Record
 
 K = TypeVar("K")
@@ -86,7 +87,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
                     emitted.append(self.emit(message, key, None, previous))
                 continue
             new = self.merge(previous, change)
-            if new != previous:
+            if is_changed(new, previous):
                 state[key] = new
                 emitted.append(self.emit(message, key, new, previous))
         return emitted

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from math import nan
 from types import ModuleType
 from typing import Any, cast
 from uuid import UUID
@@ -155,7 +156,7 @@ def _moment(value: datetime, zone: str, name: str = "datetime") -> str:
 
 
 INTS = st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(-130, 130)).map(repr)
-FLOATS = st.one_of(st.floats(), st.sampled_from([0.0, -0.0, 1e300, 2.0**60])).map(_float)
+FLOATS = st.one_of(st.floats(), st.sampled_from([0.0, -0.0, 1e300, 2.0**60, nan])).map(_float)
 TEXTS = st.one_of(st.text(max_size=6).map(repr), _mixed("'a'", "'2020-01-01'", "'1.50'", "'P1D'"))
 MOMENTS = st.one_of(st.datetimes(), st.sampled_from([datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)]))  # noqa: DTZ001  # the zone is drawn apart
 DECIMALS = st.one_of(

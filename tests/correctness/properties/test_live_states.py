@@ -6,6 +6,7 @@ kind, also such that a state of this type cannot have: their messages are refuse
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -78,18 +79,21 @@ MESSAGES = st.lists(st.tuples(st.sampled_from("pq"), HOW), min_size=3, max_size=
 
 
 @st.composite
-def modules(draw: st.DrawFn) -> ModuleType:
-    """A fold whose state has a field of each of some types."""
+def sources(draw: st.DrawFn) -> str:
+    """The source of a fold whose state has a field of each of some types."""
     kinds = draw(st.lists(KINDS, min_size=1, max_size=6))
     fields = "".join(f"    f{number}: {kind.source}\n" for number, kind in enumerate(kinds))
     makers = ", ".join(make_makers(draw(st.lists(kind.values, min_size=1, max_size=5))) for kind in kinds)
     state = f"\nclass Values(msgspec.Struct):\n{fields}\nSTATE = Values\nMAKERS = [{makers}]\n"
-    return make_module("generated_fold", state + FOLD)
+    return state + FOLD
+
+
+MODULES = sources().map(partial(make_module, "generated_fold"))
 
 
 @pytest.mark.parametrize("name", CLASSES)
 @settings(max_examples=EXAMPLES)
-@given(made=modules(), sent=MESSAGES)
+@given(made=MODULES, sent=MESSAGES)
 def test_any_split_shows_a_fold_the_same_state(name: str, made: ModuleType, sent: list[tuple[str, str]]) -> None:
     check_splits(name, made, sent)
 
@@ -98,7 +102,7 @@ def test_any_split_shows_a_fold_the_same_state(name: str, made: ModuleType, sent
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", CLASSES)
 @settings(max_examples=EXAMPLES_DEEP)
-@given(made=modules(), sent=MESSAGES)
+@given(made=MODULES, sent=MESSAGES)
 def test_any_split_of_many_more_shows_a_fold_the_same_state(
     name: str, made: ModuleType, sent: list[tuple[str, str]]
 ) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from lockstep.declare.rules import InlineRule, check_rows
 from lockstep.declare.transform import Transform
+from lockstep.folds.changed_values import is_changed
 from lockstep.folds.columns import ColumnFold
 from lockstep.folds.table import TableFold
 from lockstep.model.record import Record
@@ -78,7 +79,7 @@ def list_difference(
     """
     for key, new in after.items():
         previous = before.get(key)
-        if previous is None or _differs(new, previous):
+        if previous is None or is_changed(new, previous):
             yield emit(message, key, new, previous)
         elif new is not previous:
             after[key] = previous
@@ -88,16 +89,6 @@ def list_difference(
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-
-
-def _differs(new: object, previous: object) -> bool:
-    """Whether two values are stored differently: NaN differs from itself, and is stored alike."""
-    if new == previous:
-        return False
-    try:
-        return _ENCODER.encode(new) != _ENCODER.encode(previous)
-    except (TypeError, ValueError, OverflowError):
-        return True  # the state is refused when it is encoded
 
 
 def _unchanged(table: object) -> object:
