@@ -65,8 +65,10 @@ SPARK_MODULES = (
     "tests/integration/operations/test_derive.py",
     "tests/faults/matrix/test_damage.py",
     "tests/faults/matrix/test_workers.py",
+    "tests/integration/cluster/test_cancelled_jobs.py",
     "tests/integration/cluster/test_deadline.py",
     "tests/integration/cluster/test_worker_daemon.py",
+    "tests/integration/security/test_listeners.py",
 )
 """Those about quality run in one worker, the others in a second one: in a single one they were a third of all CPU time,
 and the end of the suite waited for it alone. A second Spark is less than that."""
@@ -227,7 +229,7 @@ def shared_spark() -> Iterator[SparkSession]:
     from lockstep.settings import SparkSettings
     from lockstep.spark.session import start_context
 
-    settings = SparkSettings(master="local[2,3]", options={"spark.ui.enabled": "false"})
+    settings = SparkSettings(master="local[2,3]")
     session = SparkSession(start_context(settings, "tests", import_roots=(Path(__file__).parents[1],)))
     yield session
     session.stop()

@@ -5,6 +5,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
 |  |- EngineLimit             a limit of the machine or of a library (engine/executor/limits.py)
+|  |- JobCancelled            somebody cancelled a job of the run; planned again (engine/driver/executors.py)
 |  |- LocalStateUnusable      the local disk cannot hold the local store (state/restore.py)
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
 |  |- LookupNotBound          a lookup was read where no version is pinned (declare/lookup.py)
@@ -32,6 +33,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- IntegrityClassChanged   buffered messages in the state fit no other class (state/codec.py)
 |  |- StateNotOfItsType       a fold left a value that its state type cannot hold (state/codec.py)
 |  `- MigrationFailed         `migrate` did not make the declared type of a stored state (state/codec.py)
+|- SparkStopped               somebody stopped the Spark application of a run (engine/driver/executors.py)
 |- ExecutorsGone              the Spark application has had no executor for long (engine/driver/executors.py)
 |- BatchTimeout               a batch was cancelled at its deadline; planned again (engine/driver/spark_job.py)
 |- RowRejected                a row holds a value that its column cannot (table/row_encoder.py)

@@ -30,6 +30,8 @@ from tests.support.descendants import list_descendants
 DAEMON_MEMORY = "256m"
 """Heap of the master and of each worker, which only schedule."""
 DAEMON_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.awt.headless=true"
+CLOSED_OPTIONS = "-Dspark.master.rest.enabled=false -Dspark.ui.killEnabled=false"
+"""No server that takes programs from anybody, and no links that end applications; as in docker-compose.yml."""
 RECOVERY_OPTIONS = "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={}"
 """A master that is started again knows workers and applications; that of docker-compose.yml has them as well."""
 START_SECONDS_MAX = 90
@@ -228,7 +230,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_HOME": str(fetch_ivy_jar().parents[1]),
         "SPARK_CONF_DIR": str(configuration),
         "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
-        "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_JAVA_OPTIONS} {RECOVERY_OPTIONS.format(folder / 'known')}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_JAVA_OPTIONS} {CLOSED_OPTIONS} {RECOVERY_OPTIONS.format(folder / 'known')}",
         "SPARK_LOCAL_IP": "127.0.0.1",  # the pages of master and workers listen there only
     }
 

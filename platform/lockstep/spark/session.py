@@ -31,7 +31,8 @@ collector one starts at about half the CPU (measured: 17.0 to 8.7 CPU seconds on
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 """Instead of Spark's own, with which each run begins with a banner of warnings that need no action."""
 
-ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOOPBACK = "127.0.0.1"
+ON_THIS_MACHINE = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 """For local masters: only this machine may reach the driver."""
 
 ON_A_CLUSTER = {
@@ -86,6 +87,9 @@ def make_spark_properties(
         # A speculative second attempt would only read the same ranges twice.
         "spark.speculation": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Its pages have no login: they show settings, and a link from any other page could cancel jobs.
+        "spark.ui.enabled": "false",
+        "spark.ui.killEnabled": "false",
         **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
         **(_make_object_store_properties() if in_object_store else {}),
         **settings.options,
@@ -165,6 +169,8 @@ def prepare_session(
     _silence_query_errors()
     _name_python(settings.options.get("spark.pyspark.python"))
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_OPTIONS)  # of the JVM that only composes the command
+    if is_local(settings.master):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there; no property says where
     wanted = make_spark_properties(settings, import_roots=import_roots, tables=tables)
     running = SparkContext._active_spark_context  # noqa: SLF001  # what getOrCreate itself looks at
     if running is not None:

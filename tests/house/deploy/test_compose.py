@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 
 from lockstep.declare.options import Limits
 from lockstep.settings import OTHER_VARIABLES, Settings
+from tests.support.spark_cluster import CLOSED_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,6 +88,24 @@ def test_only_the_proxy_is_reached_from_outside_and_only_on_loopback(compose: di
     assert published.keys() == {"proxy"}
     hosts = [port.rpartition(":")[0] if isinstance(port, str) else port["host_ip"] for port in published["proxy"]]
     assert [host.split(":")[0] for host in hosts] == ["127.0.0.1", "127.0.0.1"]
+
+
+def read_services() -> dict[str, Any]:
+    """The services as the file has them, where no client is needed to read them."""
+    services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    return services
+
+
+def test_every_published_port_is_on_loopback() -> None:
+    published = {name: service["ports"] for name, service in read_services().items() if "ports" in service}
+    assert published.keys() == {"proxy"}
+    assert [port for port in published["proxy"] if not port.startswith("127.0.0.1:")] == []
+    assert not any("network_mode" in service for service in read_services().values())
+
+
+def test_the_master_takes_no_programs_and_ends_no_application_by_a_link() -> None:
+    options = read_services()["spark-master"]["environment"]["SPARK_DAEMON_JAVA_OPTS"].split()
+    assert set(CLOSED_OPTIONS.split()) <= set(options)
 
 
 def test_a_container_with_runs_gets_longer_to_end_than_a_stream_takes(compose: dict[str, Any]) -> None:

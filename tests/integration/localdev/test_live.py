@@ -25,6 +25,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_positions
+from tests.support.listeners import find_reachable, list_listeners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,6 +95,13 @@ def test_streams_run_as_runs_of_dagster_on_messages_of_now(live: Live) -> None:
     with live.instance() as instance:
         started = {run.job_name for run in instance.get_runs() if run.status is DagsterRunStatus.STARTED}
         assert {f"{stream}_stream" for stream in STREAMS} <= started
+
+
+def test_nothing_of_it_is_reached_from_another_machine(live: Live) -> None:
+    listeners = list_listeners(process.pid for process in list_platform_processes(live.platform.folder))
+    addresses = (live.servers.kafka, live.servers.console, live.servers.metrics.removesuffix("/metrics"))
+    assert {int(address.rpartition(":")[2]) for address in addresses} <= {listener.port for listener in listeners}
+    assert find_reachable(listeners) == []
 
 
 def newest_figures(instance: DagsterInstance, table: AssetKey) -> dict[str, object]:

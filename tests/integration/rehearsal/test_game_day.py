@@ -13,6 +13,7 @@ import pytest
 from lockstep.localdev.processes import list_platform_processes, stop_all
 from lockstep.rehearsal.fault_plan import FaultKind, plan_faults
 from lockstep.rehearsal.game_day import FOLDER, PLATFORM, REPORT
+from tests.support.listeners import find_reachable, watch_listeners
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -37,9 +38,15 @@ def start(repository: Path, minutes: float) -> subprocess.Popen[str]:
 
 
 def test_a_game_day_ends_with_a_proof_of_every_stream(repository: Path) -> None:
-    with start(repository, minutes=0.8) as day:
+    folder = repository / FOLDER / PLATFORM
+    with (
+        start(repository, minutes=0.8) as day,
+        watch_listeners(lambda: [day.pid, *(each.pid for each in list_platform_processes(folder))]) as listeners,
+    ):
         said = day.communicate()[0]
     assert day.returncode == 0, said
+    assert {"java", "python"} <= {listener.program.rstrip("0123456789.") for listener in listeners}
+    assert find_reachable(listeners) == []
     assert "passed: " in said
     page = (repository / FOLDER / REPORT).read_text()
     assert page.count("<td>proven</td>") == len(STREAMS)

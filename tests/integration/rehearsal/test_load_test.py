@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,9 @@ from lockstep.rehearsal.paced_producer import PartitionOrder, SendOrder, make_la
 from lockstep.storage import NeedsFileSystem
 from lockstep.table import delta_log
 from tests.support.adding_stream import POISON
+from tests.support.descendants import list_descendants
 from tests.support.feed import session, update
+from tests.support.listeners import find_reachable, watch_listeners
 from tests.support.weighing_stream import WEIGHTS, Weighing
 
 if TYPE_CHECKING:
@@ -77,7 +80,10 @@ def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(
     test = prepared(quick)
     assert (test.plan.laps, test.plan.partitions, test.plan.sample_messages) == (Laps.NEW_KEYS, 2, 42)
     (test.scratch / "stage-1" / "tables").mkdir(parents=True)  # of a killed one whose topics are gone
-    result = test.run(lambda _: None)
+    with watch_listeners(lambda: list_descendants(os.getpid())) as listeners:
+        result = test.run(lambda _: None)
+    assert "java" in {listener.program for listener in listeners}
+    assert find_reachable(listeners) == []
     (stage,) = result.stages
     assert (stage.failure, stage.proof) == ("", "proven")
     assert stage.committed == stage.proven_messages == stage.sent.messages == RATE * SECONDS

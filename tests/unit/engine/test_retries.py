@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lockstep.engine.driver.executors import find_python_problem
+from lockstep.engine.driver.executors import JobCancelled, SparkStopped, find_foreign_end, find_python_problem
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.retries import FAILURES_MAX, RetryingRunner
@@ -198,3 +198,58 @@ def test_an_executor_without_the_package_is_named_and_no_message_is_searched_for
 def test_a_worker_that_crashes_is_no_problem_of_its_python() -> None:
     crashed = "Lost task 0.3 (10.0.0.7 executor 1): SparkException: Python worker exited unexpectedly (crashed)"
     assert find_python_problem(crashed) is None
+
+
+CANCELLED = "[SPARK_JOB_CANCELLED] Job 4 cancelled because Stage 4 was cancelled SQLSTATE: XXKDA"
+
+
+@given(some.integers(1, 30), some.sets(some.integers(0, 29), max_size=2), some.lists(some.booleans(), max_size=60))
+def test_jobs_that_somebody_cancels_at_any_time_blame_no_message_and_only_delay_the_search(
+    tmp_path_factory: pytest.TempPathFactory, messages: int, deadly: set[int], cancels: list[bool]
+) -> None:
+    """Less than `FAILURES_MAX` of them between two jobs that work, which would end the run."""
+    left_out, cancelled = set[int](), iter([*cancels, *[False] * 4 * JOBS_MAX])
+    in_a_row = 0
+
+    def run(plan: BatchPlan) -> Sequence[TaskResult]:
+        nonlocal in_a_row
+        if in_a_row < FAILURES_MAX - 1 and next(cancelled):
+            in_a_row += 1
+            raise JobCancelled(CANCELLED)
+        for item in (each for group in plan.bins for each in group):
+            if deadly & set(range(item.position.next_offset, item.until)) - set(item.killing):
+                raise Died
+        in_a_row = 0
+        return run_whole(plan)
+
+    runner, start = retrying(run, tmp_path_factory.getbasetemp()), 0
+    for _ in range(3 * JOBS_MAX):
+        if start == messages:
+            break
+        for item in (each for group in runner.run(plan_of(unread(0, start, messages))) or () for each in group.ranges):
+            start = item.reached.next_offset
+            left_out |= set(item.range.killing)
+    assert start == messages
+    assert left_out == {offset for offset in deadly if offset < messages}
+
+
+def test_a_job_that_is_cancelled_each_time_ends_the_run_with_that_cause(tmp_path: Path) -> None:
+    runner = retrying(failing([JobCancelled(CANCELLED)] * FAILURES_MAX), tmp_path)
+    plan = plan_of(unread())
+    assert [runner.run(plan) for _ in range(FAILURES_MAX - 1)] == [None, None]
+    assert not runner.is_searching(plan)
+    with pytest.raises(JobCancelled, match="cancelled from outside"):
+        runner.run(plan)
+
+
+def test_a_spark_that_somebody_stopped_ends_the_run_immediately(tmp_path: Path) -> None:
+    with pytest.raises(SparkStopped):
+        retrying(failing([SparkStopped("local[2,3]")]), tmp_path).run(plan_of(unread()))
+
+
+@given(some.text(max_size=200))
+def test_what_a_failed_task_quotes_is_no_cancellation(quoted: str) -> None:
+    """A message of Kafka stands in the error of a worker: its sender could write Spark's own words into it."""
+    failed = f"Job aborted due to stage failure: Task 0 in stage 9.0 failed 3 times: {quoted}"
+    for said in (failed, f"{failed}\n{CANCELLED}", f"{failed} Job 1 cancelled because SparkContext was shut down"):
+        assert find_foreign_end(said, "local[2,3]") is None

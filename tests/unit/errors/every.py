@@ -17,7 +17,7 @@ from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsG
 from lockstep.declare.discovery import ModuleBroken
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.declare.rules import RuleViolated
-from lockstep.engine.driver.executors import ExecutorsGone
+from lockstep.engine.driver.executors import ExecutorsGone, JobCancelled, SparkStopped
 from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.engine.executor.limits import EngineLimit, LimitKind
 from lockstep.engine.executor.lookup_table import LookupUnusable
@@ -137,6 +137,8 @@ EVERY: tuple[LockstepError, ...] = (
     MigrationFailed("eth", "KeyError: 'bids'", {"asks": {}}),
     BatchTimeout(300),
     ExecutorsGone("spark://master.example:7077"),
+    JobCancelled("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group 9 SQLSTATE: XXKDA"),
+    SparkStopped("spark://master.example:7077"),
     RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),

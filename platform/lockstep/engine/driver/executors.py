@@ -21,6 +21,11 @@ PYTHON_NEEDED = (
 _NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
 _FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
 _UNUSABLE = ("worker_daemon's stdout", "[PYTHON_VERSION_MISMATCH]", "ModuleNotFoundError")
+_CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled ")
+_STOPPED = re.compile(
+    r"Job \d+ cancelled because SparkContext was shut down|Cannot call methods on a stopped SparkContext"
+)
+"""How Spark's own messages begin. The text of a failed task, which may quote a message of Kafka, follows later."""
 _EXECUTOR = re.compile(r"\(([^()]+ executor [^()]+)\)")
 
 
@@ -37,6 +42,38 @@ class ExecutorsGone(LockstepError):
             "again and does not know the application; nothing of the batch is committed",
             next_step="the supervisor starts another run, as a new application; look at the master's page for workers, "
             "and set spark.deploy.recoveryMode for the master (docs/cluster.md#when-machines-fail)",
+        )
+        self.master = master
+
+
+class JobCancelled(EnvironmentProblem):
+    """Somebody cancelled the job of a batch, or one of its stages. No message is to blame: the batch is planned again.
+
+    Attributes:
+        reason: Spark's own words.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"a job of the run was cancelled from outside: {reason}; nothing of the batch is committed",
+            next_step="the batch is planned again; find who cancels jobs: a kill link of Spark's pages "
+            "(spark.ui.killEnabled), or other code that uses this Spark; to end a stream: lockstep stop STREAM",
+        )
+        self.reason = reason
+
+
+class SparkStopped(LockstepError):
+    """Somebody stopped the Spark application of a run, for example by a kill link of the master's page: the run ends.
+
+    Attributes:
+        master: The Spark master.
+    """
+
+    def __init__(self, master: str) -> None:
+        super().__init__(
+            f"the Spark application of the run on {master} was stopped from outside; nothing of the batch is committed",
+            next_step="the supervisor starts another run, as a new application; find who stopped it: a kill link of "
+            "the master's page (its spark.ui.killEnabled), or its operator; to end a stream: lockstep stop STREAM",
         )
         self.master = master
 
@@ -116,6 +153,18 @@ def find_message(error: Exception) -> str:
     """The message of an exception that Java threw, with its causes; of another one its own."""
     java = getattr(error, "java_exception", None)
     return str(error if java is None else java.getMessage())
+
+
+def find_foreign_end(message: str, master: str) -> JobCancelled | SparkStopped | None:
+    """The error of a job that ended because somebody cancelled it or stopped Spark; None for others.
+
+    Args:
+        message: Spark's, of the failed job.
+        master: The Spark master.
+    """
+    if _STOPPED.match(message):
+        return SparkStopped(master)
+    return JobCancelled(message.splitlines()[0]) if _CANCELLED.match(message) else None
 
 
 def find_python_problem(message: str) -> EnvironmentProblem | None:

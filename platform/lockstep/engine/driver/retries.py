@@ -105,7 +105,8 @@ class RetryingRunner:
     def _note_failure(self, part: BatchPlan, error: Exception) -> None:
         """Count a failure, or raise its error.
 
-        An error of lockstep is not caused by a message. Any other one may be: a dead worker reports nothing else.
+        An error of lockstep, such as `JobCancelled`, is not caused by a message. Any other one may be: a dead worker
+        reports nothing else.
         A limit of the engine may be that of all tasks together: the partitions are tried one by one.
         """
         if self._stop.is_set():

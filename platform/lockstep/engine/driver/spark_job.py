@@ -31,6 +31,7 @@ from lockstep.engine.driver.executors import (
     count_executors,
     explain_idle,
     find_cause_line,
+    find_foreign_end,
     find_message,
     find_python_problem,
     list_busy_executors,
@@ -254,18 +255,24 @@ class SparkRunner:
         Raises:
             BatchTimeout: The deadline passed; all results are discarded.
             ExecutorsGone: There was no executor for long.
-            EnvironmentProblem: One has no usable Python, or the job ended, but not every task's result arrived; all
-                results are discarded.
+            SparkStopped: Somebody stopped Spark.
+            EnvironmentProblem: An executor has no usable Python, somebody cancelled the job, or the job ended, but not
+                every task's result arrived; all results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
         placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
-        run = partial(self._context.parallelize(placed, len(placed)).foreachPartition, work)
+
+        def run() -> None:
+            self._context.parallelize(placed, len(placed)).foreachPartition(work)
+
         try:
             outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
-        except Exception as error:  # of Spark, which names an executor without a usable Python in its text only
-            if (problem := find_python_problem(find_message(error))) is None:
+        except Exception as error:  # of Spark, which tells causes that are not of a message in its text only
+            message = find_message(error)
+            problem = find_foreign_end(message, str(self._context.master)) or find_python_problem(message)
+            if problem is None:
                 raise
             raise problem from error
         if outcome is CancelReason.DEADLINE:
@@ -361,7 +368,8 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
     also the wait for a first executor: with dynamic allocation Spark requests one only for a job.
 
     Raises:
-        EnvironmentProblem: There is no executor in time, none runs the task, or the task fails.
+        SparkStopped: Somebody stopped Spark.
+        EnvironmentProblem: There is no executor in time, none runs the task, the task fails, or somebody cancels it.
     """
     from py4j.protocol import Py4JError  # only runs need it
     from pyspark.errors import PySparkException
@@ -380,8 +388,11 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
     except (Py4JError, PySparkException) as error:
         if cancelled():
             return  # the JVM of a run that is stopped may end first
+        message = find_message(error)
+        if (ended := find_foreign_end(message, str(context.master))) is not None:
+            raise ended from error
         raise EnvironmentProblem(
-            f"no executor of {context.master} could load the stream: {find_cause_line(find_message(error))}; "
+            f"no executor of {context.master} could load the stream: {find_cause_line(message)}; "
             "nothing was taken over",
             next_step=PYTHON_NEEDED,
         ) from error

@@ -1,0 +1,147 @@
+"""Jobs that somebody else cancels on a real Spark: planned again or an error of the run, never a message's fault."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import AvailableNow
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.run import run_stream
+from tests.integration.cluster.cluster_runs import wait_until
+from tests.integration.cluster.streams import CATCH, catching
+from tests.support.feed import Feed, folded, session, update
+from tests.support.local_runs import LocalRuns
+from tests.support.plain_reader import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from lockstep.localdev.broker import Broker
+
+pytestmark = pytest.mark.timeout(900)
+
+CANCELS = 2
+MESSAGES = [*session(5), update(7, a=CATCH)]
+
+
+def cancel_stages(context: SparkContext) -> None:
+    """As the kill link of a stage."""
+    for stage in context.statusTracker().getActiveStageIds():
+        context._jsc.sc().cancelStage(stage)  # noqa: SLF001  # pyspark has no such call
+
+
+def cancel_each_job(context: SparkContext) -> None:
+    """As the kill link of a job."""
+    for job in context.statusTracker().getActiveJobsIds():
+        context._jsc.sc().cancelJob(job)  # noqa: SLF001  # pyspark has no such call
+
+
+WAYS: dict[str, Callable[[SparkContext], None]] = {
+    "all jobs": lambda context: context.cancelAllJobs(),
+    "each job": cancel_each_job,
+    "each stage": cancel_stages,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Caught:
+    """A stream whose batch is caught in its last message.
+
+    Attributes:
+        runs: Its tables.
+        topic: The only topic.
+        trap: Folder in which the fold says that it is caught.
+        context: Spark.
+    """
+
+    runs: LocalRuns
+    topic: str
+    trap: Path
+    context: SparkContext
+
+    def cancel(self, way: Callable[[SparkContext], None]) -> None:
+        """Cancel twice: after one unknown failure a batch is repeated, after the second a message is sought."""
+        for number in range(CANCELS):
+            wait_until((self.trap / "caught").exists, "a task in the middle")
+            if number < CANCELS - 1:
+                (self.trap / "caught").unlink()
+            way(self.context)
+
+    def run(self) -> RunOutcome:
+        """A run on Spark."""
+        never = threading.Event()
+        return run_stream(
+            self.runs.stream, self.runs.settings, spark=lambda: self.context, stop=never, trigger=AvailableNow()
+        )
+
+
+@pytest.fixture
+def caught(broker: Broker, topic_family: str, tmp_path: Path, shared_spark: SparkSession) -> Caught:
+    feed, trap = Feed(broker.bootstrap_servers, topic_family), tmp_path / "trap"
+    trap.mkdir()
+    topic = feed.create("values")
+    feed.send(topic, MESSAGES)
+    runs = LocalRuns(catching(feed.pattern, trap, 300.0), broker.bootstrap_servers, tmp_path)
+    return Caught(runs, topic, trap, shared_spark.sparkContext)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cancelled_batch_is_planned_again_and_blames_no_message(
+    way: str, caught: Caught, caplog: pytest.LogCaptureFixture
+) -> None:
+    canceller = threading.Thread(target=caught.cancel, args=(WAYS[way],))
+    canceller.start()
+    try:
+        ended = caught.run()
+    finally:
+        (caught.trap / "released").touch()
+        canceller.join()
+
+    assert ended is RunOutcome.ENDED
+    expected = folded([(offset, "s", value) for offset, value in enumerate(MESSAGES)])
+    assert caught.runs.rows(caught.topic) == expected
+    folders = caught.runs.folders
+    assert DeltaTable(folders.quarantine).to_pyarrow_table().num_rows == 0
+    said = "JobCancelled: a job of the run was cancelled from outside: [SPARK_JOB_CANCELLED]"
+    assert caplog.text.count(said) == CANCELS
+    (batch,) = {row["batch"] for row in read_table(folders.ledger).to_pylist() if row["rows"]}
+    assert batch == 1  # one batch, as planned: a search would have halved it
+
+
+STOPPED = """
+import threading, time
+from lockstep.engine.driver.executors import find_foreign_end, find_message
+from lockstep.settings import SparkSettings
+from lockstep.spark.session import start_context
+
+context = start_context(SparkSettings(master="local[1]"), "stopped")
+
+def stop():
+    while not context.statusTracker().getActiveStageIds():
+        time.sleep(0.1)
+    context._jsc.sc().stop()
+
+threading.Thread(target=stop).start()
+for _ in range(2):
+    try:
+        context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
+    except Exception as error:
+        print(type(find_foreign_end(find_message(error), "local[1]")).__name__, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_spark_that_is_stopped_from_outside_is_named_by_the_job_and_by_the_next_one() -> None:
+    said = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False)
+    assert said.stdout.split() == ["SparkStopped", "SparkStopped"], said.stderr
