@@ -12,12 +12,15 @@ some. So the evidence is `LogOnly`: messages that the producer lost before Kafka
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Annotated, Literal
 
 import msgspec
 
-from lockstep import Envelope, Export, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
+from lockstep import DecimalType, Envelope, Export, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
 
+HANDICAP, PRICE = DecimalType(12, 4), DecimalType(12, 4)
+read_handicap, read_price = HANDICAP.make_reader(), PRICE.make_reader()
 Odds = tuple[float, float]
 """(price, size); size zero removes the price."""
 Figure = float | Literal["NaN", "Infinity"] | None
@@ -55,8 +58,8 @@ class MarketMessage(msgspec.Struct):
     mc: Annotated[list[Market], msgspec.Meta(max_length=1)] = []
 
 
-Key = tuple[int, float, str, float | None]
-"""(runner, handicap, part, price): the price is None for a figure."""
+Key = tuple[int, Decimal, str, Decimal | None]
+"""(runner, handicap, part, price): the price is None for a figure. Prices and handicaps are exact."""
 
 
 class RunnerChange(msgspec.Struct, frozen=True):
@@ -73,9 +76,9 @@ class RunnerChange(msgspec.Struct, frozen=True):
     """
 
     runner: int
-    handicap: float
+    handicap: Annotated[Decimal, HANDICAP]
     part: str
-    price: float | None
+    price: Annotated[Decimal, PRICE] | None
     value: float | None
     previous_value: float | None
 
@@ -96,12 +99,13 @@ class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
     def changes(self, message: MarketMessage) -> Iterable[tuple[Key, float | None]]:
         """Runner by runner: ladders, then figures. "NaN" is the exchange's notation for no figure."""
         for runner in message.mc[0].rc:
+            handicap = read_handicap(runner.hc)
             for part, ladder in ladders(runner):
                 for price, size in ladder:
-                    yield (runner.id, runner.hc, part, price), size or None
+                    yield (runner.id, handicap, part, read_price(price)), size or None
             for part, figure in figures(runner):
                 if figure is not None:
-                    yield (runner.id, runner.hc, part, None), None if figure == "NaN" else float(figure)
+                    yield (runner.id, handicap, part, None), None if figure == "NaN" else float(figure)
 
     def emit(self, message: MarketMessage | None, key: Key, new: float | None, previous: float | None) -> RunnerChange:
         """One row for a changed price or figure."""

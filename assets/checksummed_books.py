@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from decimal import Decimal
 from operator import itemgetter
+from typing import Annotated
 from zlib import crc32
 
 import msgspec
 
 from lockstep import (
     Checksum,
+    DecimalType,
     Envelope,
     InitialState,
     Kind,
@@ -74,12 +77,28 @@ class BookMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
                     yield "bid", level
 
 
-Quantities = dict[tuple[str, str], str]
-"""Quantity by (side, price)."""
-Row = tuple[int, str, str, str]
-"""(rank, price, quantity, digits): the rank is the price in its last digit, negative for bids, so the best is
-lowest; the digits are the level's part of the checksum, kept because each is used many times."""
-rank_of, digits_of = itemgetter(0), itemgetter(3)
+PRICE = DecimalType(28, 12)
+read_price, read_quantity = PRICE.make_reader(), DecimalType(38, 18).make_reader()
+
+
+class PriceLevel(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A level of a book, as the exchange wrote it.
+
+    Attributes:
+        price_text: Its price.
+        quantity: Its quantity.
+    """
+
+    price_text: str
+    quantity: str
+
+
+Levels = dict[tuple[str, Decimal], PriceLevel]
+"""Levels by (side, price)."""
+Row = tuple[Decimal, PriceLevel, str]
+"""(rank, level, digits): the rank is the price, negative for bids, so the best is lowest; the digits are the level's
+part of the checksum, kept because each is used many times."""
+rank_of, digits_of = itemgetter(0), itemgetter(2)
 
 
 class Book(msgspec.Struct):
@@ -88,22 +107,22 @@ class Book(msgspec.Struct):
     ask: list[Row] = []
     bid: list[Row] = []
 
-    def put(self, side: str, level: Level) -> str | None:
-        """Set or remove a level; returns the quantity before, None when there was no such level."""
-        price, quantity = digits(level.price), digits(level.quantity)
-        rows, rank = (self.ask, int(price)) if side == "ask" else (self.bid, -int(price))
+    def put(self, side: str, price: Decimal, level: Level) -> PriceLevel | None:
+        """Set or remove a level; returns the level before, None when there was no such level."""
+        rows, rank = (self.ask, price) if side == "ask" else (self.bid, price.copy_negate())
         at, previous = bisect_left(rows, rank, key=rank_of), None
         if at < len(rows) and rows[at][0] == rank:
-            previous = rows.pop(at)[2]
-        if quantity:
-            rows.insert(at, (rank, level.price, level.quantity, price + quantity))
+            previous = rows.pop(at)[1]
+        if not is_zero(level.quantity):
+            summed = digits(level.price) + digits(level.quantity)
+            rows.insert(at, (rank, PriceLevel(level.price, level.quantity), summed))
         return previous
 
-    def levels(self) -> Iterable[tuple[tuple[str, str], str]]:
-        """(side, price) and quantity of each level."""
+    def levels(self) -> Iterable[tuple[tuple[str, Decimal], PriceLevel]]:
+        """(side, price) and level."""
         for side, rows in (("ask", self.ask), ("bid", self.bid)):
-            for _, price, quantity, _ in rows:
-                yield (side, price), quantity
+            for rank, level, _ in rows:
+                yield (side, rank.copy_abs()), level
 
     def checksum(self) -> str:
         """Checksum of the ten best asks, then bids: price and quantity of each."""
@@ -115,18 +134,26 @@ def digits(number: str) -> str:
     return number.replace(".", "").lstrip("0")
 
 
+def is_zero(quantity: str) -> bool:
+    """Whether a quantity is zero: 0.00, also -0 and 0E-8."""
+    number = digits(quantity)
+    return not number or not (number.isdecimal() or read_quantity(quantity))
+
+
 class LevelChange(msgspec.Struct, frozen=True):
     """One changed price level; a quantity is null where there is no such level in the book's depth.
 
     Attributes:
         side: bid or ask.
-        price: Price of the level, as the exchange wrote it.
-        quantity: Quantity after the message; null when the level is gone.
+        price: Price of the level, the same number in all its spellings.
+        price_text: Price of the level, as the exchange wrote it.
+        quantity: Quantity after the message, as the exchange wrote it; null when the level is gone.
         previous_quantity: Quantity before the message; null when the level is new.
     """
 
     side: str
-    price: str
+    price: Annotated[Decimal, PRICE]
+    price_text: str
     quantity: str | None
     previous_quantity: str | None
 
@@ -150,37 +177,46 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         """Set the book from a snapshot; emit the difference to the book before."""
         book, before = Book(), dict(previous.levels()) if previous is not None else {}
         for side, level in message.levels():
-            book.put(side, level)
+            book.put(side, read_price(level.price), level)
         return InitialState(book, list(differences(before, dict(book.levels()))))
 
     def on_update(self, state: Book, message: BookMessage, record: Record) -> Iterable[LevelChange]:
         """Change levels, remove those below the book's depth, and compare the checksum."""
         rows: list[LevelChange] = []
         for side, level in message.levels():
-            previous, quantity = state.put(side, level), level.quantity if digits(level.quantity) else None
-            if quantity != previous:
-                rows.append(LevelChange(side, level.price, quantity, previous))
+            price = read_price(level.price)
+            previous = state.put(side, price, level)
+            new = None if is_zero(level.quantity) else PriceLevel(level.price, level.quantity)
+            if new != previous:
+                rows.append(make_change(side, price, new, previous))
         for side, kept in (("ask", state.ask), ("bid", state.bid)):
-            rows += [LevelChange(side, price, None, quantity) for _, price, quantity, _ in kept[DEPTH:]]
+            rows += [make_change(side, rank.copy_abs(), None, level) for rank, level, _ in kept[DEPTH:]]
             del kept[DEPTH:]
         computed, sent = state.checksum(), message.last().c
         if computed != sent:
             raise Violation(computed, sent)
         return rows
 
-    def list_rows(self, state: Book) -> Iterable[tuple[tuple[str, str], str]]:
+    def list_rows(self, state: Book) -> Iterable[tuple[tuple[str, Decimal], PriceLevel]]:
         """List the levels of a book, which the rows replay to."""
         return state.levels()
 
 
-def differences(before: Quantities, after: Quantities) -> Iterable[LevelChange]:
+def differences(before: Levels, after: Levels) -> Iterable[LevelChange]:
     """Levels that are new or changed, in the order of the book, then those that are gone."""
-    for (side, price), quantity in after.items():
+    for (side, price), level in after.items():
         previous = before.get((side, price))
-        if quantity != previous:
-            yield LevelChange(side, price, quantity, previous)
+        if level != previous:
+            yield make_change(side, price, level, previous)
     for side, price in sorted(before.keys() - after.keys()):
-        yield LevelChange(side, price, None, before[side, price])
+        yield make_change(side, price, None, before[side, price])
+
+
+def make_change(side: str, price: Decimal, new: PriceLevel | None, previous: PriceLevel | None) -> LevelChange:
+    """The row of a changed level."""
+    level = new or previous
+    text = level.price_text if level else ""
+    return LevelChange(side, price, text, new.quantity if new else None, previous.quantity if previous else None)
 
 
 checksummed_books = Stream(

@@ -1,16 +1,19 @@
 """Order books of an exchange: a snapshot of each market, then differences linked by the exchange's ids.
 
-Every changed price level becomes a row with its new and its previous quantity. Prices and
-quantities stay the decimal text that the exchange sent: nothing is rounded on the way.
+Every changed price level becomes a row with its new and its previous quantity. A level is known by the number of its
+price, as the exchange may spell one price in several ways; its texts are columns too, and nothing is rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
+from typing import Annotated
 
 import msgspec
 
 from lockstep import (
+    DecimalType,
     Envelope,
     InSet,
     Kind,
@@ -28,6 +31,8 @@ from lockstep import (
     Unique,
 )
 
+PRICE = DecimalType(28, 12)
+read_price, read_quantity = PRICE.make_reader(), DecimalType(38, 18).make_reader()
 Level = tuple[str, str]
 """(price, quantity) as sent; quantity zero removes the level."""
 
@@ -52,24 +57,38 @@ class BookMessage(msgspec.Struct):
     asks: list[Level] = []
 
 
+class PriceLevel(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A level of a book, as the exchange wrote it.
+
+    Attributes:
+        price_text: Its price.
+        quantity: Its quantity.
+    """
+
+    price_text: str
+    quantity: str
+
+
 class LevelChange(msgspec.Struct, frozen=True):
     """One changed price level; a quantity is null where there is no such level.
 
     Attributes:
         side: bid or ask.
-        price: Price of the level, as the exchange wrote it.
-        quantity: Quantity after the message; null when the level is gone.
+        price: Price of the level, the same number in all its spellings.
+        price_text: Price of the level, as the exchange wrote it.
+        quantity: Quantity after the message, as the exchange wrote it; null when the level is gone.
         previous_quantity: Quantity before the message; null when the level is new.
     """
 
     side: str
-    price: str
+    price: Annotated[Decimal, PRICE]
+    price_text: str
     quantity: str | None
     previous_quantity: str | None
 
 
-class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
-    """The book of one market: quantity by (side, price)."""
+class OrderBook(TableFold[BookMessage, tuple[str, Decimal], PriceLevel, LevelChange]):
+    """The book of one market: levels by (side, price)."""
 
     key = ("side", "price")
     removed = "quantity"
@@ -84,19 +103,33 @@ class OrderBook(TableFold[BookMessage, tuple[str, str], str, LevelChange]):
         link = Link(last=difference.u, first=difference.U, previous=difference.pu)
         return Envelope(session, sequence=difference.u, link=link, event_time_us=difference.E * 1000)
 
-    def changes(self, message: BookMessage) -> Iterable[tuple[tuple[str, str], str | None]]:
+    def changes(self, message: BookMessage) -> Iterable[tuple[tuple[str, Decimal], PriceLevel | None]]:
         """Bids, then asks, in the order of the message."""
         book = message.data
         bids, asks = (book.b, book.a) if book is not None else (message.bids, message.asks)
         for side, levels in (("bid", bids), ("ask", asks)):
             for price, quantity in levels:
-                yield (side, price), quantity if quantity.strip("0.") else None
+                level = None if is_zero(quantity) else PriceLevel(price, quantity)
+                yield (side, read_price(price)), level
 
     def emit(
-        self, message: BookMessage | None, key: tuple[str, str], new: str | None, previous: str | None
+        self,
+        message: BookMessage | None,
+        key: tuple[str, Decimal],
+        new: PriceLevel | None,
+        previous: PriceLevel | None,
     ) -> LevelChange:
         """One row for a changed level."""
-        return LevelChange(side=key[0], price=key[1], quantity=new, previous_quantity=previous)
+        side, price = key
+        level = new or previous
+        text = level.price_text if level else ""
+        return LevelChange(side, price, text, new.quantity if new else None, previous.quantity if previous else None)
+
+
+def is_zero(quantity: str) -> bool:
+    """Whether a quantity is zero: 0.00, also -0 and 0E-8."""
+    digits = quantity.replace(".", "", 1)
+    return not (digits.strip("0") if digits.isdecimal() else read_quantity(quantity))
 
 
 order_books = Stream(
@@ -110,7 +143,7 @@ order_books = Stream(
         InSet("side", ["bid", "ask"], severity=Severity.CRITICAL),
         Matches(
             "quantity",
-            r"\d*[1-9]\d*(\.\d+)?|\d+\.\d*[1-9]\d*",
+            r"\+?(\d*[1-9]\d*\.?\d*|\d*\.\d*[1-9]\d*)([eE][+-]?\d+)?",
             nullable=True,
             id="quantity_is_positive",
             severity=Severity.CRITICAL,

@@ -269,6 +269,7 @@ def _status(found: Status) -> RenderableType:
             ("lag (messages)", found.lag_messages),
             ("freshness", _format_freshness(found)),
             *((("timestamps", _format_absurd(found.absurd_timestamps)),) if found.absurd_timestamps else ()),
+            *((("removals", _format_removals(found.absent_removals)),) if found.absent_removals else ()),
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
             *((("dropped", found.dropped),) if found.dropped else ()),
@@ -373,6 +374,10 @@ def _format_freshness(found: Status) -> str | None:
 def _format_absurd(messages: int) -> str:
     count = format_count(messages, "message")
     return f"{count} or more of the newest batches with a time that no clock shows; freshness leaves them out"
+
+
+def _format_removals(removals: int) -> str:
+    return f"{format_count(removals, 'removal')} in the newest batches of keys that were not there"
 
 
 def _headroom(found: Status) -> str:

@@ -140,6 +140,7 @@ class Counts(msgspec.Struct, gc=False):
         released: Buffered by an earlier range and released in this one; also counted under their outcome.
         timer_rows: Times that a timer, the end of an idle session or a late message emitted rows.
         absurd_timestamps: Messages whose Kafka timestamp no clock can have shown; at least, as not all are examined.
+        absent_removals: Removals of keys that were not in the table of a `TableFold`.
     """
 
     messages: int = 0
@@ -157,6 +158,7 @@ class Counts(msgspec.Struct, gc=False):
     timer_rows: int = 0
     before_snapshot: int = 0
     absurd_timestamps: int = 0
+    absent_removals: int = 0
 
     @property
     def accounted(self) -> int:

@@ -73,6 +73,9 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     new values are None in the row of a removed key, so these fields are optional. An update that leaves a row unchanged
     emits nothing for it, unless `emits_unchanged` says otherwise.
 
+    Keys are values of their type: as a `str`, "1.0" and "1.00" are two rows, as a `Decimal` they are one. So a number
+    that a producer may spell in several ways is declared as `Decimal`, or as `float`.
+
     Snapshots and ends of sessions emit their difference to the table before, as those of a `TableFold` do. The columns
     of key and removal follow from `fields`: `removed` is the first column that is never None in V.
 

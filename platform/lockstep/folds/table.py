@@ -11,6 +11,7 @@ from typing_extensions import override
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
 from lockstep.folds.changed_values import is_changed
+from lockstep.folds.removals import add_absent
 from lockstep.model.record import Record
 
 K = TypeVar("K")
@@ -42,7 +43,9 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def changes(self, message: M) -> Iterable[tuple[K, V | None]]:
         """The rows of a message as (key, new row), in order; None removes a row. Of one key the last one counts.
 
-        Keys are values, not spellings: "1.0" and "1.00" are two keys, `Decimal("1.0")` and `Decimal("1.00")` are one.
+        Keys are values, not spellings: "1.0" and "1.00" are two keys, `Decimal("1.0")` and `Decimal("1.00")` are one. A
+        number that a producer sends as text becomes a key by `DecimalType.canonical`. The removal of a key that is not
+        there changes nothing; the ledger counts it (`absent_removals`).
         """
 
     @abstractmethod
@@ -80,16 +83,21 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         """Change the table and emit the changed rows."""
         del record
         emitted: list[R] = []
+        absent = 0
         for key, change in self.changes(message):
             previous = state.get(key)
             if change is None:
                 if state.pop(key, None) is not None:
                     emitted.append(self.emit(message, key, None, previous))
+                else:
+                    absent += 1
                 continue
             new = self.merge(previous, change)
             if is_changed(new, previous):
                 state[key] = new
                 emitted.append(self.emit(message, key, new, previous))
+        if absent:
+            add_absent(absent)
         return emitted
 
     @override

@@ -27,7 +27,7 @@ SOURCE = "assets/order_books.py"
 NOW = {"ops": {f"{COPY}__table": {"config": {"available_now": True}}}}
 CODE = ("definitions.py", "assets", "jobs", "sensors")
 """What a code location consists of."""
-BUG = ('quantity if quantity.strip("0.") else None', "quantity")
+BUG = ("None if is_zero(quantity) else PriceLevel(price, quantity)", "PriceLevel(price, quantity)")
 """Quantity zero removes a level, says the exchange; the bug keeps the level, with quantity zero."""
 
 

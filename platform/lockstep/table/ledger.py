@@ -137,6 +137,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         last_end: Of such a topic: its high watermark as last observed before; null if no run has observed it.
         last_end_age_seconds: Age of that observation when the topic was missed.
         absurd_timestamps: Messages whose Kafka timestamp no clock can have shown; at least, as not all are examined.
+        absent_removals: Removals of keys that were not in the table of a `TableFold`.
     """
 
     generation: int
@@ -194,6 +195,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_end: int | None = None
     last_end_age_seconds: float | None = None
     absurd_timestamps: int = 0
+    absent_removals: int = 0
 
     def find_ending(self) -> Ending | None:
         """The end of a topic that was deleted or re-created."""

@@ -38,6 +38,7 @@ from lockstep.model.readable_times import EARLIEST, EARLIEST_US, LATEST, LATEST_
 from lockstep.model.row_cause import RowCause
 from lockstep.model.table_schema import TIMESTAMP, make_file_schema, make_row_columns
 from lockstep.native import KINDS, extension, make_array
+from lockstep.table.decimal_column import DecimalColumn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -388,8 +389,10 @@ class RowsBuilder:
         self._measures = [make_measure(column.type) for column in self._columns]
         kinds = [_find_native_kind(column.type) if native else None for column in self._columns]
         self._native = kinds if any(kinds) else None
-        places = range(len(kinds)) if self._native is None else [n for n, kind in enumerate(kinds) if kind is None]
-        self._others = _GeneralColumns(self._columns, places)
+        decimals = [n for n, column in enumerate(self._columns) if column.type.kind is ColumnKind.DECIMAL]
+        self._decimals = {n: DecimalColumn(self._columns[n].type) for n in decimals}
+        self._places = [n for n, kind in enumerate(kinds) if kind is None and n not in self._decimals]
+        self._others = _GeneralColumns(self._columns, self._places)
 
     @property
     def is_native(self) -> bool:
@@ -444,23 +447,28 @@ class RowsBuilder:
             return None
         tuples = list(map(astuple, rows))
         try:
-            if self._native is None:
-                return self._others.encode(tuples, bytes_max)
-            return self._encode_native(tuples, self._native, bytes_max)
+            arrays = {} if self._native is None else self._encode_native(tuples, self._native, bytes_max)
+            if arrays is None:
+                return None
+            arrays |= {n: column.encode(list(map(itemgetter(n), tuples))) for n, column in self._decimals.items()}
+            arrays |= zip(self._places, self._others.encode(tuples, bytes_max), strict=True)
         except VALUE_ERRORS:
             return None
+        return [arrays[n] for n in range(len(self._types))]
 
-    def _encode_native(self, tuples: Tuples, kinds: list[str | None], bytes_max: int) -> list[pa.Array[Any]] | None:
-        """The columns that the extension makes, and the others; None where it refuses a value."""
+    def _encode_native(
+        self, tuples: Tuples, kinds: list[str | None], bytes_max: int
+    ) -> dict[int, pa.Array[Any]] | None:
+        """The columns that the extension makes, by place; None where it refuses a value."""
         encode: Any = extension.encode_rows  # type: ignore[union-attr]  # there with `kinds`
         columns = _call_extension(encode, tuples, kinds, len(tuples), bytes_max)
         if columns is None:
             return None
-        others = iter(self._others.encode(tuples, bytes_max))
-        return [
-            next(others) if made is None else make_array(kind, len(tuples), made[2], made[:2])
-            for kind, made in zip(self._types, columns, strict=True)
-        ]
+        return {
+            n: make_array(self._types[n], len(tuples), made[2], made[:2])
+            for n, made in enumerate(columns)
+            if made is not None
+        }
 
     def _encode_strict(self, rows: Sequence[msgspec.Struct], proof: Provenance, bytes_max: int) -> list[pa.Array[Any]]:
         """Convert value by value; raises at the first value that does not fit."""

@@ -48,7 +48,8 @@ def check_recorded(stream: AnyStream, feed: Sequence[SentMessage[Any]], values: 
 
 
 def list_rows(state: Any) -> Any:
-    return state.levels() if isinstance(state, Book) else state.items()
+    rows = state.levels() if isinstance(state, Book) else state.items()
+    return [(key, getattr(value, "quantity", value)) for key, value in rows]
 
 
 @cache
@@ -71,7 +72,7 @@ def test_an_order_book_whose_snapshot_comes_again(seed: int) -> None:
         ran = run(order_books, *feed, key="eth").or_raise()
         last = msgspec.json.decode(feed[-1])
         number = last["lastUpdateId"] if "lastUpdateId" in last else last["data"]["u"]
-        levels = [[side, str(price), text] for (side, price), text in ran.states["eth"].items()]
+        levels = [[side, level.price_text, level.quantity] for (side, _), level in ran.states["eth"].items()]
         random.shuffle(levels)
         kept = [[side, price, "7.5" if random.random() < 0.2 else text] for side, price, text in levels[5:]]
         kept.append(["bid", "0.01", "1"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ FIGURES = {"ltp": "last_price", "tv": "traded_volume", "spn": "near_price", "spf
 BOOK = ("last_price", "available_to_back", "available_to_lay", "traded")
 """What the peer's books hold of a runner."""
 
-Key = tuple[int, float, str, "float | None"]
+Key = tuple[int, Decimal, str, "Decimal | None"]
 """Runner, handicap, part, price."""
 
 
@@ -69,17 +70,17 @@ class Market:
 
     def _part(self, runner: int, part: str) -> object:
         if part == "last_price":
-            return plain(self.values.get((runner, 0.0, part, None)))
+            return plain(self.values.get((runner, Decimal(0), part, None)))
         held = [(key[3], size) for key, size in self.values.items() if key[0] == runner and key[2] == part]
         return [[plain(price), plain(size)] for price, size in sorted(held)]
 
 
 def entries(runner: dict[str, Any]) -> list[tuple[Key, float | None]]:
     """What a message tells of one runner: ladders, then figures."""
-    who = (runner["id"], float(runner.get("hc", 0)))
+    who = (runner["id"], Decimal(str(runner.get("hc", 0))))
     told: list[tuple[Key, float | None]] = []
     for short, part in LADDERS.items():
-        told += [((*who, part, price), size or None) for price, size in runner.get(short, [])]
+        told += [((*who, part, Decimal(str(price))), size or None) for price, size in runner.get(short, [])]
     for short, part in FIGURES.items():
         if runner.get(short) is not None:
             told.append(((*who, part, None), None if runner[short] == "NaN" else float(runner[short])))
@@ -94,9 +95,11 @@ def fold(values: Iterable[bytes]) -> tuple[Market, list[tuple[object, ...]]]:
     return market, rows
 
 
-def plain(number: float | None) -> float | None:
+def plain(number: float | Decimal | None) -> float | None:
     """A number as JSON writes it shortest: whole ones without a point."""
-    return int(number) if number is not None and float(number).is_integer() else number
+    if number is None:
+        return None
+    return int(number) if float(number).is_integer() else float(number)
 
 
 def digest(book: list[list[object]]) -> str:

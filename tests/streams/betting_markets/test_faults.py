@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,25 +83,25 @@ def test_a_heartbeat_is_skipped_and_merged_changes_are_changes_like_any() -> Non
     merged = b'{"pt":3,"mc":[{"id":"1.1","con":true,"rc":[{"id":7,"atb":[[2.0,12]]}]}]}'
     ran = run(betting_markets, IMAGE, b'{"op":"mcm","ct":"HEARTBEAT","pt":2}', merged, key="1.1")
     assert [verdict.cause for verdict in ran.verdicts] == ["", "skip", ""]
-    assert ran.rows[2:] == [RunnerChange(7, 0.0, "available_to_back", 2.0, 12.0, 10.0)]
+    assert ran.rows[2:] == [RunnerChange(7, Decimal("0.0"), "available_to_back", Decimal("2.0"), 12.0, 10.0)]
 
 
 def test_a_second_image_replaces_everything_and_emits_the_difference() -> None:
     image = b'{"pt":2,"mc":[{"id":"1.1","img":true,"rc":[{"id":8,"ltp":4}]}]}'
     ran = run(betting_markets, IMAGE, image, key="1.1")
     assert ran.rows[2:] == [
-        RunnerChange(8, 0.0, "last_price", None, 4.0, None),
-        RunnerChange(7, 0.0, "last_price", None, None, 3.0),
-        RunnerChange(7, 0.0, "available_to_back", 2.0, None, 10.0),
+        RunnerChange(8, Decimal("0.0"), "last_price", None, 4.0, None),
+        RunnerChange(7, Decimal("0.0"), "last_price", None, None, 3.0),
+        RunnerChange(7, Decimal("0.0"), "available_to_back", Decimal("2.0"), None, 10.0),
     ]
-    assert ran.states == {"1.1": {(8, 0.0, "last_price", None): 4.0}}
+    assert ran.states == {"1.1": {(8, Decimal(0), "last_price", None): 4.0}}
 
 
 def test_figures_in_words_and_runners_with_handicap() -> None:
     first = b'{"pt":2,"mc":[{"id":"1.1","rc":[{"id":7,"hc":1.5,"spn":"Infinity","spf":"NaN","tv":0}]}]}'
     then = b'{"pt":3,"mc":[{"id":"1.1","rc":[{"id":7,"hc":1.5,"spn":"NaN"}]}]}'
     assert run(betting_markets, IMAGE, first, then, key="1.1").rows[2:] == [
-        RunnerChange(7, 1.5, "traded_volume", None, 0.0, None),
-        RunnerChange(7, 1.5, "near_price", None, math.inf, None),
-        RunnerChange(7, 1.5, "near_price", None, None, math.inf),
+        RunnerChange(7, Decimal("1.5"), "traded_volume", None, 0.0, None),
+        RunnerChange(7, Decimal("1.5"), "near_price", None, math.inf, None),
+        RunnerChange(7, Decimal("1.5"), "near_price", None, None, math.inf),
     ]

@@ -58,7 +58,7 @@ class Book:
                 for level, quantity in after.items()
                 if quantity != before.get(level)
             ]
-            rows += [(*level, None, before[level]) for level in sorted(before) if level not in after]
+            rows += [(*level, None, before[level]) for level in sorted(before, key=_in_order) if level not in after]
             return Folded(rows, None, None)
         changes: list[Change] = []
         for part in parts:
@@ -120,6 +120,10 @@ def _changed(side: str, levels: dict[str, str], entries: list[list[str]]) -> lis
         if quantity != previous:
             changes.append((side, price, quantity, previous))
     return changes
+
+
+def _in_order(level: tuple[str, str]) -> tuple[str, Decimal]:
+    return level[0], Decimal(level[1])
 
 
 def _cut(side: str, levels: dict[str, str], sign: int) -> list[Change]:

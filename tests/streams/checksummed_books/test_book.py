@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from decimal import Decimal
+
+import pytest
 
 from assets.checksummed_books import LevelChange, checksummed_books
 from lockstep.testing import run
@@ -26,10 +29,14 @@ def update(book: Book, *parts: dict[str, list[list[str]]]) -> bytes:
     return unsummed.replace(b'"c": ""', f'"c": "{computed}"'.encode())
 
 
+def row_of(side: str, price: str, quantity: str | None, previous: str | None) -> LevelChange:
+    return LevelChange(side, Decimal(price), price, quantity, previous)
+
+
 def told(*messages: bytes) -> list[LevelChange]:
     """The rows of the stream behind its first message; all must be those of the plain fold."""
     ran = run(checksummed_books, *messages, key="x_y").or_raise()
-    rows = [(row.side, row.price, row.quantity, row.previous_quantity) for row in ran.rows]
+    rows = [(row.side, row.price_text, row.quantity, row.previous_quantity) for row in ran.rows]
     assert rows == [tuple(row[2:]) for row in expected_rows(messages)]
     return ran.rows[len(run(checksummed_books, messages[0], key="x_y").rows) :]
 
@@ -39,10 +46,10 @@ def test_what_falls_below_a_thousand_levels_is_removed_with_a_row() -> None:
     book.take(first)
     inserted = {"a": [["100.0", "3.0", TIME], ["99.9", "4.0", TIME]]}
     assert told(first, update(book, inserted)) == [
-        LevelChange("ask", "100.0", "3.0", None),
-        LevelChange("ask", "99.9", "4.0", None),
-        LevelChange("ask", "199.9", None, "1.0"),
-        LevelChange("ask", "200.0", None, "1.0"),
+        row_of("ask", "100.0", "3.0", None),
+        row_of("ask", "99.9", "4.0", None),
+        row_of("ask", "199.9", None, "1.0"),
+        row_of("ask", "200.0", None, "1.0"),
     ]
 
 
@@ -50,7 +57,7 @@ def test_a_full_side_stays_full_when_a_level_goes_and_another_comes() -> None:
     book, first = Book(), snapshot(1000, 1000)
     book.take(first)
     change = {"b": [["100.0", "0.0", TIME], ["100.1", "2.0", TIME]]}
-    assert [row.price for row in told(first, update(book, change))] == ["100.0", "100.1"]
+    assert [row.price_text for row in told(first, update(book, change))] == ["100.0", "100.1"]
 
 
 def test_both_sides_of_an_update_are_applied_in_order() -> None:
@@ -64,7 +71,7 @@ def test_a_level_that_is_published_again_is_set_like_any_other() -> None:
     book, first = Book(), snapshot(3, 3)
     book.take(first)
     assert told(first, update(book, {"a": [["100.1", "1.0", TIME, "r"], ["100.4", "2.0", TIME, "r"]]})) == [
-        LevelChange("ask", "100.4", "2.0", None)
+        row_of("ask", "100.4", "2.0", None)
     ]
 
 
@@ -80,11 +87,11 @@ def test_a_snapshot_in_the_middle_sets_a_new_book_and_removes_levels() -> None:
     book, first, second = Book(), snapshot(3, 3), snapshot(1, 1)
     book.take(second)
     assert told(first, second, update(book, {"a": [["100.1", "7.0", TIME]]})) == [
-        LevelChange("ask", "100.2", None, "1.0"),
-        LevelChange("ask", "100.3", None, "1.0"),
-        LevelChange("bid", "99.8", None, "1.0"),
-        LevelChange("bid", "99.9", None, "1.0"),
-        LevelChange("ask", "100.1", "7.0", "1.0"),
+        row_of("ask", "100.2", None, "1.0"),
+        row_of("ask", "100.3", None, "1.0"),
+        row_of("bid", "99.8", None, "1.0"),
+        row_of("bid", "99.9", None, "1.0"),
+        row_of("ask", "100.1", "7.0", "1.0"),
     ]
 
 
@@ -97,3 +104,12 @@ def test_the_newest_level_tells_the_event_time() -> None:
         1618678133_365913,
         1618678134_000001,
     ]
+
+
+@pytest.mark.parametrize("price", ["100.1", "100.10", "0100.100", "1.001e2", "1001E-1"])
+@pytest.mark.parametrize("zero", ["0.0", "0", "-0.000", "0E-8"])
+def test_a_level_is_removed_by_every_spelling_of_its_price_and_of_zero(price: str, zero: str) -> None:
+    book, first = Book(), snapshot(3, 3)
+    book.take(first)
+    sent = update(book, {"a": [["100.1", "0.0", TIME]]}).replace(b'["100.1", "0.0"', f'["{price}", "{zero}"'.encode())
+    assert run(checksummed_books, first, sent, key="x_y").or_raise().rows[-1:] == [row_of("ask", "100.1", None, "1.0")]

@@ -146,7 +146,7 @@ def compared(values: Sequence[bytes]) -> Refused | None:
 def plain(ran: RunResult[Book, LevelChange]) -> list[tuple[object, ...]]:
     """The rows of a run as the plain fold writes them."""
     return [
-        (message.offset, number, row.side, row.price, row.quantity, row.previous_quantity)
+        (message.offset, number, row.side, row.price_text, row.quantity, row.previous_quantity)
         for message in ran.folded
         for number, row in enumerate(message.rows)
     ]
@@ -163,4 +163,4 @@ def first_best_level(values: Sequence[bytes]) -> tuple[int, str]:
 
 def best(book: Book) -> list[tuple[str, str]]:
     """Price and quantity of the levels that the checksum covers."""
-    return [(price, quantity) for _, price, quantity, _ in book.ask[:10] + book.bid[:10]]
+    return [(level.price_text, level.quantity) for _, level, _ in book.ask[:10] + book.bid[:10]]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
 
-COLUMNS = ("_emit_offset", "_row", "side", "price", "quantity", "previous_quantity")
+COLUMNS = ("_emit_offset", "_row", "side", "price_text", "quantity", "previous_quantity")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.streams.order_books.plain_fold import fold
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-COLUMNS = ("_emit_offset", "_row", "side", "price", "quantity", "previous_quantity")
+COLUMNS = ("_emit_offset", "_row", "side", "price_text", "quantity", "previous_quantity")
 
 
 def expected_rows(values: Iterable[bytes]) -> list[tuple[object, ...]]:

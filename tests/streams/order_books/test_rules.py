@@ -68,8 +68,8 @@ def test_the_recordings_keep_the_rules(book: str, both_days: Callable[[str], Sen
 
 BUGS = {
     "a removed level stays with quantity zero": (
-        'quantity if quantity.strip("0.") else None',
-        "quantity",
+        "None if is_zero(quantity) else PriceLevel(price, quantity)",
+        "PriceLevel(price, quantity)",
         "quantity_is_positive",
     ),
     "sides are named as the exchange abbreviates them": (
@@ -78,8 +78,8 @@ BUGS = {
         "side_in_set",
     ),
     "each level is given twice, with different text": (
-        "                yield (side, price), quantity",
-        '                yield (side, price), "1.0"\n                yield (side, price), quantity',
+        "                yield (side, read_price(price)), level",
+        '                yield from [((side, read_price(price)), x) for x in (PriceLevel(price, "1"), level)]',
         "side_price_unique",
     ),
 }

@@ -35,7 +35,7 @@ def test_a_stream_that_has_no_such_line_is_named(tmp_path: Path) -> None:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     source = tmp_path / SOURCE
-    source.write_text(source.read_text().replace('strip("0.")', 'strip(".0")'))
-    with pytest.raises(LockstepError, match=rf"{SOURCE} has 0 times quantity if quantity") as refused:
+    source.write_text(source.read_text().replace("is_zero(quantity)", "is_nothing(quantity)"))
+    with pytest.raises(LockstepError, match=rf"{SOURCE} has 0 times None if is_zero") as refused:
         copy_with_bug(tmp_path, open_scratch(tmp_path / "scratch", KAFKA), TOPIC)
     assert refused.value.next_step == f"git diff {SOURCE}; take your change back for the demo"

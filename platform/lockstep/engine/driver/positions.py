@@ -106,6 +106,7 @@ def _count_outcomes(counts: Counts) -> dict[str, Any]:
         "late": counts.late,
         "timer_rows": counts.timer_rows,
         "absurd_timestamps": counts.absurd_timestamps,
+        "absent_removals": counts.absent_removals,
     }
 
 

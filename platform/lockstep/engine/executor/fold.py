@@ -26,6 +26,7 @@ from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer, RowRoom, 
 from lockstep.engine.executor.sessions import Sessions, check_session, is_multipart_open
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
+from lockstep.folds.removals import AbsentRemovals, count_removals
 from lockstep.integrity.base import PartitionTime, find_event_time
 from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
 from lockstep.model.fault import Fault
@@ -165,6 +166,7 @@ class RangeFold:
         self.outcome: FoldOutcome = FoldCompleted()
         self.time = PartitionTime(position.watermark_us, latest_us)
         self.sessions = Sessions(compiled, position, state, self.time)
+        self._absent = AbsentRemovals()
         self.judge = VerdictHandler(compiled.integrity, position, room)
         seen_by_chunk = None if compiled.is_timed else self.time
         self.emission = RowBuffer(compiled.rows, position, self.judge.counts, seen_by_chunk, room)
@@ -218,6 +220,7 @@ class RangeFold:
         """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
         self._suspend_up_to(reached)
         self.flush()  # of messages up to where the fold stopped: what is refused was first
+        self.counts.absent_removals = self._absent.count
         if self.chunks is not None:
             self.chunks.write_back()
         if self._timing is not None:
@@ -280,7 +283,8 @@ class RangeFold:
             EngineLimit: A limit of the machine or of a library, which is no evidence about the message.
         """
         try:
-            work()
+            with count_removals(self._absent):
+                work()
         except StopFold as stop:
             self.outcome = stop.outcome
         except BaseException as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict

@@ -141,6 +141,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         commit_ahead_seconds=0.0 if committed_at is None else max(0.0, committed_at - now),
         freshness_seconds=find_freshness_seconds(handle.subscribed, now),
         absurd_timestamps=sum(row.absurd_timestamps for row in handle.subscribed),
+        absent_removals=sum(row.absent_removals for row in handle.subscribed),
         positions={key: row.until for key, row in handle.positions.items()},
         kafka=cluster.problem,
         partitions=cluster.of_stream,

@@ -95,6 +95,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         lookups: The tables that it looks up.
         ended: Topics that were deleted or re-created, until they are forgotten.
         absurd_timestamps: See `HealthFacts`.
+        absent_removals: See `HealthFacts`.
     """
 
     stream: str
@@ -124,6 +125,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     suspensions: tuple[PartitionSuspension, ...] = ()
     ahead_seconds: float = 0.0
     absurd_timestamps: int = 0
+    absent_removals: int = 0
     lookups: tuple[LookupStatus, ...] = ()
     ended: tuple[EndedTopic, ...] = ()
 
@@ -268,6 +270,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
         absurd_timestamps=facts.absurd_timestamps,
+        absent_removals=facts.absent_removals,
         lookups=read_lookups(handle),
         ended=list_ended(handle.positions.values()),
     )

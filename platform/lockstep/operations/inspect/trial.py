@@ -43,6 +43,7 @@ from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
+from lockstep.operations.inspect.spellings import KeySpellings
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import Settings
 from lockstep.storage import find_storage
@@ -143,6 +144,7 @@ class _Read(msgspec.Struct):
     """All messages of a trial: by partition, and those that are none."""
 
     partitions: list[tuple[Position, Envelopes]]
+    keys: KeySpellings
     undecodable: int = 0
 
     def has_all(self, name: str) -> bool:
@@ -183,7 +185,8 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         batch = msgspec.structs.replace(plan.batch, lookups=pinned)
         results = [run_task(job, TaskSpec(batch, ranges)) for ranges in plan.bins]
         sample = tuple(_sample_rows(job, results))
-        read = _read(job, [each for ranges in plan.bins for each in ranges], compile_stream(stream, job.registry))
+        ranges = [each for ranges in plan.bins for each in ranges]
+        read = _read(job, ranges, compile_stream(stream, job.registry), KeySpellings(stream.transform))
     return _report(stream, results, read, sample)
 
 
@@ -215,9 +218,9 @@ def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[s
         yield {name: value for name, value in row.items() if not name.startswith("_")}
 
 
-def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream) -> _Read:
+def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream, keys: KeySpellings) -> _Read:
     """The same messages again, decoded, and past every violation."""
-    read = _Read([(each.position, []) for each in ranges])
+    read = _Read([(each.position, []) for each in ranges], keys)
     places = [
         Range(each.position.topic, each.position.partition, each.position.next_offset, each.until) for each in ranges
     ]
@@ -228,11 +231,16 @@ def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream
         for message in run.messages:
             record = Record(position.topic, position.topic_id, position.partition, message.offset() or 0, message)
             try:
-                envelopes.append((compiled.envelope(decode_message(record.source, compiled), record), record))
+                body = decode_message(record.source, compiled)
+                envelope = compiled.envelope(body, record)
             except LockstepError:
                 raise  # the registry does not answer: no evidence about the message
             except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: any error of theirs is a count here
                 read.undecodable += 1
+                continue
+            envelopes.append((envelope, record))
+            if envelope.kind not in {Kind.SKIP, Kind.END}:
+                keys.note(envelope.session, body)
     return read
 
 
@@ -320,7 +328,11 @@ def _report(
         sample=sample,
         declared=declared,
         others=others,
-        advice=(*_advise_on_windows(stream, ranges), *_advise(stream.integrity, ranges, read, declared, others)),
+        advice=(
+            *_advise_on_windows(stream, ranges),
+            *_advise_on_keys(ranges, read.keys),
+            *_advise(stream.integrity, ranges, read, declared, others),
+        ),
     )
 
 
@@ -363,6 +375,17 @@ def _advise_on_windows(stream: AnyStream, ranges: Sequence[RangeResult]) -> Iter
     if isinstance(fold, WindowFold) and counts.messages > counts.refused and not any(each.rows for each in ranges):
         windows = format_source(fold.windows)
         yield f"No window has closed: a row is written when one of {windows} closes; try more messages"
+
+
+def _advise_on_keys(ranges: Sequence[RangeResult], keys: KeySpellings) -> Iterator[str]:
+    """Keys of a table that may be another number, or none that is there."""
+    if (found := keys.found) is not None:
+        yield (
+            f"Two spellings of one number were keys of session {found.session!r}: {found.first!r} and "
+            f"{found.second!r} are two rows; make the key a number by DecimalType.canonical"
+        )
+    if absent := _add_counts(ranges).absent_removals:
+        yield f"{absent} removals named keys that were not there: normal for some feeds, else a sign of odd keys"
 
 
 def _advise(

@@ -109,6 +109,11 @@ STREAM_METRICS = (
         _of_table(lambda facts: facts.absurd_timestamps),
     ),
     StreamMetric(
+        "lockstep_absent_removals",
+        "Removals in the newest batches of keys that were not in the table of the fold.",
+        _of_table(lambda facts: facts.absent_removals),
+    ),
+    StreamMetric(
         "lockstep_headroom_seconds",
         "Time until retention deletes an unread message, the least of all partitions; negative once it may.",
         _of_kafka(lambda facts: facts.headroom_seconds),

@@ -137,6 +137,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         freshness_seconds: Age of the newest committed message; None without one.
         absurd_timestamps: Messages of the newest batch of each partition whose Kafka timestamp no clock can have shown,
             at least; freshness leaves them out.
+        absent_removals: Removals, in the same batches, of keys that were not in the table of the fold.
         positions: The next offset of each partition ever read, by (topic id, partition).
         kafka: Reason why Kafka did not answer; empty when it did.
         partitions: Figures of the partitions that the stream reads or will read; none while Kafka does not answer.
@@ -159,6 +160,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     commit_ahead_seconds: float = 0.0
     freshness_seconds: float | None = None
     absurd_timestamps: int = 0
+    absent_removals: int = 0
     positions: Mapping[Key, int] = {}
     kafka: str = ""
     partitions: tuple[PartitionFigures, ...] = ()
