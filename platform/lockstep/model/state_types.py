@@ -68,7 +68,8 @@ def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
         raise _refused(annotation, "does not say its types", "write MapState[K, V]")
     key, value = given
     if not _is_key(inspect.type_info(key)):
-        raise _refused(annotation, f"its key {key} has no single encoding", "use str, int, bytes, an enum, or a tuple")
+        instead = "use str, int, bytes, an enum, or a tuple; of a number the text of DecimalType.canonical"
+        raise _refused(annotation, f"its key {key} has no single encoding", instead)
     if not _is_frozen(inspect.type_info(value), ()):
         problem = f"its row {value} can be changed in place, and such a change would be lost"
         raise _refused(annotation, problem, "make it a Struct with frozen=True, lists in it tuple[X, ...]")

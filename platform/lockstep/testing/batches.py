@@ -257,7 +257,8 @@ class BatchedRun(Generic[S, R]):
             for session in dict.fromkeys(envelope.session for envelope in life.notes.envelopes.values()):
                 entry = state.load(session)
                 if entry is not None and entry.state is not None:
-                    yield life.mark + session, cast("S", entry.state)
+                    whole = self._made.state.recovered(session, entry.gate, entry.state)  # tables outlive the files
+                    yield life.mark + session, cast("S", whole)
 
     def _rows(self, result: TaskResult) -> pa.Table | None:
         """The rows of a batch, as stored in the table."""
