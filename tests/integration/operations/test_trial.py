@@ -8,15 +8,62 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep import FirstSnapshot, Latest, LogOnly, NoIntegrity, Sequence, SessionStart, Strict, Topics
+from lockstep import (
+    Envelope,
+    FirstSnapshot,
+    Kind,
+    Latest,
+    LogOnly,
+    NoIntegrity,
+    Ordered,
+    Record,
+    Sequence,
+    SessionStart,
+    Stream,
+    Strict,
+    TableFold,
+    Topics,
+)
 from lockstep.operations.inspect.trial import NothingToTry, try_stream
 from tests.support.adding_stream import POISON, adding
 from tests.support.feed import session, snapshot, update
 from tests.support.window_folds import Tumbling, Value, a_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
+
+
+class Levels(msgspec.Struct):
+    """Quantities by price, both as text; "0" removes a level."""
+
+    levels: list[tuple[str, str]]
+    snapshot: bool = False
+
+
+class LevelRow(msgspec.Struct, frozen=True):
+    """A changed level."""
+
+    price: str
+    quantity: str | None
+
+
+class TextBook(TableFold[Levels, str, str, LevelRow]):
+    """Its keys are texts."""
+
+    key = ("price",)
+    removed = "quantity"
+
+    def envelope(self, message: Levels, record: Record) -> Envelope:
+        return Envelope(record.key_text, Kind.SNAPSHOT if message.snapshot else Kind.UPDATE)
+
+    def changes(self, message: Levels) -> Iterable[tuple[str, str | None]]:
+        return [(price, None if quantity == "0" else quantity) for price, quantity in message.levels]
+
+    def emit(self, message: Levels | None, key: str, new: str | None, previous: str | None) -> LevelRow:
+        return LevelRow(key, new)
 
 
 def test_a_stream_that_holds_is_shown_with_rows_and_costs(feed: Feed, runs: LocalRuns) -> None:
@@ -101,3 +148,17 @@ def test_a_window_stream_without_rows_says_that_no_window_has_closed(feed: Feed,
     later = try_stream(stream, runs.settings, messages_max=100)
     assert later.rows > 0
     assert not any("No window" in line for line in later.advice)
+
+
+@pytest.mark.parametrize("removed", ["8442.65000000", "84.4265e2", "8442.65"])
+def test_a_number_that_was_a_key_in_two_spellings_is_named(feed: Feed, runs: LocalRuns, removed: str) -> None:
+    sent = [Levels([("8442.65", "1.0")], snapshot=True), Levels([(removed, "0"), ("7", "0")])]
+    feed.send(feed.create("book"), [msgspec.json.encode(each) for each in sent], key="eth")
+    stream = Stream(name="adding", topics=Topics(pattern=feed.pattern), transform=TextBook(), integrity=Ordered())
+    tried = try_stream(stream, runs.settings, messages_max=100)
+    spellings = [line for line in tried.advice if "Two spellings" in line]
+    is_same = removed == "8442.65"
+    assert (len(spellings), tried.counts.absent_removals) == ((0, 1) if is_same else (1, 2))
+    assert all(f"'8442.65' and '{removed}'" in line and "session 'eth'" in line for line in spellings)
+    shown = "1 removal of keys" if is_same else "2 removals of keys"
+    assert any(line.startswith(f"{shown} that were not there") for line in tried.advice)

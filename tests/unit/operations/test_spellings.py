@@ -62,6 +62,12 @@ def test_keys_that_are_values_or_are_spelled_once_are_not_named(keys: list[Any])
     assert find(list(texts)) is None
 
 
+@given(keys=st.lists(st.text(alphabet="01e+-.E", max_size=30) | st.just("1e" + "9" * 40) | st.just([1]), max_size=9))
+def test_no_text_and_no_object_without_a_hash_ends_a_trial(keys: list[Any]) -> None:
+    found = find(keys)
+    assert found is None or Decimal(found.first) == Decimal(found.second)
+
+
 def test_other_sessions_sides_and_words_are_no_spellings() -> None:
     keys = KeySpellings(Keys())
     keys.note("s", [("bid", "1.0"), "1.0 kg", "v1.0", Decimal("1.0"), 1])

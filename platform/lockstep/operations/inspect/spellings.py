@@ -15,7 +15,8 @@ from lockstep.folds.table import TableFold
 
 KEYS_MAX, TEXT_LENGTH_MAX = 200_000, 64
 """Keys that are compared, of texts up to this length: some 50 MB."""
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
+"""Decimal has no exponent of twenty digits."""
 
 
 class TwoSpellings(msgspec.Struct, frozen=True):
@@ -60,12 +61,13 @@ class KeySpellings:
                 return
 
     def _list_keys(self, message: object) -> Iterator[object]:
-        """The keys of a message; what the user's code raises ends them, as it is counted elsewhere."""
+        """The keys of a message, up to the first error of the user's code or key without a hash."""
         fold: Any = self._transform
         try:
             if isinstance(fold, TableFold):
                 changes: Iterable[tuple[object, object]] = fold.changes(message)
                 for key, _ in changes:
+                    hash(key)
                     yield key
             elif isinstance(fold, ColumnFold):
                 for row in getattr(message, fold.fields.rows, ()):

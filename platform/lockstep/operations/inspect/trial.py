@@ -43,6 +43,7 @@ from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
+from lockstep.operations.durations import format_count
 from lockstep.operations.inspect.spellings import KeySpellings
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import Settings
@@ -385,7 +386,8 @@ def _advise_on_keys(ranges: Sequence[RangeResult], keys: KeySpellings) -> Iterat
             f"{found.second!r} are two rows; make the key a number by DecimalType.canonical"
         )
     if absent := _add_counts(ranges).absent_removals:
-        yield f"{absent} removals named keys that were not there: normal for some feeds, else a sign of odd keys"
+        removals = format_count(absent, "removal")
+        yield f"{removals} of keys that were not there: normal for some feeds, else a sign of keys in several spellings"
 
 
 def _advise(
