@@ -1,6 +1,6 @@
 """The code location: every stream, with its assets, checks, jobs, schedules and sensors. Add yours here."""
 
-from dagster import Definitions, in_process_executor
+from dagster import Definitions, in_process_executor, mem_io_manager
 
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
@@ -16,7 +16,7 @@ from jobs.streaming import streaming_job
 from lockstep import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration.definitions import make_assets, make_stream_checks
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import load_settings
 from sensors.health import health_sensor
 from sensors.supervisor import supervisor_sensor
@@ -44,7 +44,8 @@ defs = Definitions(
         supervisor_sensor(STREAMS, streaming_jobs, settings),
         health_sensor(STREAMS, settings),
     ],
-    resources={"spark": make_spark_resource(settings)},
+    # Assets pass no values; Dagster's own manager would unpickle files of a folder that a run's configuration names.
+    resources={"spark": SparkResource(), "io_manager": mem_io_manager},
     # One process a run: one JVM, and correct exit codes.
     executor=in_process_executor,
 )

@@ -1,4 +1,4 @@
-"""Settings of an installation: Kafka, tables, Spark, schema registry, Dagster, health, schedules.
+"""Settings of an installation: Kafka, tables, Spark, schema registry, Dagster, web server, health, schedules.
 
 Read from `lockstep.toml` in the working folder (or the file that LOCKSTEP_SETTINGS names), then
 from the environment: `LOCKSTEP_TABLE_ROOT`, `LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS`, ... A stream
@@ -40,6 +40,8 @@ DEFAULT_TABLE_ROOT: Final = Path("var/tables")
 """From the working folder; the first start of a stream makes it."""
 HOURS_MAX: Final = 876_600
 """A hundred years: what is subtracted from now stays a date."""
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+"""Ports that an origin and a `Host` leave out."""
 REQUEST_SECONDS_MAX: Final = 3_600
 """The longest time that librdkafka takes for one request."""
 ALIKE_MIN: Final = 0.85
@@ -281,6 +283,34 @@ class DagsterSettings(_Refusing):
     runs_max: Annotated[int, Field(ge=1)] = 50
 
 
+def _origin(value: str) -> str:
+    """An origin in the form in which browsers send it."""
+    try:
+        parts = urlsplit(value.lower())
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or value.lower() != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError(f"{value!r} is no origin: say http:// or https://, a host and its port, and no path")
+    if "@" in parts.netloc or "*" in parts.netloc:
+        raise ValueError(f"{parts.hostname!r}: an origin is one host, without user and password")
+    named = parts.netloc.removesuffix(f":{port}") if port == DEFAULT_PORTS[parts.scheme] else parts.netloc
+    return f"{parts.scheme}://{named}"
+
+
+class WebSettings(_Refusing):
+    """Dagster's web server, as `make up` and `python -m lockstep.orchestration.web_server` start it.
+
+    Attributes:
+        origins: Addresses under which a proxy publishes it, for example https://console.example, without a path.
+            Requests for other hosts, or of pages of other sites, are refused; loopback needs no entry.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = ()
+
+
 Cron = Annotated[str, AfterValidator(_cron)]
 """A cron expression of five fields, in UTC."""
 
@@ -326,6 +356,7 @@ class Settings(_Refusing, BaseSettings):
         spark: Spark master and properties of the tasks.
         registry: Connection to the schema registry, for decoders that need one.
         dagster: Retention in Dagster's database.
+        web: Dagster's web server.
         health: Notification of alarms.
         schedules: When Dagster runs the maintenance of each stream.
         table_root: Folder that holds `<stream>/table` and its side tables, or `s3://BUCKET/PREFIX`.
@@ -349,6 +380,7 @@ class Settings(_Refusing, BaseSettings):
     spark: SparkSettings = SparkSettings()
     registry: RegistrySettings = RegistrySettings()
     dagster: DagsterSettings = DagsterSettings()
+    web: WebSettings = WebSettings()
     health: HealthSettings = HealthSettings()
     schedules: ScheduleSettings = ScheduleSettings()
     table_root: Annotated[Path, BeforeValidator(_folder_or_prefix)] = DEFAULT_TABLE_ROOT

@@ -13,7 +13,7 @@ from assets.order_books import order_books
 from jobs.streaming import streaming_job
 from lockstep import Ordered
 from lockstep.orchestration.definitions import make_stream_assets
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import load_settings
 from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor
@@ -26,6 +26,6 @@ defs = Definitions(
     assets=make_stream_assets(STREAM, SETTINGS, owners=()),
     jobs=JOBS,
     sensors=[topics_sensor([STREAM], JOBS, SETTINGS), supervisor_sensor([STREAM], JOBS, SETTINGS)],
-    resources={"spark": make_spark_resource(SETTINGS)},
+    resources={"spark": SparkResource()},
     executor=in_process_executor,
 )

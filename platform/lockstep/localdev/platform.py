@@ -355,7 +355,8 @@ def _start_dagster(platform: LocalPlatform) -> DagsterGraphQLClient:
     serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(code), "-m", "definitions"]
     platform.start("code", [*serve, "--location-name", LOCATION, "-d", str(platform.repository)])
     platform.wait(lambda: not is_free(code), lambda: "the code server does not listen yet")
-    platform.start("web", ["dagster-webserver", "-h", "127.0.0.1", "-p", str(port), "-w", str(workspace)])
+    web = ["python", "-m", "lockstep.orchestration.web_server", "-h", "127.0.0.1", "-p", str(port)]
+    platform.start("web", [*web, "-w", str(workspace)])
     platform.start("daemon", ["dagster-daemon", "run", "-w", str(workspace)])
     platform.set_console(f"http://127.0.0.1:{port}")
     client = DagsterGraphQLClient("127.0.0.1", port, timeout=ANSWER_SECONDS)

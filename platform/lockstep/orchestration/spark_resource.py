@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster import ConfigurableResource, InitResourceContext
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
-from lockstep.settings import Settings, SparkSettings, load_settings
+from lockstep.settings import load_settings
 from lockstep.spark.shutdown import end_jobs, stop_context
 
 if TYPE_CHECKING:
@@ -19,11 +19,10 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 
     dagster-pyspark imports pyspark when it is loaded, and would silently keep a session of another
     configuration: so the first use imports it, after the checks of `prepare_session`.
-    Further Spark properties come from the settings, not from here: a run's configuration is public.
+    Master, memory and properties are those of the settings. A run takes none of them from its configuration, which
+    anybody who launches runs may write.
     """
 
-    master: str = Field(description="A classic Spark master, for example local[2,3].")
-    driver_memory: str = Field(description="Heap of the driver's JVM, for example 1g.")
     _context: "SparkContext | None" = PrivateAttr(default=None)
 
     def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> "SparkSession":
@@ -40,8 +39,8 @@ class SparkResource(ConfigurableResource["SparkSession"]):
 
         from lockstep.spark.session import prepare_session
 
-        tables = load_settings().table_root
-        properties = prepare_session(self._settings(), import_roots=import_roots, tables=tables)
+        settings = load_settings()
+        properties = prepare_session(settings.spark, import_roots=import_roots, tables=settings.table_root)
         config = {**properties, "spark.app.name": name}
         session: SparkSession = LazyPySparkResource(spark_config=config).spark_session
         self._context = session.sparkContext
@@ -51,8 +50,9 @@ class SparkResource(ConfigurableResource["SparkSession"]):
         """Start Spark without SQL, which a stream does not need. Otherwise as `session`."""
         from lockstep.spark.session import start_context
 
-        tables = load_settings().table_root  # a check in the same process uses the same Spark
-        self._context = start_context(self._settings(), name, import_roots=import_roots, tables=tables)
+        settings = load_settings()
+        tables = settings.table_root  # a check in the same process uses the same Spark
+        self._context = start_context(settings.spark, name, import_roots=import_roots, tables=tables)
         return self._context
 
     def cancel(self) -> None:
@@ -66,12 +66,3 @@ class SparkResource(ConfigurableResource["SparkSession"]):
         if self._context is not None:
             stop_context(self._context)
         self._context = None
-
-    def _settings(self) -> SparkSettings:
-        wanted = {"master": self.master, "driver_memory": self.driver_memory}
-        return load_settings().spark.model_copy(update=wanted)
-
-
-def make_spark_resource(settings: Settings) -> SparkResource:
-    """The resource with this installation's settings."""
-    return SparkResource(master=settings.spark.master, driver_memory=settings.spark.driver_memory)

@@ -108,6 +108,14 @@ def test_the_master_takes_no_programs_and_ends_no_application_by_a_link() -> Non
     assert set(CLOSED_OPTIONS.split()) <= set(options)
 
 
+def test_the_web_servers_check_who_asks_and_hear_the_host_that_the_browser_named() -> None:
+    for name in ("webserver", "webserver-readonly"):
+        command = read_services()[name]["command"]
+        assert command[:3] == ["python", "-m", "lockstep.orchestration.web_server"]
+        assert importlib.util.find_spec(command[2]) is not None
+    assert "proxy_set_header   Host       $http_host;" in (ROOT / "deploy" / "proxy.conf").read_text()
+
+
 def test_a_container_with_runs_gets_longer_to_end_than_a_stream_takes(compose: dict[str, Any]) -> None:
     for name in ("code", "spark-worker-1", "spark-worker-2"):
         found = SECONDS.match(str(compose["services"][name]["stop_grace_period"]))

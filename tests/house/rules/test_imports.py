@@ -117,6 +117,7 @@ ONE_IMPORTER = {
     "orchestration.health_policy": "pure decision of the health sensor",
     "orchestration.housekeeping_asset": "one asset a module",
     "orchestration.pruning": "pure limits and deletions; Dagster evaluates the annotations of the job's module",
+    "orchestration.request_guard": "pure rules of who may ask, apart from Dagster's program",
     "orchestration.restart_policy": "pure decision of the topics sensor",
     "orchestration.shared_tick": "one tick for all streams; the sensors that have it are in sensors/",
     "orchestration.supervisor_sensor": "reads and carries out what the policy decides; the sensor is in sensors/",

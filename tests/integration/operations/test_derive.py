@@ -129,7 +129,7 @@ class Site:
         """A run of the asset; its metadata."""
         SHARED.append(self.spark)
         made = make_derived_asset(self.derived, self.runs.settings, owners=["team:tests"])
-        resources = {"spark": LentSpark(master="local[1]", driver_memory="1g")}
+        resources = {"spark": LentSpark()}
         with DagsterInstance.ephemeral() as instance:
             assert materialize([made], instance=instance, resources=resources).success
             event = instance.get_latest_materialization_event(AssetKey(["activity", "table"]))

@@ -27,7 +27,7 @@ from lockstep.orchestration.definitions import make_stream_assets, make_stream_c
 from lockstep.orchestration.health_check import find_newest_materialization, make_health_check
 from lockstep.orchestration.health_policy import HealthCursor
 from lockstep.orchestration.names import HEALTH, make_table_key
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import HealthSettings, KafkaSettings
 from sensors.health import health_sensor
 from tests.support.feed import ProducerRecord, session, snapshot
@@ -63,7 +63,7 @@ class Watched:
             assets=make_stream_assets(self.runs.stream, settings, owners=()),
             asset_checks=make_stream_checks(self.runs.stream, settings),
             sensors=[self.sensor],
-            resources={"spark": make_spark_resource(settings)},
+            resources={"spark": SparkResource()},
         )
 
     def look(self) -> SensorExecutionData:

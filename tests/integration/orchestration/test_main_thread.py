@@ -70,11 +70,12 @@ def test_an_error_of_the_work_is_raised_where_it_is_waited_for() -> None:
 
 
 STUCK = """
-import sys, time
+import os, sys, time
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.orchestration.spark_resource import SparkResource
 
-spark = SparkResource(master="local[1,3]", driver_memory="512m")
+os.environ.update(LOCKSTEP_SPARK__MASTER="local[1,3]", LOCKSTEP_SPARK__DRIVER_MEMORY="512m")
+spark = SparkResource()
 
 def work():
     context = spark.session("stuck").sparkContext

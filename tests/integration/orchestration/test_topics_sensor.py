@@ -22,7 +22,7 @@ from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
 from lockstep.orchestration.restart_policy import SUPERVISE_SECONDS, RestartCursor
 from lockstep.orchestration.shared_tick import STARTS_MAX
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import OutputLog, Writer, commit_claim, set_desired_state
 from lockstep.table.create import open_tables
@@ -53,7 +53,7 @@ class Watched:
             assets=[asset for each in streams for asset in make_stream_assets(each, settings, owners=())],
             jobs=jobs,
             sensors=[self.sensor],
-            resources={"spark": make_spark_resource(settings)},
+            resources={"spark": SparkResource()},
         )
 
     def tick(self, cursor: str | None = None) -> SensorExecutionData:

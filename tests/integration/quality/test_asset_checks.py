@@ -80,7 +80,7 @@ def run(spark: SparkSession, instance: DagsterInstance, root: Path, *rules: Rule
     checks = make_table_check(stream, Settings(table_root=root))
     keys = [key for key in checks.check_keys if only is None or key.name == only]
     job = define_asset_job("checks", selection=AssetSelection.checks(*keys))
-    resource = SharedSpark(master="local[1]", driver_memory="1g")
+    resource = SharedSpark()
     definitions = Definitions(asset_checks=[checks], jobs=[job], resources={"spark": resource})
     SHARED.append(spark)
     done = definitions.resolve_job_def("checks").execute_in_process(instance=instance, raise_on_error=False)

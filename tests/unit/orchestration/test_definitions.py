@@ -5,9 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from dagster import AssetKey, DagsterInstance, Definitions, RepositoryDefinition, TableSchema
+from dagster import (
+    AssetKey,
+    DagsterInstance,
+    DagsterInvalidConfigError,
+    Definitions,
+    RepositoryDefinition,
+    TableSchema,
+    validate_run_config,
+)
 from dagster._core.definitions.run_request import InstigatorType
 
 from assets.order_books import order_books
@@ -15,6 +24,9 @@ from lockstep import AvailableNow
 from lockstep.declare.rules import BUILT_IN
 from lockstep.orchestration.table_asset import choose_effective_trigger
 from lockstep.settings import DagsterSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
@@ -39,6 +51,44 @@ def location() -> Definitions:
 @pytest.fixture(scope="module")
 def repository(location: Definitions) -> RepositoryDefinition:
     return location.get_repository_def()
+
+
+LOGS = ("loggers", "console", "config")
+TEXTS = {("execution", "config", "marker_to_close"), (*LOGS, "name"), (*LOGS, "log_level")}
+"""Texts that Dagster itself takes: a word in an event, and how the console logs. No path, address, option or class."""
+
+
+def list_texts(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The places of a run's configuration that take a text, also one from a variable of the environment."""
+    for name, field in getattr(schema, "fields", {}).items():
+        yield from list_texts(field.config_type, (*path, name))
+    for inner in getattr(schema, "inner_type", None), getattr(schema, "scalar_type", None):
+        if inner is not None:
+            yield from list_texts(inner, path)
+    if "String" in (getattr(schema, "given_name", None) or type(schema).__name__):
+        yield path
+
+
+def test_whoever_writes_the_configuration_of_a_run_chooses_no_master_no_path_and_no_option(
+    repository: RepositoryDefinition,
+) -> None:
+    jobs = repository.get_all_jobs()
+    assert len(jobs) > len(STREAMS)
+    for job in jobs:
+        assert set(list_texts(job.run_config_schema.config_type)) <= TEXTS, job.name
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"spark": {"config": {"master": "spark://attacker.example:7077"}}},
+        {"spark": {"config": {"driver_memory": "1g -XX:OnOutOfMemoryError=id"}}},
+    ],
+)
+def test_a_resource_takes_nothing_from_the_configuration_of_a_run(location: Definitions, chosen: Any) -> None:
+    job = location.resolve_job_def("order_books_stream")
+    with pytest.raises(DagsterInvalidConfigError):
+        validate_run_config(job, {"resources": chosen})
 
 
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan"), float("inf")])

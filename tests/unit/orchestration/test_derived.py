@@ -17,7 +17,7 @@ from lockstep.declare.discovery import find_derived
 from lockstep.orchestration.definitions import make_derived_assets
 from lockstep.orchestration.derived_asset import make_derived_description
 from lockstep.orchestration.pruning import PruningScope
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_it_is_an_asset_after_its_sources_with_a_job_and_a_schedule(documented: 
     definitions = Definitions(
         assets=make_derived_assets([documented], settings, owners=["team:test"]),
         schedules=[derived_schedule(documented)],
-        resources={"spark": make_spark_resource(settings)},
+        resources={"spark": SparkResource()},
     )
     repository = definitions.get_repository_def()
     key = AssetKey(["book_activity", "table"])

@@ -18,7 +18,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
 from lockstep.orchestration.health_check import find_hidden_checks, list_last_results
 from lockstep.orchestration.names import HEALTH, list_checks, make_table_key
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import KafkaSettings, Settings
 from tests.support.adding_stream import adding
 
@@ -47,7 +47,7 @@ def execute(instance: DagsterInstance, root: Path, selection: AssetSelection, *,
     definitions = Definitions(
         assets=make_stream_assets(STREAM, settings, owners=()),
         asset_checks=make_stream_checks(STREAM, settings),
-        resources={"spark": make_spark_resource(settings)},
+        resources={"spark": SparkResource()},
     )
     graph = definitions.resolve_asset_graph()
     config = {"ops": {TABLE.to_python_identifier(): {"config": {"report_seconds": seconds}}}} if seconds else {}

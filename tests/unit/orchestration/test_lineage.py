@@ -11,7 +11,7 @@ from dagster import AssetKey, AssetsDefinition, Definitions
 
 from lockstep import Derived, Lookup
 from lockstep.orchestration.definitions import make_assets
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 from tests.support.weighing_stream import Weight, weighing
 
@@ -38,7 +38,7 @@ def rows_of(rows: DataFrame) -> DataFrame:
 def upstream(*streams: AnyStream, derived: tuple[Derived, ...] = ()) -> dict[str, set[str]]:
     """The parents of each stream's table in a code location that loads, without its topics."""
     location = Definitions(
-        assets=make_assets(streams, derived, SETTINGS, owners=()), resources={"spark": make_spark_resource(SETTINGS)}
+        assets=make_assets(streams, derived, SETTINGS, owners=()), resources={"spark": SparkResource()}
     )
     Definitions.validate_loadable(location)
     graph = location.get_repository_def().asset_graph

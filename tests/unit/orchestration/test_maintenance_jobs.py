@@ -32,7 +32,7 @@ from lockstep.compaction.run import compact_in_process, compact_stream
 from lockstep.export.dataset import list_exported_hours
 from lockstep.operations.maintenance.compact import IDLE_SECONDS
 from lockstep.orchestration.definitions import make_stream_assets
-from lockstep.orchestration.spark_resource import SparkResource, make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import ScheduleSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import raise_rewind_floor
@@ -91,7 +91,7 @@ def materialize(run: ProtocolRun, instance: DagsterInstance, schedule: ScheduleD
     definitions = Definitions(
         assets=make_stream_assets(STREAM, settings, owners=("team:test",)),
         schedules=[schedule],
-        resources={"spark": make_spark_resource(settings)},
+        resources={"spark": SparkResource()},
     )
     now = datetime(2026, 1, 2, tzinfo=UTC)
     context = build_schedule_context(instance=instance, scheduled_execution_time=now)

@@ -16,7 +16,7 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration import rotation
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import commit_claim
 from lockstep.table.create import open_tables
@@ -41,7 +41,7 @@ class Rotated:
             assets=make_stream_assets(order_books, settings, owners=()),
             jobs=[streaming_job(order_books)],
             schedules=[self.schedule],
-            resources={"spark": make_spark_resource(settings)},
+            resources={"spark": SparkResource()},
         )
 
     def claim(self, desired: Desired = Desired.RUNNING) -> None:

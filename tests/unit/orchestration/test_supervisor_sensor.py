@@ -39,7 +39,7 @@ from lockstep.orchestration.names import (
     RETRY_NUMBER_TAG,
 )
 from lockstep.orchestration.shared_tick import SharedCursor
-from lockstep.orchestration.spark_resource import make_spark_resource
+from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, SupervisorCursor
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.storage import find_storage
@@ -71,7 +71,7 @@ class Supervised:
             assets=[asset for stream in streams for asset in make_stream_assets(stream, settings, owners=())],
             jobs=jobs,
             sensors=[self.sensor],
-            resources={"spark": make_spark_resource(settings)},
+            resources={"spark": SparkResource()},
         )
         self.cursor: str | None = None
 

@@ -48,6 +48,7 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
         "lockstep-native": machine.check_extension,
         "jars": lambda: machine.check_jars(settings.table_root),
         "ports": machine.check_ports,
+        "web servers": machine.check_web_servers,
         "table root": lambda: _check_table_root(settings.table_root),
         "local root": lambda: machine.check_local_root(settings.local_root),
         "temporary folder": machine.check_temporary_folder,

@@ -9,9 +9,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import lmdb
+import psutil
 
 from lockstep import native
 from lockstep.addresses import is_in_object_store
@@ -24,7 +28,12 @@ from lockstep.storage import require_own_folder, require_writable_folder
 from lockstep.table.layout import TableRootMissing, require_root
 
 PORTS = {3000: "Dagster's web UI"}
-"""Ports in use by default. Spark's own UI takes the next free one."""
+"""Ports in use by default."""
+
+WEB_SERVERS = ("dagster-webserver", "dagster_webserver", "lockstep.orchestration.web_server")
+"""Programs and modules that serve Dagster's pages; `dagster dev` starts the second one."""
+FOREIGN_HOST = "attacker.invalid"
+ANSWER_SECONDS, CONTENT_MAX = 1.0, 10_000
 
 FETCHED_BY = {
     "delta": "the first start of Spark fetches them",
@@ -76,12 +85,56 @@ def check_ports() -> Iterator[Diagnosis]:
     """Whether a server could listen; a port in use may already be served by the intended program."""
     for port, purpose in PORTS.items():
         with socket.socket() as probe:
-            probe.settimeout(1)
+            probe.settimeout(ANSWER_SECONDS)
             taken = probe.connect_ex(("127.0.0.1", port)) == 0
         if taken:
             yield make_warning(f"port {port}", f"in use: by {purpose}, or by another program", "fine if it is Dagster")
         else:
             yield make_ok(f"port {port}", f"free for {purpose}")
+
+
+def check_web_servers() -> Iterator[Diagnosis]:
+    """Dagster's web servers on this machine: whether they answer under a name that a foreign page could use."""
+    for port in sorted({*PORTS, *_find_web_server_ports()}):
+        name = f"web server on port {port}"
+        if (answer := _ask_as_foreigner(port)) is None:
+            continue
+        if answer:
+            found = "answers for any host name and runs what any page in a browser of this machine sends"
+            step = "python -m lockstep.orchestration.web_server and dagster-daemon run, in place of dagster dev"
+            yield make_warning(name, found, f"{step} (docs/security.md)")
+        else:
+            yield make_ok(name, "refuses what pages of other sites send")
+
+
+def _find_web_server_ports() -> Iterator[int]:
+    """Ports on which processes with a web server of Dagster listen."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(word in WEB_SERVERS for word in map(_name_program, process.cmdline())):
+                sockets = process.net_connections("inet")
+                yield from (socket.laddr.port for socket in sockets if socket.status == psutil.CONN_LISTEN)
+
+
+def _name_program(word: str) -> str:
+    """A word of a command without its folder."""
+    return word.rpartition("/")[2]
+
+
+def _ask_as_foreigner(port: int) -> bool | None:
+    """Whether Dagster's web server on a port answers under a foreign name; None if there is none that answers."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/server_info", headers={"Host": FOREIGN_HOST})
+        answer = connection.getresponse()
+        content = answer.read(CONTENT_MAX)
+    except (OSError, HTTPException):
+        return None
+    finally:
+        connection.close()
+    if answer.status == HTTPStatus.MISDIRECTED_REQUEST:
+        return False
+    return True if b"dagster_webserver_version" in content else None
 
 
 ROOM_BYTES_MIN, ROOM_BYTES_WARN = 1 << 30, 10 << 30
