@@ -12,6 +12,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- LookupUnusable          a lookup table is missing or not as declared (engine/executor/lookup_table.py)
 |  |- NeedsFileSystem         an operation cannot work on tables in an object store (storage/base.py)
 |  `- PortTaken               another process took a port of the local Kafka (localdev/broker.py)
+|- TopicsWithoutIds           the brokers give topics no ids of their own (kafka/topic_identity.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |- TableError                 the table, its log or a side table does not match the head
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides

@@ -11,6 +11,7 @@ import difflib
 import os
 import re
 import tempfile
+from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -199,6 +200,15 @@ def _servers(value: str) -> str:
     return value
 
 
+class TopicIdentity(Enum):
+    """What makes a topic the same one as before."""
+
+    ID = "id"
+    """Kafka's topic id: a re-created topic is another one."""
+    NAME = "name"
+    """The name, for brokers without topic ids: a re-created topic is read as the old one, so `Strict` is refused."""
+
+
 class KafkaSettings(_Refusing):
     """Connection to Kafka.
 
@@ -208,6 +218,8 @@ class KafkaSettings(_Refusing):
         secrets: Locations of the secrets, by librdkafka's name of the option: `file:` and an absolute
             path, or `env:` and a variable. Fetched by each process that connects.
         timeout_seconds: Timeout of one request to the cluster.
+        topic_identity: `id`: topics are known by their topic id. `name`: by their name, for brokers that give no ids; a
+            re-created topic is then read as the old one, and the class `Strict` is refused (docs/brokers.md).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -216,6 +228,7 @@ class KafkaSettings(_Refusing):
     options: Annotated[dict[str, str], AfterValidator(_reach_only)] = {}
     secrets: Annotated[dict[str, str], AfterValidator(_references_only)] = {}
     timeout_seconds: Annotated[float, Field(gt=0, le=REQUEST_SECONDS_MAX)] = 15.0
+    topic_identity: TopicIdentity = TopicIdentity.ID
 
     @model_validator(mode="after")
     def _protected_as_meant(self) -> KafkaSettings:

@@ -43,6 +43,7 @@ from lockstep.kafka.client import (
     make_reader_configuration,
 )
 from lockstep.kafka.leader_epochs import TruncationCheck, check_truncation
+from lockstep.kafka.topic_identity import find_identities
 from lockstep.model.position import Key, Position
 
 
@@ -341,7 +342,7 @@ class ClusterAdmin:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
         described = self._ask_patiently("topics", partial(self._describe_once, wanted)) if wanted else {}
-        ids = {name: str(each.topic_id) for name, each in described.items()}
+        ids = find_identities({name: str(each.topic_id) for name, each in described.items()}, self._admin.settings)
         policies = self._find_policies(ids)
         topics = {
             name: Topic(

@@ -81,7 +81,9 @@ class ClusterClient(AdminClient):
         """
         self.settings = settings
         self._connection_log = ConnectionLog()
-        configuration = _with_log(self._connection_log, {"socket.timeout.ms": SILENT_BROKER_MS, **_reach(settings)})
+        configuration = _with_log(
+            self._connection_log, {"socket.timeout.ms": SILENT_BROKER_MS, **make_connection_configuration(settings)}
+        )
         try:
             super().__init__(configuration)
         except KafkaException as error:
@@ -198,7 +200,7 @@ def make_reader_configuration(settings: KafkaSettings) -> Configuration:
         # Its largest value. A broker takes messages of up to 104,857,600 bytes by default, and the client refuses
         # answers above 100,000,000: of such a partition nothing more would be read.
         "receive.message.max.bytes": 2_147_483_647,
-        **_reach(settings),
+        **make_connection_configuration(settings),
         # No consumer group is ever joined; librdkafka requires a name nevertheless.
         "group.id": "lockstep-reader",
         "enable.auto.commit": False,
@@ -224,7 +226,7 @@ def make_reader_configuration(settings: KafkaSettings) -> Configuration:
 
 def make_producer_configuration(settings: KafkaSettings) -> Configuration:
     """Configuration of a producer; secrets are still references (`with_secrets`)."""
-    return _reach(settings)
+    return make_connection_configuration(settings)
 
 
 def make_consumer(configuration: Configuration) -> RangeConsumer:
@@ -232,11 +234,17 @@ def make_consumer(configuration: Configuration) -> RangeConsumer:
     return RangeConsumer(configuration)
 
 
-def _reach(settings: KafkaSettings) -> Configuration:
+def make_connection_configuration(settings: KafkaSettings, address: str | None = None) -> Configuration:
+    """What every client needs to connect; secrets are still references (`with_secrets`).
+
+    Args:
+        settings: Connection to the cluster.
+        address: host:port of one broker; by default those of the settings.
+    """
     return {
         **settings.options,
         **settings.secrets,
-        "bootstrap.servers": settings.bootstrap_servers,
+        "bootstrap.servers": address or settings.bootstrap_servers,
         "client.id": "lockstep",
         "socket.keepalive.enable": True,
     }

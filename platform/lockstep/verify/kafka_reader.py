@@ -17,7 +17,7 @@ from confluent_kafka.admin._topic import TopicDescription
 from lockstep.errors import KafkaError
 from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.kafka.secrets import with_secrets
-from lockstep.settings import KafkaSettings
+from lockstep.settings import KafkaSettings, TopicIdentity
 
 TOGETHER_MAX = 64
 """Partitions read at once: each holds the states of its sessions in memory."""
@@ -27,6 +27,8 @@ POLL_SECONDS = 0.05
 SILENCE_SECONDS_MAX = 30.0
 RETRY_SECONDS = 0.25
 _UNKNOWN_TOPIC = 3
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The zero id."""
 _LEADER_MOVES = {ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION}
 LOG_LEVEL = 6
 """That of information: some causes are logged at no other."""
@@ -85,7 +87,14 @@ class KafkaTopicLog:
             KafkaError: Kafka does not answer; that never means "no topics".
         """
         found = self._describe(sorted(topics))
-        return {name: FoundTopic(str(each.topic_id), len(each.partitions)) for name, each in found.items()}
+        by_name = self._settings.topic_identity is TopicIdentity.NAME
+        ids = {name: f"name:{name}" if by_name else str(each.topic_id) for name, each in found.items()}
+        if len(set(ids.values())) < len(ids) or _NO_ID in ids.values():
+            raise KafkaError(
+                "the brokers give no topic ids: the proof cannot tell topics apart",
+                next_step="set kafka.topic_identity as the stream's runs have it (docs/brokers.md)",
+            )
+        return {name: FoundTopic(ids[name], len(each.partitions)) for name, each in found.items()}
 
     def _describe(self, wanted: list[str]) -> dict[str, TopicDescription]:
         """Those of the topics that exist."""

@@ -7,6 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -88,6 +89,35 @@ def test_many_transactions_are_proven_by_one_read(feed: Feed) -> None:
         configuration(feed), topic, 0, [(at, at + 1) for at in range(11, 90, 2)], Tuning(probed_runs_max=0)
     )
     assert set(causes(found).values()) == {"marker"}
+
+
+@pytest.mark.parametrize("halts", [True, False], ids=["strict", "ordered"])
+def test_brokers_that_leave_control_records_out_of_fetches_prove_no_marker(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, *, halts: bool
+) -> None:
+    """As Redpanda does: what ends a transaction looks like a message that is gone."""
+    look = reader._Prober.look  # noqa: SLF001  # the seam at which the fetches of a broker arrive
+
+    def look_without_control_records(prober: reader._Prober, whole: reader.Range) -> object:
+        looked = look(prober, whole)
+        if isinstance(looked, reader.UnreadableRange):
+            return looked
+        seen, fetches = looked
+        kept = (msgspec.structs.replace(each, records=each.records - each.control, control=0) for each in fetches)
+        return seen, [each for each in kept if each.records]
+
+    monkeypatch.setattr(reader._Prober, "look", look_without_control_records)  # noqa: SLF001
+    runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly()) if halts else Ordered()))
+    topic = feed.create("values")
+    transactions(feed, topic, session(3), [update(5, a=1)])
+    if halts:
+        with pytest.raises(IntegrityLost) as lost:
+            runs.run()
+        assert [(each.cause, each.offset) for each in lost.value.findings] == [("hole", 4)]
+        return
+    assert runs.run() is RunOutcome.ENDED
+    assert len(runs.rows(topic)) > 0
+    assert {cause for _, _, cause in holes_in_ledger(runs, topic)} == {"unproven"}
 
 
 def test_what_compaction_removed_after_it_was_read_is_not_proven_and_no_violation(feed: Feed, runs: LocalRuns) -> None:

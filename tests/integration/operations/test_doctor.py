@@ -12,8 +12,9 @@ from lockstep import NoIntegrity
 from lockstep.errors import LockstepError
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level
 from lockstep.operations.doctor.doctor import Report, run_diagnoses, with_brokers
-from lockstep.operations.doctor.kafka import Fitness, summarize_checks
+from lockstep.operations.doctor.kafka import Fitness, judge_api_versions, summarize_checks
 from lockstep.operations.doctor.machine import check_table_root, find_file_system
+from lockstep.settings import TopicIdentity
 from tests.support.adding_stream import adding
 from tests.support.feed import snapshot
 
@@ -62,6 +63,35 @@ def test_a_cluster_that_does_not_answer_is_one_error_and_hides_nothing_else(runs
     report = run_diagnoses(settings.model_copy(update={"kafka": kafka}), dict)
     assert [(f.check, f.level) for f in report.findings if f.level is Level.ERROR] == [("Kafka", Level.ERROR)]
     assert report.brokers == NOWHERE
+
+
+NEW, OLD = {"Metadata": 13, "OffsetForLeaderEpoch": 4}, {"Metadata": 9, "OffsetForLeaderEpoch": 3}
+
+
+@pytest.mark.parametrize(
+    ("versions", "identity", "levels"),
+    [
+        ({"a:1": NEW, "b:1": NEW}, TopicIdentity.ID, [Level.OK]),
+        ({"a:1": NEW, "b:1": OLD}, TopicIdentity.ID, [Level.ERROR]),
+        ({"a:1": OLD}, TopicIdentity.NAME, [Level.WARNING]),
+        ({"a:1": NEW}, TopicIdentity.NAME, [Level.WARNING]),
+        ({"a:1": {"Metadata": 12}}, TopicIdentity.ID, [Level.OK, Level.WARNING]),
+        ({"a:1": NEW, "b:1": {}}, TopicIdentity.ID, [Level.WARNING, Level.OK]),
+        ({"a:1": {}}, TopicIdentity.ID, [Level.WARNING]),
+    ],
+)
+def test_the_requests_that_brokers_know_decide_about_topic_ids(
+    versions: dict[str, dict[str, int]], identity: TopicIdentity, levels: list[Level]
+) -> None:
+    found = list(judge_api_versions(versions, identity))
+    assert [each.level for each in found] == levels
+    assert all(each.next_step for each in found if each.level is not Level.OK)
+
+
+def test_the_versions_of_a_real_broker_are_read(runs: LocalRuns) -> None:
+    report = run_diagnoses(runs.settings, dict)
+    (found,) = [each for each in report.findings if each.check == "Kafka: API versions"]
+    assert (found.level, found.found) == (Level.OK, "Metadata up to version 13, topic ids come with 10")
 
 
 def test_brokers_that_are_no_address_are_refused(runs: LocalRuns) -> None:

@@ -24,6 +24,7 @@ from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError
 from lockstep.export.dataset import ExportMismatch
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, StreamHalted
+from lockstep.kafka.topic_identity import make_topics_without_ids
 from lockstep.localdev.broker import PortTaken
 from lockstep.localdev.recordings import RecordingError
 from lockstep.model.compatibility import Incompatibility
@@ -143,6 +144,7 @@ EVERY: tuple[LockstepError, ...] = (
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),
     TableRootMissing(Path("/data/tables")),
+    make_topics_without_ids(["trades.eth", "trades.btc"], 9),
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
     RetirementRefused("books", "books.eth", "has 2 unread messages", "wait until they are read; nothing was changed"),

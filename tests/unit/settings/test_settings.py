@@ -188,7 +188,8 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
     write(folder, '[kafka]\nservers = "a:1"\ntimeout_seconds = -1.0\n')
     assert refusal() == (
         "settings are wrong: kafka.timeout_seconds = -1.0: Input should be greater than 0; "
-        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, timeout_seconds)\n"
+        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, timeout_seconds, "
+        "topic_identity)\n"
         f"  next: {CORRECT}"
     )
 

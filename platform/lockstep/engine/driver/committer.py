@@ -13,7 +13,7 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.metrics import RunStart
-from lockstep.engine.driver.positions import LedgerStamp
+from lockstep.engine.driver.positions import LedgerStamp, advance_positions
 from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
 from lockstep.engine.protocol import BatchIdentity, TaskResult, to_event_time
 from lockstep.errors import KafkaError, TableError
@@ -94,6 +94,7 @@ class Committer:
         self._side: Future[None] | None = None
         self._side_logs = side_tables.SideLogs(folders)
         self._full_rows = self._rows_since_full = 0
+        self._reached = {key: row.until for key, row in claimed.known.items()}
         self.head: Head = claimed.head
         self.first = True
         self.restart: RunStart | None = None
@@ -125,6 +126,7 @@ class Committer:
         Raises:
             Fenced: A newer writer has claimed the table.
             HourClosed: The hour of the batch has been closed.
+            TableError: A position would go back; nothing is committed.
         """
         self.wait_for_side_tables()  # 1
         began, now, full = time.monotonic(), ledger.read_clock(), full or self._full_ledger_due()
@@ -139,11 +141,13 @@ class Committer:
             lookups=list(lookups) or None,
         )
         rows = rows_of(stamp, full)
+        reached = advance_positions(self._reached, rows)
         file = ledger.write_ledger(self._folders.ledger, rows)  # 2
         full_at, needs = now.timestamp() if full else None, _needed(self._folders, batch, file, rows)
         batch = msgspec.structs.replace(batch, ledger=file, full_ledger_at=full_at, needs=needs)
         landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
         self._side = self._side_table_executor.submit(self._follow, landed)
+        self._reached |= reached
         self._count(len(rows), full=full)
         self.restart = RunStart(self._claimed.cause, self._gap_seconds(now)) if self.first else None
         self.head, self.first = landed.head, False

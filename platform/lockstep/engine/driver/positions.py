@@ -12,6 +12,7 @@ import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.protocol import Counts, LearnedRates, PlannedRange, RangeResult, TaskResult, to_event_time
+from lockstep.errors import TableError
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
@@ -184,6 +185,35 @@ def with_ending(position: Position, how: str, end: TopicEnd | None) -> Position:
         return msgspec.structs.replace(position, ending=Ending(how))
     ending = end.make_ending(how, position.partition)
     return msgspec.structs.replace(position, ending=ending, gone_since_us=end.noticed_us)
+
+
+def advance_positions(reached: Mapping[Key, int], rows: Iterable[LedgerRow]) -> dict[Key, int]:
+    """The next offsets after a batch. In a generation a position never goes back; what begins again has another key.
+
+    A rewind begins a generation, and a re-created topic, a reset and an import begin with positions of their own. An
+    accepted truncation keeps the position.
+
+    Args:
+        reached: Next offset of each partition before the batch.
+        rows: Ledger rows of the batch.
+
+    Raises:
+        TableError: A position would go back, or two partitions have one key.
+    """
+    after: dict[Key, int] = {}
+    for row in rows:
+        key = row.topic_id, row.partition
+        place = f"{row.topic}/{row.partition} (topic id {row.topic_id})"
+        if key in after:
+            raise TableError(f"the batch has two positions of {place}", next_step=_GONE_BACK)
+        if not reached.get(key, 0) <= row.start <= row.until:
+            moved = f"from {reached.get(key, 0)} to {row.start}, and the batch ends at {row.until}"
+            raise TableError(f"the position of {place} would go {moved}", next_step=_GONE_BACK)
+        after[key] = row.until
+    return after
+
+
+_GONE_BACK = "nothing was committed: prove the table (lockstep verify STREAM), and report this"
 
 
 def make_retirement_note(next_offset: int, who: str, why: str) -> Accepted:

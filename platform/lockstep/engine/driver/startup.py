@@ -25,9 +25,11 @@ from lockstep.engine.driver.topic_history import Instant, TopicHistory
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
 from lockstep.integrity.base import IntegrityClass, OnGrowth, Suspend
 from lockstep.integrity.resume_options import StreamHalted
+from lockstep.integrity.strict import Strict
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import ClusterAdmin, Topic
 from lockstep.kafka.audit import find_compacted
+from lockstep.kafka.topic_identity import is_named
 from lockstep.model.fault import Fault
 from lockstep.model.position import Key, SegmentRef
 from lockstep.model.table_schema import make_table_schema
@@ -156,7 +158,7 @@ class WriterStartup:
             asked = Instant.now()
             view = admin.view(names - find_retired_topics(known))
             history.note(view, asked, Instant.now())
-            check_topics_fit(self._stream, view.topics)
+            check_topics_fit(self._stream, view.topics, known)
 
     def claim(self, cancelled: Callable[[], bool]) -> WriterClaim:
         """Become the writer.
@@ -342,8 +344,13 @@ def check_not_overtaken(output: OutputLog, writer: Writer) -> None:
         raise Fenced(writer.epoch, holder)
 
 
-def check_topics_fit(stream: AnyStream, topics: Mapping[str, Topic]) -> None:
-    """Refuse topics that the stream's class or limits do not allow.
+def check_topics_fit(stream: AnyStream, topics: Mapping[str, Topic], known: Iterable[LedgerRow]) -> None:
+    """Refuse topics that the stream's class or limits do not allow, or that are identified otherwise than before.
+
+    Args:
+        stream: The declaration.
+        topics: Kafka's topics of the stream, by name.
+        known: Newest ledger rows; those of topics that are not among these do not count.
 
     Raises:
         LockstepError: Names the topics and what to change.
@@ -353,12 +360,34 @@ def check_topics_fit(stream: AnyStream, topics: Mapping[str, Topic]) -> None:
             f"pattern {stream.topics.pattern!r} matches {len(topics)} topics, the limit is {stream.limits.topics}",
             next_step="correct the pattern, or raise Limits(topics=...) if all of them are meant",
         )
+    _check_class_fits(stream.integrity, topics)
+    _check_identity_kept(known, topics)
+
+
+def _check_class_fits(integrity: IntegrityClass, topics: Mapping[str, Topic]) -> None:
     unfit = find_compacted(topics)
-    if unfit and _needs_every_message(stream.integrity):
+    if unfit and _needs_every_message(integrity):
         raise LockstepError(
             f"topics {', '.join(unfit)} are compacted: the class does not tolerate messages gone from the middle",
             next_step="set cleanup.policy=delete on the topics, or exclude them with Topics(exclude=...)",
         )
+    named = sorted(topic.name for topic in topics.values() if is_named(topic.topic_id))
+    if named and isinstance(integrity, Strict):
+        raise LockstepError(
+            f"topic {named[0]} (one of {len(named)}) is identified by its name (kafka.topic_identity): a re-created "
+            "topic would be read as the old one, which Strict excludes",
+            next_step="declare Ordered, FuzzyWindow, Once or NoIntegrity, or use brokers with topic ids",
+        )
+
+
+def _check_identity_kept(known: Iterable[LedgerRow], topics: Mapping[str, Topic]) -> None:
+    for row in known:
+        if row.topic in topics and is_named(row.topic_id) is not is_named(topics[row.topic].topic_id):
+            raise LockstepError(
+                f"the table knows topic {row.topic} as {row.topic_id}, and kafka.topic_identity makes it "
+                f"{topics[row.topic].topic_id}: all of it would be read again",
+                next_step="set kafka.topic_identity as it was (docs/brokers.md)",
+            )
 
 
 def _needs_every_message(integrity: IntegrityClass) -> bool:

@@ -37,7 +37,7 @@ def open_subscription(
     Raises:
         LockstepError: The stream cannot run on these topics.
     """
-    check_topics_fit(context.stream, view.topics)
+    check_topics_fit(context.stream, view.topics, claimed.known.values())
     begun = {topic_id for topic_id, _ in claimed.known}
     new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
     joined = _read_join_offsets(context, new, view, is_first_run=not claimed.head.batch)
@@ -92,7 +92,7 @@ class TopicChanges:
         """Subscribe to the topics that are new in the view, as a new run would."""
         view = self._monitor.view
         if new := self._partitions.find_new_topics(view):
-            check_topics_fit(self._context.stream, view.topics)
+            check_topics_fit(self._context.stream, view.topics, ())
             self._partitions.take_up(view, _read_join_offsets(self._context, new, view, is_first_run=False))
 
     def _read_revived(self) -> None:

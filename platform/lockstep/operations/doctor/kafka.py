@@ -22,9 +22,10 @@ from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.once import Once
 from lockstep.integrity.strict import Strict
 from lockstep.kafka.admin import ClusterAdmin, TopicSettings, read_newest_timestamps, read_topic_settings
+from lockstep.kafka.api_versions import LEADER_EPOCHS, METADATA, TOPIC_IDS_SINCE, read_api_versions
 from lockstep.kafka.client import make_admin_client
-from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_ok, make_warning
-from lockstep.settings import KafkaSettings
+from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_ok, make_warning
+from lockstep.settings import KafkaSettings, TopicIdentity
 
 RETENTION_MIN = timedelta(days=3)
 """A weekend without operators: Friday evening to Monday morning is 62 hours."""
@@ -195,6 +196,8 @@ def check_cluster(kafka: KafkaSettings) -> Iterator[Diagnosis]:
     yield make_ok(
         "Kafka", f"cluster {cluster_id} answers in {took:.2f} s, brokers {', '.join(map(str, sorted(brokers)))}"
     )
+    versions = {address: read_api_versions(kafka, address) for address in brokers.values()}
+    yield from judge_api_versions(versions, kafka.topic_identity)
     settings = _broker_settings(admin, min(brokers), kafka.timeout_seconds)
     if settings.get("auto.create.topics.enable") == "true":
         step = "auto.create.topics.enable=false on the brokers: producers then learn of a mistyped topic at once"
@@ -202,6 +205,36 @@ def check_cluster(kafka: KafkaSettings) -> Iterator[Diagnosis]:
     if len(brokers) == 1:
         step = "three brokers with replication factor 3, where messages must outlive a disk"
         yield make_warning("Kafka: brokers", "there is one: its disk is the only copy of all messages", step)
+
+
+def judge_api_versions(versions: Mapping[str, Mapping[str, int]], identity: TopicIdentity) -> Iterator[Diagnosis]:
+    """Judge which requests the brokers know: topic ids and leader epochs. Pure.
+
+    Args:
+        versions: The highest version of each request by broker; empty for one that does not say.
+        identity: The identity of topics by the settings.
+    """
+    check = "Kafka: API versions"
+    silent = sorted(address for address, known in versions.items() if not known)
+    if silent:
+        yield make_warning(check, f"{format_some(silent, NAMED_MAX)} did not say", "repeat the command")
+    known = {address: each for address, each in versions.items() if each}
+    if not known:
+        return
+    oldest = min(each.get(METADATA, 0) for each in known.values())
+    found = f"{METADATA} up to version {oldest}, topic ids come with {TOPIC_IDS_SINCE}"
+    step = "brokers with topic ids, or kafka.topic_identity = name without the class Strict (docs/brokers.md)"
+    if identity is TopicIdentity.NAME:
+        risk = "a topic that was re-created is read as the old one"
+        yield make_warning(check, f"topics are identified by name ({found}): {risk}", step)
+    elif oldest < TOPIC_IDS_SINCE:
+        yield make_error(check, f"{found}: no stream starts", step)
+    else:
+        yield make_ok(check, found)
+    without = sorted(address for address, each in known.items() if LEADER_EPOCHS not in each)
+    if without:
+        risk = f"no {LEADER_EPOCHS}: a log that was cut and has grown again is read as the old one"
+        yield make_warning(check, f"{format_some(without, NAMED_MAX)}: {risk}", "brokers of Kafka 0.11 or later")
 
 
 def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iterator[Diagnosis]:
@@ -258,11 +291,13 @@ def _clocks(
         yield make_warning(f"clocks of {stream}", found, step)
 
 
-def _brokers(admin: AdminClient, timeout: float) -> list[int]:
+def _brokers(admin: AdminClient, timeout: float) -> dict[int, str]:
+    """Address of each broker, by its id."""
     try:
-        return list(admin.list_topics(timeout=timeout).brokers)
+        brokers = admin.list_topics(timeout=timeout).brokers
     except KafkaException as error:
         raise _unread(error) from error
+    return {number: f"{each.host}:{each.port}" for number, each in brokers.items()}
 
 
 def _broker_settings(admin: AdminClient, broker: int, timeout: float) -> dict[str, str]:

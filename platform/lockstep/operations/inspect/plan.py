@@ -229,7 +229,7 @@ def _find_refusal(stream: AnyStream, settings: Settings, head: Head) -> _Refusal
 def _fit(stream: AnyStream, seen: _Seen) -> _Refusal:
     """The reason for a refusal of the topics."""
     try:
-        check_topics_fit(stream, seen.view.topics)
+        check_topics_fit(stream, seen.view.topics, seen.known.values())
     except LockstepError as error:
         return _Refusal(error.problem, error.next_step)
     return _Refusal()

@@ -1,0 +1,63 @@
+"""The identity of a topic: its id, or its name on brokers that give no ids.
+
+Metadata answers up to version 9 have no topic ids; the client gives the zero id for each topic. Topics that share an
+id would share positions and states.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from lockstep.errors import LockstepError
+from lockstep.kafka.api_versions import METADATA, TOPIC_IDS_SINCE, read_api_versions
+from lockstep.settings import KafkaSettings, TopicIdentity
+
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The zero id, in the client's spelling."""
+NAMED = "name:"
+"""Begins the identity of a topic by its name; no topic id has a colon."""
+
+
+class TopicsWithoutIds(LockstepError):
+    """The brokers give no ids to topics, or one id to several."""
+
+
+def find_identities(ids: Mapping[str, str], settings: KafkaSettings) -> dict[str, str]:
+    """The identity of each topic, by name.
+
+    Args:
+        ids: Topic ids of the brokers' answer, by name.
+        settings: How topics are identified, and how to reach the cluster.
+
+    Raises:
+        TopicsWithoutIds: Topics are identified by id, and some have none of their own.
+    """
+    if settings.topic_identity is TopicIdentity.NAME:
+        return {name: NAMED + name for name in ids}
+    times = Counter(ids.values())
+    if NO_ID in times or len(times) < len(ids):
+        shared = sorted(name for name, each in ids.items() if each == NO_ID or times[each] > 1)
+        raise make_topics_without_ids(shared, read_api_versions(settings).get(METADATA))
+    return dict(ids)
+
+
+def is_named(topic_id: str) -> bool:
+    """Whether this is the identity of a topic by its name: a re-created one is read as the old one."""
+    return topic_id.startswith(NAMED)
+
+
+def make_topics_without_ids(topics: Sequence[str], highest: int | None) -> TopicsWithoutIds:
+    """The refusal of topics.
+
+    Args:
+        topics: Topics without an id of their own, sorted.
+        highest: Highest version of `Metadata` that the brokers know; None if they did not say.
+    """
+    known = "their API versions are not known" if highest is None else f"they know {METADATA} up to version {highest}"
+    return TopicsWithoutIds(
+        f"the brokers give no topic id of its own to {topics[0]} (one of {len(topics)} topics): {known}, and topic ids "
+        f"come with version {TOPIC_IDS_SINCE}",
+        next_step="upgrade the brokers, or set kafka.topic_identity to name: a topic that was re-created is then not "
+        "recognized, and the class Strict is refused (docs/brokers.md)",
+    )

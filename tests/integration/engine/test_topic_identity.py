@@ -1,0 +1,141 @@
+"""Brokers without topic ids: the start is refused by name, or topics are identified by their names."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, Strict
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import KafkaError, LockstepError, TableError
+from lockstep.kafka import admin as kafka_admin
+from lockstep.kafka.topic_identity import TopicsWithoutIds
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.processes import find_free_ports
+from lockstep.operations.inspect.plan import plan_restart
+from lockstep.operations.inspect.topics import read_topics
+from lockstep.settings import KafkaSettings, TopicIdentity
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.support.adding_stream import adding
+from tests.support.feed import Feed, folded, session
+from tests.support.local_runs import LocalRuns
+from tests.support.older_broker import open_capping_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lockstep.integrity.base import IntegrityClass
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Addresses of a broker, and of the same one as if it knew no topic ids."""
+    plain, port = find_free_ports(2)
+    advertised = f"PLAINTEXT://127.0.0.1:{plain},OLD://127.0.0.1:{port}"
+    with open_capping_proxy(port) as proxy:
+        settings = {"advertised.listeners": advertised}
+        folder = tmp_path_factory.mktemp("older")
+        with Broker.start(folder, port=plain, listeners={"OLD": "PLAINTEXT"}, settings=settings) as broker:
+            proxy.target = int(broker.address("OLD").rpartition(":")[2])
+            yield broker.bootstrap_servers, f"127.0.0.1:{port}"
+
+
+def make_runs(
+    older: tuple[str, str],
+    tmp_path: Path,
+    family: str,
+    identity: TopicIdentity,
+    integrity: IntegrityClass | None = None,
+) -> tuple[LocalRuns, list[str]]:
+    """Runs over two topics of 10 and 30 updates."""
+    plain, address = older
+    feed = Feed(plain, family)
+    topics = [feed.create("first"), feed.create("second")]
+    for topic, updates in zip(topics, (10, 30), strict=True):
+        feed.send(topic, session(updates))
+    kafka = KafkaSettings(bootstrap_servers=address, topic_identity=identity)
+    stream = adding(feed.pattern) if integrity is None else adding(feed.pattern, integrity)
+    return LocalRuns(stream, address, tmp_path, kafka=kafka), topics
+
+
+def test_topics_without_ids_refuse_the_start_by_name(older: tuple[str, str], tmp_path: Path) -> None:
+    """Two topics shared one position: each batch read what the one before had read, without end."""
+    runs, topics = make_runs(older, tmp_path, "noid", TopicIdentity.ID)
+    said = re.escape(f"{topics[0]} (one of 2 topics): they know Metadata up to version 9")
+    for look in (runs.run, lambda: read_topics(runs.handle), lambda: plan_restart(runs.stream, runs.settings)):
+        with pytest.raises(TopicsWithoutIds, match=said):
+            look()
+    with pytest.raises(TopicsWithoutIds, match=r"kafka\.topic_identity"):
+        runs.run()
+    assert not runs.folders.table.exists()
+
+
+@pytest.mark.parametrize("integrity", [Ordered(), NoIntegrity()], ids=["ordered", "none"])
+def test_topics_identified_by_name_are_read_once(
+    older: tuple[str, str], tmp_path: Path, integrity: IntegrityClass
+) -> None:
+    runs, topics = make_runs(older, tmp_path, f"named{type(integrity).__name__}", TopicIdentity.NAME, integrity)
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.run() is RunOutcome.ENDED
+    for topic, updates in zip(topics, (10, 30), strict=True):
+        assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(session(updates))])
+    listed = read_topics(runs.handle)
+    assert [(each.topic, each.topic_id, each.lag_messages) for each in listed.topics] == [
+        (topic, f"name:{topic}", 0) for topic in topics
+    ]
+    proof = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    assert proof.status is InvariantStatus.PROVEN
+
+
+CLASSES = [
+    NoIntegrity(),
+    Once(keep_ids=10),
+    Ordered(),
+    FuzzyWindow(lateness=timedelta(seconds=9)),
+    Strict(evidence=Sequence()),
+]
+
+
+@pytest.mark.parametrize("integrity", CLASSES, ids=lambda each: type(each).__name__)
+def test_no_class_lets_a_position_go_back(
+    older: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, integrity: IntegrityClass
+) -> None:
+    """The commit does not trust that each topic has an id of its own."""
+    monkeypatch.setattr(kafka_admin, "find_identities", lambda ids, _: dict.fromkeys(ids, "shared"))
+    family = f"shared{type(integrity).__name__}"
+    runs, _ = make_runs(older, tmp_path, family, TopicIdentity.ID, integrity)
+    with pytest.raises(TableError, match=r"has two positions|position of .* would go from"):
+        runs.run()
+    assert runs.handle.require_head().batch <= 1
+
+
+def test_strict_is_refused_where_topics_are_identified_by_name(older: tuple[str, str], tmp_path: Path) -> None:
+    runs, topics = make_runs(older, tmp_path, "capped", TopicIdentity.NAME, Strict(evidence=Sequence()))
+    with pytest.raises(LockstepError, match=rf"{topics[0]} \(one of 2\) is identified by its name"):
+        runs.run()
+    assert runs.handle.require_head().batch == 0
+
+
+def test_the_proof_refuses_topics_without_ids(older: tuple[str, str], tmp_path: Path) -> None:
+    runs, _ = make_runs(older, tmp_path, "unproven", TopicIdentity.NAME, Ordered())
+    runs.run()
+    kafka = KafkaSettings(bootstrap_servers=older[1])
+    with pytest.raises(KafkaError, match="give no topic ids"):
+        verify_stream(runs.stream, runs.folders, kafka)
+
+
+def test_another_identity_is_another_topic(older: tuple[str, str], tmp_path: Path) -> None:
+    """Brokers that were upgraded: under `Ordered`, topics that count as re-created were read again as a whole."""
+    runs, topics = make_runs(older, tmp_path, "upgraded", TopicIdentity.NAME, Ordered())
+    runs.run()
+    upgraded = LocalRuns(runs.stream, older[0], tmp_path)
+    with pytest.raises(LockstepError, match=rf"knows topic {topics[0]} as name:{topics[0]}"):
+        upgraded.run()
+    assert {row.topic_id for row in upgraded.handle.positions.values()} == {f"name:{topic}" for topic in topics}

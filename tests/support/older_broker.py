@@ -1,0 +1,111 @@
+"""A broker that knows fewer requests: a TCP proxy that caps the API versions that a real broker offers, byte by byte.
+
+The client then sends older requests by itself, and the real broker answers them as an old one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+API_VERSIONS, METADATA = 18, 3
+COMPACT_SINCE = 3
+"""From this version on, an answer about API versions has compact arrays and tagged fields."""
+BEFORE_TOPIC_IDS: Mapping[int, int] = {METADATA: 9}
+"""Metadata answers have topic ids from version 10 on."""
+
+
+@dataclass
+class CappingProxy:
+    """Caps the versions of some API keys.
+
+    Attributes:
+        target: Port of the broker; set it before the first connection.
+        caps: Highest version by API key.
+    """
+
+    caps: Mapping[int, int]
+    target: int = 0
+    _asked: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection until either side ends it."""
+        with suppress(ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError), closing(writer):
+            answers, requests = await asyncio.open_connection("127.0.0.1", self.target)
+            with closing(requests):
+                await asyncio.gather(self._ask(reader, requests), self._answer(answers, writer, id(requests)))
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            frame = await _read_frame(reader)
+            key, version, correlation = struct.unpack_from(">hhi", frame)
+            if key == API_VERSIONS:
+                self._asked[id(writer), correlation] = version
+            await _write_frame(writer, frame)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
+        while True:
+            frame = await _read_frame(reader)
+            (correlation,) = struct.unpack_from(">i", frame)
+            version = self._asked.pop((connection, correlation), None)
+            await _write_frame(writer, frame if version is None else cap_versions(frame, version, self.caps))
+
+
+def cap_versions(answer: bytes, version: int, caps: Mapping[int, int]) -> bytes:
+    """An answer to a request for API versions, with lower highest versions.
+
+    Args:
+        answer: Correlation id, error code, and the array of (key, lowest, highest version).
+        version: Version of the request.
+        caps: Highest version by API key.
+    """
+    capped, at = bytearray(answer), 6
+    if version < COMPACT_SINCE:
+        (count,) = struct.unpack_from(">i", answer, at)
+        at, size = at + 4, 6
+    else:
+        count, at, size = answer[at] - 1, at + 1, 7  # an empty list of tagged fields behind each
+        assert count < 127, "the length of the array is more than a byte"
+    for _ in range(count):
+        key, _, highest = struct.unpack_from(">hhh", answer, at)
+        struct.pack_into(">h", capped, at + 4, min(highest, caps.get(key, highest)))
+        at += size
+    return bytes(capped)
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def _write_frame(writer: asyncio.StreamWriter, frame: bytes) -> None:
+    writer.write(struct.pack(">i", len(frame)) + frame)
+    await writer.drain()
+
+
+@contextmanager
+def open_capping_proxy(port: int, caps: Mapping[int, int] = BEFORE_TOPIC_IDS) -> Iterator[CappingProxy]:
+    """The proxy on a port of loopback, until the block ends."""
+    proxy, loop = CappingProxy(caps), asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(proxy.connect, "127.0.0.1", port))
+    thread = threading.Thread(target=loop.run_forever, name="older broker")
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.close()
