@@ -21,6 +21,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- TableRootMissing        the table root of the settings does not exist (table/layout.py)
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
 |  |- HourClosed              the hour of a planned batch was closed: it is planned again (table/commit.py)
+|  |- NoSuchLoss              a loss that is not the newest one to be accepted (table/commit.py)
 |  |- NotRewindable           a batch to which a rewind cannot go back, or not any more (table/rewind.py)
 |  |- ErasureOvertaken        a batch came before an erasure that was planned without it (table/erasure.py)
 |  |- CompactionRefused       some hours could not be compacted, the others are (compaction/run.py)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,14 @@ from lockstep import (
     EventTime,
     FuzzyWindow,
     Kind,
+    LogOnly,
     Record,
     SessionStart,
     SessionWindows,
     SlidingWindows,
     Stream,
+    Strict,
+    Suspend,
     Topics,
     TumblingWindows,
     Window,
@@ -124,6 +128,19 @@ def a_stream(
         integrity=integrity,
         event_time=event_time or EventTime(),
     )
+
+
+STRICT = Strict(evidence=LogOnly(), on_violation=Suspend(), session_start=SessionStart.FIRST_MESSAGE)
+
+
+def strict_windows(pattern: str) -> Stream[Value, WindowState[list[int]], Values]:
+    """A stream that suspends a partition for a message that cannot be decoded."""
+    return a_stream(Tumbling(), STRICT, pattern=pattern)
+
+
+def accepting_windows(pattern: str) -> Stream[Value, WindowState[list[int]], Values]:
+    """The same, and accepts what it loses by that."""
+    return a_stream(Tumbling(), replace(STRICT, on_violation=Suspend(accept_loss=True)), pattern=pattern)
 
 
 def disordered(steps: list[tuple[str, int, int]]) -> Sent:

@@ -38,7 +38,7 @@ EXIT_CODES = {
     FAILED: "an error, which names the next step",
     WRONG_ARGUMENTS: "wrong arguments",
     INTEGRITY_LOST: "integrity was lost: the stream is halted, or `verify` found a violation",
-    NOT_PROVEN: "`verify` found no violation, and could not prove everything",
+    NOT_PROVEN: "`verify` found no violation, and could not prove everything, or a loss that no one has accepted",
 }
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream; `lockstep streams` lists them.")]

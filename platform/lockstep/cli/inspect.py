@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.trial import Trial
     from lockstep.operations.monitoring.health import Alarm, AlarmKind
     from lockstep.operations.report import QualityReport
+    from lockstep.table.losses import LostStates
 
 
 T = TypeVar("T")
@@ -273,6 +274,7 @@ def _status(found: Status) -> RenderableType:
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
             *((("dropped", found.dropped),) if found.dropped else ()),
+            *((("lost states", _format_lost(found.lost)),) if found.lost.total else ()),
         )
     )
     table = make_first_rows(
@@ -288,6 +290,14 @@ def _status(found: Status) -> RenderableType:
     others_read = (*_lookups(found.lookups), *_derived(found.derived))
     shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found), *_halt(found))
     return make_lines(*_alarms(others, found.unknown), *shown)
+
+
+def _format_lost(lost: LostStates) -> str:
+    """Sessions that lost their states, and their messages; how much of it is accepted."""
+    total = f"{format_count(lost.total.sessions, 'session')}, {format_count(lost.total.messages, 'message')}"
+    if not lost.open:
+        return f"{total}, accepted"
+    return f"{total}; not accepted: {lost.open.sessions} and {lost.open.messages}"
 
 
 SUSPENSIONS_SHOWN = 20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import getpass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ from lockstep.cli.app import (
     find_stream_or_exit,
     load_settings_or_exit,
     register_command,
+    require_reason,
 )
 from lockstep.cli.output import (
     make_first_rows,
@@ -31,8 +33,9 @@ from lockstep.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from lockstep.operations.losses import LossList, LossShown
     from lockstep.quality.check import Checked
-    from lockstep.verify.report import ProvenRange, VerifyReport
+    from lockstep.verify.report import LostInBatch, ProvenRange, VerifyReport
 
 
 @register_command("check order_books --full", Panel.MAINTAIN)
@@ -74,7 +77,8 @@ SHOWN_VIOLATIONS = 20
 def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
     """Prove from Kafka that the table matches the log: every offset, every row, every state.
 
-    Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 3 violated, 4 not proven.
+    Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 3 violated, 4 not proven, or proven with
+    lost states that no one has accepted.
     """
     found = _proof(stream)
     print_answer(found, _shown, as_json=as_json)
@@ -100,6 +104,7 @@ def _shown(found: VerifyReport) -> RenderableType:
         make_grid(("", "what", "status", "compared", "violations"), invariants),
         _limits(found, limited) if limited else None,
         _violations(found) if found.violations else None,
+        *_losses(found),
         *(style_text(f"not proven: {note}", "yellow") for note in found.notes),
         style_text(f"next: {found.next_step}"),
     )
@@ -127,4 +132,73 @@ def _violations(found: VerifyReport) -> RenderableType:
     )
 
 
-_STYLES = {"proven": "green", "violated": "red", "not proven": "yellow"}
+def _losses(found: VerifyReport) -> Iterator[RenderableType]:
+    """What was lost: in total, and what no one has accepted."""
+    losses = found.losses
+    if not losses.sessions:
+        return
+    total = f"lost: the states of {losses.sessions} sessions, with {losses.messages} messages"
+    if not losses.open_sessions:
+        yield style_text(f"{total}; accepted")
+        return
+    yield style_text(f"{total}; not accepted: {losses.open_sessions} sessions, {losses.open_messages} messages", "red")
+    if (grid := make_loss_grid(losses.listed)) is not None:
+        yield grid
+
+
+def make_loss_grid(losses: Sequence[LostInBatch] | Sequence[LossShown]) -> RenderableType | None:
+    """Losses, a line each; None without any."""
+    rows = (
+        (
+            each.batch,
+            f"{each.topic}/{each.partition}",
+            each.offset,
+            each.cause,
+            each.sessions,
+            each.messages,
+            each.detail,
+        )
+        for each in losses
+    )
+    return make_first_rows(("batch", "partition", "offset", "cause", "sessions", "messages", "detail"), rows)
+
+
+_STYLES = {"proven": "green", "violated": "red", "not proven": "yellow", "states lost": "red"}
+
+
+@register_command("losses order_books", Panel.INSPECT)
+def losses(
+    stream: StreamName,
+    *,
+    accept: Annotated[
+        int | None, typer.Option(metavar="BATCH", help="Accept all losses up to that of this batch, the newest one.")
+    ] = None,
+    why: Annotated[
+        str | None, typer.Option(callback=require_reason, help="Reason, stored with the acceptance.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the states that were lost and that no one has accepted; accept them.
+
+    A state is lost when it is discarded and neither a snapshot replaces it nor a row emits it: its messages were
+    accepted, and no row has them. `lockstep verify` ends with 4 until the loss is accepted. Works while the stream
+    runs.
+    """
+    from lockstep.operations.losses import accept_losses, list_losses
+
+    folders = find_folders(stream)
+    if accept is None:
+        print_answer(list_losses(folders), _loss_list, as_json=as_json)
+        return
+    if why is None:
+        raise typer.BadParameter("name the reason; it is kept with the acceptance", param_hint="--why")
+    print_answer(accept_losses(folders, accept, who=getpass.getuser(), why=why), _loss_list, as_json=as_json)
+
+
+def _loss_list(found: LossList) -> RenderableType:
+    total = f"{found.stream}: {found.total.sessions} sessions lost their states, with {found.total.messages} messages"
+    accepted = f"accepted up to batch {found.accepted_up_to}: {found.cause}" if found.accepted_up_to else None
+    if not found.open:
+        return make_lines(style_text(total), accepted, style_text("nothing is open", "green"))
+    step = f"to accept them: lockstep losses {found.stream} --accept {found.newest} --why '...'"
+    return make_lines(style_text(total), accepted, make_loss_grid(found.losses), style_text(step))

@@ -149,6 +149,15 @@ class Transform(ABC, Generic[M, S, R]):
         """The field of R that is null exactly in the row of a removed key; None if no row says so."""
         return type(self).removed
 
+    def pending(self, state: S) -> int:
+        """Number of messages that are in the state and in no row yet: the messages that are lost with the state.
+
+        Called when a state is discarded that no snapshot replaces: the loss is then counted by messages. A session
+        without such a message loses nothing. Must not change anything. Where it raises, the state is counted and its
+        messages are not; the error is shown with the loss.
+        """
+        raise _not_overridden("pending")
+
     def migrate(self, old: Mapping[str, object]) -> S:
         """Convert a state written by an older release of the stream to the current type.
 

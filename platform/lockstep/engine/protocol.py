@@ -14,6 +14,7 @@ from lockstep.model.finding import Finding, Hole, escape_surrogates
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position
 from lockstep.model.readable_times import EARLIEST_US, LATEST_US
+from lockstep.model.state_loss import StateLoss
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.storage import FileStatus
 from lockstep.table.head import SideFile
@@ -203,6 +204,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         opened: Digests of sessions that began in the range and did not end, where the topic has more partitions.
         closed: Digests of sessions that ended in the range.
         accepted: Losses that the declaration accepts.
+        losses: States that were discarded, and nothing replaced or emitted them.
         finding: The violation at the end that stopped the range, if any.
         trouble: Reason for an early end without a violation.
     """
@@ -221,6 +223,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     opened: tuple[bytes, ...] = ()
     closed: tuple[bytes, ...] = ()
     accepted: tuple[AcceptedLoss, ...] = ()
+    losses: tuple[StateLoss, ...] = ()
     finding: Finding | None = None
     trouble: str | None = None
 

@@ -312,6 +312,11 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         """Close all windows of a session that ends."""
         return [self.emit(each.window, each.value) for each in state.open]
 
+    @override
+    def pending(self, state: WindowState[A]) -> int:
+        """Messages in open windows; of windows that overlap, a message counts once in each."""
+        return sum(each.window.messages for each in state.open)
+
     def _put(self, state: WindowState[A], message: M, start_us: int, end_us: int) -> None:
         """Add a message to the window of these times."""
         at = bisect_left(state.open, (end_us, start_us), key=_get_order)

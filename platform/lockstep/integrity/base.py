@@ -175,6 +175,16 @@ class IntegrityClass(ABC):
         """Whether a session may begin at its first message, whatever its kind."""
         return self.session_start is SessionStart.FIRST_MESSAGE
 
+    @property
+    def replaces_states(self) -> bool:
+        """Whether a session may begin again without a snapshot: the state that it had is lost then."""
+        return self.opens_at_first or self.passes_unknown_sessions
+
+    @property
+    def accepts_loss(self) -> bool:
+        """Whether the declaration accepts that states are lost."""
+        return isinstance(self.on_violation, Suspend) and self.on_violation.accept_loss
+
     def judge(self, fault: Fault) -> Judgement:
         """The verdict on a fault, with the policy applied."""
         verdict = self.answers[fault]
@@ -250,10 +260,13 @@ class IntegrityClass(ABC):
         gate = MultipartGate(gate, tolerates_all=self.tolerates_all) if spread else gate
         if not self.may_suspend(suspended_from, skipped):
             return SkipGate(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
-        policy = self.on_violation
-        tolerates, accepts = isinstance(policy, Suspend), isinstance(policy, Suspend) and policy.accept_loss
         return SuspensionGate(
-            gate, suspended_from, skipped, tolerates_violations=tolerates, accepts_loss=accepts, opens_at_first=at_first
+            gate,
+            suspended_from,
+            skipped,
+            tolerates_violations=isinstance(self.on_violation, Suspend),
+            accepts_loss=self.accepts_loss,
+            opens_at_first=at_first,
         )
 
     def make_state_adapter(

@@ -9,7 +9,8 @@ each session that an operator skips. An operator may set it beyond unread messag
 
 The state of a session is {"o": offset of the snapshot that began it, "g": state of the inner gate}; "g" False means
 suspended, since the offset "s". Where a multipart snapshot was open ("b"), its remaining parts are no snapshot: the
-message that completes it is quarantined, too, and the next snapshot restarts the session.
+message that completes it is quarantined, too, and the next snapshot restarts the session. With "d" the user's state of
+the session is discarded, and counted as lost.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Opened(TypedDict):
     g: GateState
     s: NotRequired[int]
     b: NotRequired[bool]
+    d: NotRequired[bool]
 
 
 class SuspensionGate(Gate):
@@ -215,7 +217,26 @@ def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> Gat
         return None
     known = cast("Opened", state)
     suspended = Opened(o=known["o"], g=False, s=known.get("s", since) if known["g"] is False else since)
-    return cast("GateState", {**suspended, "b": True} if broken else suspended)
+    if broken:
+        suspended["b"] = True
+    if is_lost(state):
+        suspended["d"] = True
+    return cast("GateState", suspended)
+
+
+def has_mark(gate: object) -> bool:
+    """Whether a session is suspended by its gate state, not only by an offset of its partition."""
+    return isinstance(gate, dict) and gate.get("g") is False and "o" in gate
+
+
+def is_lost(gate: object) -> bool:
+    """Whether the state of a suspended session is counted as lost."""
+    return has_mark(gate) and cast("Opened", gate).get("d", False)
+
+
+def mark_lost(gate: GateState) -> GateState:
+    """The gate state of a suspended session whose state is counted as lost."""
+    return cast("GateState", {**cast("Opened", gate), "d": True}) if has_mark(gate) else gate
 
 
 def _is_broken(known: Opened) -> bool:

@@ -72,6 +72,10 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             (`Topics.start`): sessions may have begun before. 0 where it does.
         gone_since_us: Since when Kafka has not had the retired topic; None while it has, or where no run has looked.
         ending: The end of a topic that was deleted or re-created; None while it lives, or is only retired.
+        discarded_by: Why states of the partition were discarded that no batch has counted yet (`StateLoss.cause`);
+            empty without any.
+        uncounted_skips: Skipped sessions whose states no batch has counted yet.
+        lost_before: Sessions that are suspended because they began before this offset are counted as lost.
     """
 
     topic: str
@@ -89,8 +93,16 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     joined_at: int = 0
     gone_since_us: int | None = None
     ending: Ending | None = None
+    discarded_by: str = ""
+    uncounted_skips: tuple[str, ...] = ()
+    lost_before: int = 0
 
     @property
     def key(self) -> Key:
         """(topic id, partition)."""
         return self.topic_id, self.partition
+
+    @property
+    def is_uncounted(self) -> bool:
+        """Whether states of it may have been discarded that no batch has counted yet."""
+        return bool(self.discarded_by) or bool(self.uncounted_skips)

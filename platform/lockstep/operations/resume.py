@@ -131,18 +131,26 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> 
         case SkipSession(session=session):
             others = [each for each in row.suspended_sessions if each.session != session]
             before = max(row.until, finding.until if finding else 0)
-            return replace(row, suspended_sessions=[*others, SuspendedSession(session, before)])
+            return replace(
+                row,
+                suspended_sessions=[*others, SuspendedSession(session, before)],
+                uncounted_skips=sorted({*row.uncounted_skips, session}),
+            )
         case FromSnapshot():
             if finding is not None and finding.cause in NOTHING_THERE and row.until < finding.until:
                 row = _moved(row, finding.until)
             until = max(row.until, row.suspended_from, _given_up_until(accepted, finding))
-            return replace(row, suspended_from=until)
+            return replace(row, suspended_from=until, discarded_by=accepted.OPTION)
         case Truncated():
-            return replace(row, suspended_from=row.until, catching_up=True, leader_epoch=None)
+            return replace(
+                row, suspended_from=row.until, catching_up=True, leader_epoch=None, discarded_by=accepted.OPTION
+            )
         case Recreated() | AcceptDeleted():
             change = DELETED if isinstance(accepted, AcceptDeleted) else RECREATED_TOPIC
             unread = finding.until if finding is not None and finding.until > row.until else None
-            return replace(row, retired=True, lifecycle=change, ending=change, last_end=unread)
+            return replace(
+                row, retired=True, lifecycle=change, ending=change, last_end=unread, discarded_by=accepted.OPTION
+            )
         case _:
             return row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import filterfalse
+from itertools import chain, filterfalse
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar, cast
@@ -23,13 +23,13 @@ from lockstep.state.changelog import (
     count_change_bytes,
     is_base_due,
 )
-from lockstep.state.codec import S, StateMigrator, StateNotOfItsType, StateSchema, make_encoding_error
+from lockstep.state.codec import MigrationFailed, S, StateMigrator, StateNotOfItsType, StateSchema, make_encoding_error
 from lockstep.state.decoded_sessions import DecodedSessions, SessionEntry
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, sort_changes
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.restore import LocalStateUnusable, Restored, SelfHealingStore, StoreVersion
 from lockstep.state.timers import AGENDA, CLOCK, SystemEntries
-from lockstep.state.values import BaseRewriter, MapStateStore
+from lockstep.state.values import BaseRewriter, MapStateStore, is_session
 
 _PUT, _REMOVED = b"+", b"-"
 
@@ -119,6 +119,13 @@ class EntryReader(Generic[S]):
             else:
                 found[key] = value
         return found.items()
+
+    def reduce(self, compute: Callable[[Iterable[tuple[bytes, bytes]]], T]) -> T:
+        """A result of all entries; computed again where the local store is found damaged. Raises as `get` does."""
+        changes: Iterable[Change] = () if self.scratch is None else self.scratch
+        if self._version.segment is None:
+            return compute((key, value) for key, value in changes if value is not None)
+        return self._store.use(lambda store: compute(store.items(changes)))
 
     def reserved(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """System entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
@@ -288,25 +295,51 @@ class PartitionState(Generic[S]):
         self._budget.note(self, 0 if stored is None else len(stored))
         if stored is None:
             return None
-        if self._schema.tables or not self._find_migrator().is_plain:
-            gate, state = self._decode_other(session, key, stored)
-        else:
-            gate, state = self._schema.decode(session, stored)
-        entry = self.entries[session] = SessionEntry(gate, state, stored)
+        entry, is_migrated = self._decode(session, key, stored)
+        if is_migrated:
+            self._migrated.add(session)
+        self.entries[session] = entry
         return entry
 
-    def _decode_other(self, session: str, key: bytes, stored: bytes) -> tuple[object, S]:
-        """Decode a state with tables, or one that may be of another type."""
+    def _decode(self, session: str, key: bytes, stored: bytes) -> tuple[SessionEntry[S], bool]:
+        """Decode a session, and whether `migrate` made its state."""
+        if not self._schema.tables and self._find_migrator().is_plain:
+            gate, state = self._schema.decode(session, stored)
+            return SessionEntry(gate, state, stored), False
         current = self._find_migrator().migrate(
             session, stored, lambda name, shape: self._rows.old_rows(key, name, shape)
         )
         gate, state = self._schema.decode(session, current.value)
         if current.migrated is not None:
-            self._migrated.add(session)
-            return gate, cast("S", current.migrated.state)
+            return SessionEntry(gate, cast("S", current.migrated.state), stored), True
         if self._schema.tables:
             self._rows.bind(key, state)
-        return gate, state
+        return SessionEntry(gate, state, stored), False
+
+    def reduce_sessions(self, compute: Callable[[Iterable[SessionEntry[S] | MigrationFailed]], T]) -> T:
+        """A result of all sessions as they are now, for example a count.
+
+        Args:
+            compute: Computes it, and changes nothing; called again where the local store is found damaged. A session
+                whose state cannot be migrated is the error.
+
+        Raises:
+            StateError: The stored state is missing, damaged or of another type.
+            EnvironmentProblem: The local disk cannot store the local store.
+        """
+        self.write_back()
+        return self._entries.reduce(lambda stored: compute(chain(self.entries.values(), self._decode_others(stored))))
+
+    def _decode_others(self, stored: Iterable[tuple[bytes, bytes]]) -> Iterator[SessionEntry[S] | MigrationFailed]:
+        """The sessions that are not in memory, one by one."""
+        for key, value in stored:
+            session = key.decode("utf-8", "surrogatepass") if is_session(key) else None
+            if session is None or session in self.entries or session in self._removed:
+                continue
+            try:
+                yield self._decode(session, key, value)[0]
+            except MigrationFailed as error:
+                yield error
 
     def find_decoded(self) -> DecodedSessions[S]:
         """The sessions that are decoded since an earlier batch, as far as the local store still has their state."""

@@ -124,6 +124,7 @@ class Translation(msgspec.Struct, frozen=True):
             suspended_sessions=tuple(
                 SuspendedSession(each.session, offsets.translate(each.before)) for each in source.suspended_sessions
             ),
+            lost_before=offsets.translate(source.lost_before),
             joined_at=max(1, offsets.translate(source.joined_at)) if source.joined_at else 0,
         )
 

@@ -24,6 +24,7 @@ from lockstep.table.delta_log import CreateEntry, NextEntry
 from lockstep.table.foreign_commits import find_foreign_commit
 from lockstep.table.head import Desired, FoldCode, Head, PolicyChange, Resumption, SideBatch, SideFile, ViolationPolicy
 from lockstep.table.log_tail import LogTail
+from lockstep.table.losses import NO_LOSSES, BatchLosses, accept_losses, add_losses
 from lockstep.table.parquet import DataFile
 from lockstep.table.schema_evolution import Growth, find_schema_changes
 from lockstep.table.written_by import read_written_by
@@ -54,6 +55,7 @@ class CommitKind(Enum):
     SHADOW = "shadow"
     PROMOTE = "promote"
     IMPORT = "import"
+    ACCEPT = "accept loss"
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -242,6 +244,7 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
         accepts_burst: An operator accepted a quarantine burst that is not over yet.
         needs: The side files, and the state files that the ledger file refers to, with the least size of each.
         resumption: The operator's resumption, if this batch is one.
+        losses: States that the batch found to be lost.
     """
 
     number: int
@@ -255,6 +258,7 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
     accepts_burst: bool = False
     needs: Mapping[Path, int] = {}
     resumption: Resumption | None = None
+    losses: BatchLosses = NO_LOSSES
 
 
 class Deployed(msgspec.Struct, frozen=True):
@@ -363,6 +367,7 @@ def commit_batch(
             full_ledger_batch=planned.number if full else head.full_ledger_batch,
             full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
             last_resumption=planned.resumption or head.last_resumption,
+            lost=add_losses(head.lost, planned.number, planned.losses),
         )
 
     usual = CommitKind.HALT if planned.findings else CommitKind.BATCH
@@ -403,6 +408,42 @@ def raise_rewind_floor(generation: int, batch: int) -> Proposal:
         return msgspec.structs.replace(base.head, rewind_floor=floor, rewinds=rewinds)
 
     return Proposal(kind=CommitKind.FLOOR, next_head=next_head)
+
+
+class NoSuchLoss(TableError):
+    """A loss that is not the newest one which no one has accepted.
+
+    Attributes:
+        stream: Name of the stream.
+        batch: The batch that was named.
+    """
+
+    def __init__(self, stream: str, batch: int, newest: int) -> None:
+        problem = f"the newest loss is that of batch {newest}" if newest else "it has no loss that no one has accepted"
+        step = f"lockstep losses {stream} lists them"
+        super().__init__(f"stream {stream} has no open loss {batch}: {problem}", next_step=step)
+        self.stream, self.batch = stream, batch
+
+
+def accept_loss(batch: int, at: float, cause: str) -> Proposal:
+    """Accept all losses up to that of a batch, which is the newest; by any process, while a writer writes.
+
+    Args:
+        batch: The batch; a later loss would be accepted unseen.
+        at: The time, in seconds since 1970 (UTC).
+        cause: The reason and the operator.
+
+    The commit raises:
+        NoSuchLoss: The newest open loss is another one.
+    """
+
+    def next_head(base: Base) -> Head:
+        lost = base.head.lost
+        if not lost.open or lost.last_batch != batch:
+            raise NoSuchLoss(base.head.stream, batch, lost.last_batch if lost.open else 0)
+        return msgspec.structs.replace(base.head, lost=accept_losses(lost, at, cause))
+
+    return Proposal(kind=CommitKind.ACCEPT, next_head=next_head, metadata={delta_log.CAUSE: f"loss {batch}: {cause}"})
 
 
 def commit_schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:

@@ -12,6 +12,7 @@ import msgspec
 from lockstep.errors import TableError
 from lockstep.model.decoding import decode_json
 from lockstep.model.finding import Finding
+from lockstep.table.losses import NONE_LOST, LostStates
 
 FIRST_GENERATION = FIRST_BATCH = 1
 
@@ -303,6 +304,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         imported: Of a stream that began with a savepoint from another table root: which one.
         promotion: The newest promotion of a shadow; None before the first.
         code: The code that writes; None before the first claim of a run, or where it is in no files.
+        lost: States that were discarded, and how much of it no one has accepted.
         policies: The policies on violations and the classes, oldest first: `lockstep verify` judges each batch by the
             policy and the class under which it was written.
         version: Version of this layout.
@@ -339,6 +341,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     imported: Imported | None = None
     promotion: Promotion | None = None
     code: FoldCode | None = None
+    lost: LostStates = NONE_LOST
     policies: tuple[PolicyChange, ...] = ()
     version: int = 1
 

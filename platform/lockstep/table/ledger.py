@@ -19,6 +19,7 @@ from lockstep.model.commit_hour import format_hour
 from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Ending, SuspendedSession
+from lockstep.model.state_loss import StateLoss
 from lockstep.model.table_schema import make_row_schema
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -138,6 +139,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         last_end_age_seconds: Age of that observation when the topic was missed.
         absurd_timestamps: Messages whose Kafka timestamp no clock can have shown; at least, as not all are examined.
         absent_removals: Removals of keys that were not in the table of a `TableFold`.
+        losses: States that were discarded, and nothing replaced or emitted them.
+        discarded_by: Why states were discarded that no batch has counted yet; empty without any.
+        uncounted_skips: Skipped sessions whose states no batch has counted yet.
+        lost_before: Sessions that are suspended because they began before this offset are among the losses.
     """
 
     generation: int
@@ -196,6 +201,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_end_age_seconds: float | None = None
     absurd_timestamps: int = 0
     absent_removals: int = 0
+    losses: list[StateLoss] = []
+    discarded_by: str = ""
+    uncounted_skips: list[str] = []
+    lost_before: int = 0
 
     def find_ending(self) -> Ending | None:
         """The end of a topic that was deleted or re-created."""
@@ -318,20 +327,23 @@ def read_columns(
     return _read_files(ledger, paths, columns, first_batch=first_batch, last_batch=last_batch)
 
 
-def iterate_columns(ledger: Path, columns: list[str], *, last_batch: int | None = None) -> Iterator[pa.Table]:
-    """Some columns of the rows of all batches, in tables and in no order of them. Raises as `read_ledger` does.
+def iterate_columns(
+    ledger: Path, columns: list[str], *, first_batch: int = 0, last_batch: int | None = None
+) -> Iterator[pa.Table]:
+    """Some columns of the rows of some batches, in tables and in no order of them. Raises as `read_ledger` does.
 
     A row group of a file is in memory: the ledger of a year has a hundred million rows.
 
     Args:
         ledger: Folder of the ledger.
         columns: Names of columns, those by which rows are sorted among them.
+        first_batch: First batch.
         last_batch: Last batch; by default the newest.
     """
     schema = pa.schema([SCHEMA.field(name) for name in columns])
-    for path in find_live_files(ledger, last_batch=last_batch):
+    for path in find_live_files(ledger, first_batch=first_batch, last_batch=last_batch):
         for rows in iterate_verified_rows(ledger / path, ledger.parent.name, columns):
-            yield _in_order([rows.filter(_within(0, last_batch))], schema)
+            yield _in_order([rows.filter(_within(first_batch, last_batch))], schema)
 
 
 def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], LedgerRow]:
@@ -480,10 +492,14 @@ def _make_table(rows: Sequence[LedgerRow]) -> pa.Table:
     """The rows, column by column: a dictionary of each row costs 30 us, a batch has up to a row of each partition."""
     columns = zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else repeat((), len(SCHEMA))
     arrays = [
-        pa.array(map(_to_mappings, values) if pa.types.is_list(field.type) and any(values) else values, field.type)
+        pa.array(map(_to_mappings, values) if _holds_structs(field.type) and any(values) else values, field.type)
         for field, values in zip(SCHEMA, columns, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _holds_structs(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.ListType) and pa.types.is_struct(kind.value_type)
 
 
 def _to_mappings(items: list[msgspec.Struct] | None) -> list[dict[str, object]] | None:

@@ -30,6 +30,7 @@ from lockstep.table.head import (
     SideBatch,
     SideFile,
 )
+from lockstep.table.losses import add_shadow_losses, rewind_losses
 from lockstep.table.parquet import DataFile
 from lockstep.table.rewind import check_unchanged, make_stopped
 from lockstep.table.schema_evolution import Growth, find_schema_changes
@@ -129,6 +130,7 @@ def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
         retention=target.retention,
         rewinds=(*head.rewinds, Rewind(planned.batch, version, target.batch, head.batch, planned.cause)),
         promotion=planned.promotion,
+        lost=add_shadow_losses(rewind_losses(head.lost, target.lost), planned.shadow.lost, head.batch),
         code=_take_over_code(head, planned.shadow),
         policies=tuple(_join_policies(head, planned.shadow)),
     )

@@ -13,6 +13,7 @@ from lockstep.table import delta_log
 from lockstep.table.commit import Base, CommitKind, Proposal, Writer, check_hour_open, check_writer
 from lockstep.table.delta_log import NO_HOOKS
 from lockstep.table.head import Desired, Head, Lineage, Rewind, Savepoint, SideFile
+from lockstep.table.losses import rewind_losses
 
 
 class NotRewindable(TableError):
@@ -129,6 +130,7 @@ def _make_head(base: Base, planned: RewindCommit) -> Head:
         last_resumption=target.last_resumption,
         retention=target.retention,
         promotion=target.promotion,
+        lost=rewind_losses(head.lost, target.lost),
         rewinds=(*head.rewinds, Rewind(number, version, target.batch, head.batch, planned.cause)),
     )
 

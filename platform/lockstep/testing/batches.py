@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.position import Position
+from lockstep.model.state_loss import StateLoss, merge_losses
 from lockstep.state.changelog import make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
@@ -103,6 +105,7 @@ class BatchedRun(Generic[S, R]):
     def __init__(self, made: CompiledStream, topic: str, split: Split) -> None:
         self._made, self._split = made, split
         self._lives: list[_Life[R]] = []
+        self._times_begun = Counter[str]()
         self._life = self._begun(topic)
         self._root = Path()
         self._number = 0
@@ -110,6 +113,7 @@ class BatchedRun(Generic[S, R]):
         self._proven: list[RowWithOrigin[R]] = []
         self._quarantine: list[RejectedMessage] = []
         self._late: list[RejectedMessage] = []
+        self._losses: list[StateLoss] = []
         self.finding: Finding | None = None
 
     @contextmanager
@@ -152,12 +156,20 @@ class BatchedRun(Generic[S, R]):
         """The result of all messages."""
         self._work(crashes=self._split.crashes)
         states = {name: state for life in self._lives for name, state in self._states(life)}
-        aside_of = tuple(self._quarantine), tuple(self._late)
-        return RunResult(stream, tuple(self._folded()), states, self.finding, tuple(self._proven), *aside_of)
+        return RunResult(
+            stream,
+            tuple(self._folded()),
+            states,
+            self.finding,
+            tuple(self._proven),
+            tuple(self._quarantine),
+            tuple(self._late),
+            merge_losses(self._losses),
+        )
 
     def _begun(self, topic: str) -> _Life[R]:
-        earlier = [life for life in self._lives if life.position.topic == topic]
-        topic_id = "-".join([TOPIC_ID, *([topic] if self._lives else []), *(["again"] * len(earlier))])
+        topic_id = "-".join([TOPIC_ID, *([topic] if self._lives else []), *(["again"] * self._times_begun[topic])])
+        self._times_begun[topic] += 1
         where = Position(topic=topic, topic_id=topic_id, partition=0, next_offset=0)
         mark = f"{topic}: " if self._lives and topic != self._lives[0].position.topic else ""
         life = _Life(where, Recorder[R](self._made, topic), mark=mark)
@@ -185,6 +197,7 @@ class BatchedRun(Generic[S, R]):
         self._proven += life.notes.keep(self._rows(result), quarantine)
         self._quarantine += list_rejected(quarantine)
         self._late += list_rejected(self._aside("late", result.late))
+        self._losses += reached.losses
         self._read += [(life, at) for at in range(planned.position.next_offset, reached.reached.next_offset)]
         life.position = reached.reached
         self.finding = reached.finding
@@ -234,6 +247,10 @@ class BatchedRun(Generic[S, R]):
         """Re-create the topic: the audit finds another topic id; the class decides whether it tolerates that."""
         before = self._life
         where = before.position
+        ended = msgspec.structs.replace(where, discarded_by=Fault.RECREATED)
+        if self._made.integrity.judge(Fault.RECREATED) is not Judgement.VIOLATION:
+            (counted,) = self._fold_range(PlannedRange(ended, ended.next_offset)).ranges
+            self._losses += counted.losses
         life = self._begun(where.topic)
         self._life = life
         topic = Topic(name=where.topic, topic_id=life.position.topic_id, partitions=1, deletes_only=True)

@@ -11,6 +11,7 @@ from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Verdict
 from lockstep.model.finding import Finding
 from lockstep.model.record import Envelope
+from lockstep.model.state_loss import StateLoss
 from lockstep.testing.exact import describe_exactly
 
 
@@ -98,6 +99,7 @@ class RunResult(Generic[S, R]):
             released.
         quarantine: The quarantined messages, in order.
         late: The late messages, in order.
+        losses: States that were discarded, and nothing replaced or emitted them, by cause.
     """
 
     stream: str
@@ -107,6 +109,7 @@ class RunResult(Generic[S, R]):
     proven: tuple[RowWithOrigin[R], ...] = ()
     quarantine: tuple[RejectedMessage, ...] = ()
     late: tuple[RejectedMessage, ...] = ()
+    losses: tuple[StateLoss, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RunResult):
@@ -120,7 +123,7 @@ class RunResult(Generic[S, R]):
         """All but the user's own values."""
         folded = [(each.offset, each.envelope, each.verdict, each.topic) for each in self.folded]
         proven = [replace(cast("RowWithOrigin[Any]", each), row=None) for each in self.proven]
-        return self.stream, folded, self.finding, proven, self.quarantine, self.late
+        return self.stream, folded, self.finding, proven, self.quarantine, self.late, self.losses
 
     def _describe_values(self) -> object:
         """The rows and states, exactly."""

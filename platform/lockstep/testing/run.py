@@ -18,6 +18,7 @@ from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFai
 from lockstep.engine.executor.rejects import Exclusions
 from lockstep.errors import LockstepError
 from lockstep.model.position import Position
+from lockstep.model.state_loss import merge_losses
 from lockstep.state.changelog import make_empty_state
 from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.local_store_pool import LocalStorePool
@@ -134,6 +135,7 @@ def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]
         tuple(kept.proven),
         tuple(list_rejected(judge.quarantined.rows)),
         tuple(list_rejected(judge.late.rows)),
+        merge_losses(kept.fold.losses.losses),
     )
 
 

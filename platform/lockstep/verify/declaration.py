@@ -71,6 +71,7 @@ class Declared(msgspec.Struct, frozen=True):
     on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None = None
     replay_key: ReplayKey | None = None
     difference: TableDifference | None = None
+    pending: Callable[[object], int] | None = None
 
     @property
     def idle_us(self) -> int | None:
@@ -152,7 +153,7 @@ def _copying(hook: Callable[..., Iterable[msgspec.Struct]]) -> Callable[..., Ite
 
 
 _EMITTING = ("on_end", "on_timer", "on_late")
-_HOOKS = (*_EMITTING, "watermark", "deadline")
+_HOOKS = (*_EMITTING, "watermark", "deadline", "pending")
 
 
 def _list_items(state: object) -> Iterable[tuple[object, object]]:

@@ -15,6 +15,7 @@ from lockstep.verify.gates.base import (
     GateAnswer,
     GateRules,
     ReplayWatermark,
+    SessionMemory,
     find_buffered,
     find_event_time,
     is_multipart_open,
@@ -38,11 +39,13 @@ class ReplayBuffer:
 
     Attributes:
         held: Buffered messages, by offset.
+        suspended: The memory of a session that is suspended now; counts its state if it is lost.
     """
 
     def __init__(self, rules: GateRules, applying: ReplaySessions, aside: SideTableCheck) -> None:
         self._rules, self._applying, self._aside = rules, applying, aside
         self.held: dict[int, Held] = {}
+        self.suspended: Callable[[str, Session, SessionMemory], SessionMemory] = _leave_uncounted
 
     def use(self, rules: GateRules) -> None:
         """See `Replay.use`."""
@@ -131,7 +134,7 @@ class ReplayBuffer:
         held = self._applying.sessions.get(session)
         if held is not None:
             waiting = () if held.known.waits else find_buffered(held.known.memory)
-            held.known = mark_suspended(held.known)
+            held.known = self.suspended(session, held, mark_suspended(held.known))
             self._applying.touched.add(session)
             self.discard([offset for offset in waiting if offset in self.held])
 
@@ -171,6 +174,11 @@ class ReplayBuffer:
         else:
             held.known = held.known._replace(memory=held.known.memory["g"])
         self._applying.touched.add(session)
+
+
+def _leave_uncounted(session: str, held: Session, after: SessionMemory) -> SessionMemory:
+    del session, held
+    return after
 
 
 class _Before(NamedTuple):
@@ -299,7 +307,7 @@ class ReplayTimers:
                 return
             self._run_hook(lambda: self._run_timer(session, held, due_us, at))
         if self._idle_deadline_us(held) <= due_us:
-            self._run_hook(lambda: self._end(session, held, at))
+            self._end(session, held, at)
         else:
             self.note(session, held)
 
@@ -325,7 +333,17 @@ class ReplayTimers:
 
     def _end(self, session: str, held: Session, at: int) -> None:
         due_us, waiting = self._idle_deadline_us(held), find_buffered(held.known.memory)
-        rows = self._applying.end(session)
+        try:
+            rows = self._applying.end(session)
+        except NOT_OF_THE_MESSAGE:
+            raise
+        except Exception as error:  # the user's code: without a message to blame, the state is lost
+            halts = self._rules.raised is GateAnswer.STOP or getattr(error, "halts", False)
+            if halts and at >= self._aside.given_up:
+                raise ReadPastViolation("timer raised") from error
+            self._applying.losses.note(held.state)
+            self._applying.remove(session)
+            rows = []
         self._waiting.discard(waiting)
         self._emit(session, held, due_us, at, rows, END)
 

@@ -65,6 +65,17 @@ class Skipped(msgspec.Struct, frozen=True):
     before: int
 
 
+class ClaimedLoss(msgspec.Struct, frozen=True):
+    """States that a batch has discarded, by one cause."""
+
+    cause: str
+    offset: int
+    sessions: int
+    messages: int | None = None
+    is_accepted: bool = False
+    detail: str = ""
+
+
 class AcceptedRange(msgspec.Struct, frozen=True):
     """Accepted by an operator, so that a halted stream resumed."""
 
@@ -138,6 +149,21 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     ending: str | None = None
     last_end: int | None = None
     last_end_age_seconds: float | None = None
+    retired: bool = False
+    losses: list[ClaimedLoss] = []
+    discarded_by: str = ""
+    uncounted_skips: list[str] = []
+    lost_before: int = 0
+
+    @property
+    def lost_sessions(self) -> int:
+        """Number of the states that it has discarded."""
+        return sum(each.sessions for each in self.losses)
+
+    @property
+    def lost_messages(self) -> int:
+        """Their messages, as far as they are known."""
+        return sum(each.messages or 0 for each in self.losses)
 
     @property
     def place(self) -> ViolationPlace:
@@ -279,6 +305,7 @@ class LedgerChain(msgspec.Struct):
         erasing: Those of its ranges that are erasures.
         lossy: Those that an operator gave up.
         expired: Those with offsets that had expired before they were read.
+        losing: Those with lost states.
         joined_at: The first offsets read of its log, where that was not its beginning, as its ranges say.
         endings: Those with which its topic was left, because it was deleted or re-created.
     """
@@ -289,6 +316,7 @@ class LedgerChain(msgspec.Struct):
     erasing: tuple[LedgerRange, ...] = ()
     lossy: tuple[LedgerRange, ...] = ()
     expired: tuple[LedgerRange, ...] = ()
+    losing: tuple[LedgerRange, ...] = ()
     joined_at: frozenset[int] = frozenset()
     endings: tuple[LedgerRange, ...] = ()
 
@@ -344,6 +372,7 @@ def _make_chain(ranges: StoredRanges) -> LedgerChain:
         erasing=ranges.select(rows.find_rows_with("erased")),
         lossy=tuple(each for each in ranges.select(rows.find_rows_with("accepted")) if each.is_loss),
         expired=ranges.select(rows.find_rows_with_part("holes", "cause", EXPIRED)),
+        losing=ranges.select(rows.find_rows_with("losses")),
         joined_at=frozenset(np.unique(rows.read_numbers("joined_at")).tolist()),
         endings=tuple(each for each in ranges.select(rows.find_rows_with("lifecycle")) if each.ending is not None),
     )

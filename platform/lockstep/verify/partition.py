@@ -15,6 +15,7 @@ from lockstep.verify.gates.classes import RulesInForce
 from lockstep.verify.kafka_reader import find_offset
 from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange, to_stored_time
 from lockstep.verify.lookups import NO_LOOKUPS, NotReproducible, RangeLookups
+from lockstep.verify.losses import LIFE_ENDS
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.rows import RowComparison, RowCursor
@@ -24,6 +25,7 @@ from lockstep.verify.state import StoredState
 COUNTS = (
     *("messages", "rows", "with_rows", "accepted_without_row", "skipped", "before_snapshot"),
     *("repeats", "gaps", "dropped", "quarantined", "late", "buffered", "released", "timer_rows"),
+    *("lost_sessions", "lost_messages"),
 )
 """Columns of the ledger that the replay counts too."""
 
@@ -48,6 +50,7 @@ class PartitionInputs(msgspec.Struct, frozen=True):
     erased: ErasedSessions = NONE_ERASED
     lookups: RangeLookups = NO_LOOKUPS
     is_compacted: bool = False
+    has_buffer: bool = False
 
 
 class PartitionProof:
@@ -72,6 +75,7 @@ class PartitionProof:
         self._timestamp_ms = 0
         self._taken_over = frozenset(parts.folding.waiting.held)
         self.totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
+        self._ended = ""
         self.lost = 0
         self.gaps: list[tuple[int, int, str]] = []
         self.ended = ""
@@ -231,13 +235,13 @@ class PartitionProof:
         folding.suspension = folding.suspension._replace(skipped=skipped)
         folding.applying.ended.clear()
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
-            folding.suspend_before(row.suspended_from)
+            folding.set_suspension(row.suspended_from)
         elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (grown and not at)) and may_grow:
-            folding.suspend_before(BEGUN_ELSEWHERE)
+            folding.set_suspension(BEGUN_ELSEWHERE)
         elif expired or (grown and row.suspended_from > at):
-            self._suspend_before(at)
+            folding.set_suspension(max(folding.suspension.before, at))
         elif row.suspended_from == at:  # of a cut log, too, where offsets of the log before it count no more
-            folding.suspend_before(at)
+            folding.set_suspension(at)
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
         if rules.hole is GateAnswer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
@@ -246,11 +250,33 @@ class PartitionProof:
         for session in parts.erased.find_sessions(row, known):
             folding.erase(session)
             parts.replay.forget(session)
+        self._count_decided(row)
         parts.aside.given_up = folding.suspension.before
         planned_us, moment = row.planned_us, folding.due.moment
         moment.latest_us = LATEST_US if planned_us is None else min(LATEST_US, planned_us + parts.declared.skew_us)
         if row.is_empty and planned_us is not None and row.watermark_us is not None:
             self._advance(row, planned_us, row.watermark_us)
+
+    def _count_decided(self, row: LedgerRange) -> None:
+        """Count the states that the driver or an operator discarded since the range before.
+
+        An operator's decision is counted by the next batch that reads the state of the partition.
+        """
+        folding = self._parts.folding
+        if row.retired and row.lifecycle in LIFE_ENDS and self._next:
+            self._ended = row.lifecycle
+        if row.is_operator_decision:
+            return
+        if self._ended and not row.discarded_by:
+            folding.end_topic(self._ended, row.until, has_buffer=self._parts.has_buffer)
+            self._ended = ""
+        elif not row.discarded_by and folding.suspension.before != folding.losses.before:
+            folding.count_suspended()
+        before = self._before if self._next else row
+        counted = set(before.uncounted_skips).difference(row.uncounted_skips)
+        for skipped in before.suspended_sessions:
+            if skipped.session in counted:
+                folding.count_skipped(skipped.session, skipped.before)
 
     def _use_rules(self, row: LedgerRange) -> GateRules:
         """The rules of a range, which the fold judges by from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 import msgspec
@@ -22,7 +23,9 @@ from lockstep.verify.gates.base import (
     decide_outcome,
     is_multipart_open,
     is_readable_time,
+    is_waiting,
 )
+from lockstep.verify.losses import LosingSession, ReplayLosses
 from lockstep.verify.sessions import LATE, ReplaySessions, Session, make_unfit_value, to_source
 from lockstep.verify.side_tables import Marked, SideTableCheck
 
@@ -55,6 +58,7 @@ class Replay:
         self.waiting = ReplayBuffer(rules, self.applying, aside)
         self.due = ReplayTimers(declared, rules, moment, self.applying, self.waiting, aside)
         self.suspension = Suspension()
+        self.waiting.suspended = self._suspended
 
     def use(self, rules: GateRules) -> None:
         """Judge by other rules of the same class from now on: its policy has changed."""
@@ -78,9 +82,60 @@ class Replay:
         """The offset before which a suspended session began."""
         return 0 if self.rules.needs_no_snapshot else self.suspension.of(session)
 
-    def suspend_before(self, offset: int) -> None:
-        """Suspend all sessions that began before an offset."""
+    @property
+    def discards(self) -> bool:
+        """Whether a suspended session begins again without its state."""
+        return self.rules.at_first and self.suspends
+
+    @property
+    def losses(self) -> ReplayLosses:
+        """States that were discarded."""
+        return self.applying.losses
+
+    def set_suspension(self, offset: int) -> None:
+        """Suspend all sessions that began before an offset; a batch counts the states that are lost later."""
         self.suspension = self.suspension._replace(before=offset)
+
+    def suspend_before(self, offset: int) -> None:
+        """Suspend all sessions that began before an offset, and count the states that are lost by it."""
+        self.set_suspension(offset)
+        self.count_suspended()
+
+    def count_suspended(self) -> None:
+        """Count the states that are lost by the suspension of the partition."""
+        if self.discards:
+            names = self.sessions if self.losses.begun is None else self.losses.begun
+            self.losses.suspend_before(self.suspension.before, self._list_losing(names))
+
+    def count_skipped(self, session: str, before: int) -> None:
+        """Count the state of a session that an operator skips."""
+        held = self.sessions.get(session)
+        if held is None or not self.discards or held.known.waits:
+            return
+        if self.suspension.before <= held.known.opened_at < before:
+            self.losses.note(held.state)
+
+    def end_topic(self, change: str, until: int, *, has_buffer: bool) -> None:
+        """Count the states of a topic that has ended."""
+        may_replace = self.rules.at_first or self.rules.passes_unknown
+        before = self.losses.before if self.suspends else 0
+        if self.losses.before < until:
+            sessions = self._list_losing(self.sessions)
+            self.losses.end_topic(change, before, sessions, may_replace=may_replace, has_buffer=has_buffer)
+        self.losses.before = until
+
+    def _list_losing(self, names: Iterable[str]) -> list[LosingSession]:
+        found = (self.sessions.get(name) for name in names)
+        return [LosingSession(held.known, held.state) for held in found if held is not None]
+
+    def _suspended(self, session: str, held: Session, after: SessionMemory) -> SessionMemory:
+        """The memory of a session that a message suspends; its state counts as lost if no one uses it again."""
+        if held.known.waits or not self.discards:
+            return after
+        before = 0 if self.rules.needs_no_snapshot else self._in_force(session).of(session)
+        if not is_waiting(held.known, before):
+            self.losses.note(held.state)
+        return after._replace(lost=True)
 
     def erase(self, session: str) -> None:
         """Forget a session and all that is buffered or due for it; uncounted, as the ledger does."""
@@ -264,6 +319,7 @@ class Replay:
         if envelope.kind is Kind.END:
             self.waiting.apply(message, at=record.offset)
             return True
+        self._note_restart(fated, held)
         self.applying.apply(message, at=record.offset, known=known, opens=True if fated.begins else None)
         self.waiting.release(envelope.session, fated.after, record.offset)
         return True
@@ -271,6 +327,7 @@ class Replay:
     def _hold(self, fated: SessionOutcome, message: Held) -> None:
         session, known = message[0].session, cast("SessionMemory", fated.known)
         held = self.sessions.get(session)
+        self._note_restart(fated, held)
         if held is None:
             self.sessions[session] = Session(known, None)
         else:
@@ -279,6 +336,11 @@ class Replay:
                 self.applying.drop_state(held, message)
         self.applying.touched.add(session)
         self.waiting.hold(message)
+
+    def _note_restart(self, fated: SessionOutcome, held: Session | None) -> None:
+        """Count the state of a session that begins again, if the suspension was one of another class."""
+        if fated.begins and held is not None and held.known.waits and not held.known.lost:
+            self.losses.note(held.state)
 
     def _late(self, message: Held) -> None:
         envelope, body, record = message
@@ -298,7 +360,7 @@ class Replay:
             after = held.known._replace(waits=True) if held is not None else None
         self.aside.keep(record, fated.cause, session)
         if held is not None and after is not None and held.known != after:
-            held.known = after
+            held.known = self._suspended(session, held, after) if after.waits else after
             self.applying.touched.add(session)
 
     def _notice(self, fated: SessionOutcome) -> None:

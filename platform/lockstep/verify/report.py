@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
@@ -101,6 +102,8 @@ class InvariantStatus(Enum):
     PROVEN = "proven"
     VIOLATED = "violated"
     NOT_PROVEN = "not proven"
+    LOST = "states lost"
+    """Of the whole proof: all is proven, and states were lost that no one has accepted."""
     NOT_CLAIMED = "not claimed"
     """The stream does not promise it."""
 
@@ -214,12 +217,76 @@ class InvariantResult(msgspec.Struct, frozen=True):
     violations: int
 
 
+class LostInBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """States of one partition that a batch discarded, and nothing replaced or emitted them.
+
+    Attributes:
+        batch: The batch.
+        topic: Name of the topic.
+        partition: Partition number.
+        offset: Offset of the first message by which one was discarded.
+        cause: Why.
+        sessions: Number of states.
+        messages: Their messages that are in no row; None where the transform does not count them (`pending`).
+        is_accepted: The declaration, an option of a resumption or `lockstep losses --accept` accepts it.
+        detail: Error of the transform's own code, if any.
+    """
+
+    batch: int
+    topic: str
+    partition: int
+    offset: int
+    cause: str
+    sessions: int
+    messages: int | None
+    is_accepted: bool
+    detail: str = ""
+
+
+class LossSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """All states that a stream has lost.
+
+    Attributes:
+        sessions: Number of states.
+        messages: Their messages, as far as they are known.
+        open_sessions: Those of the states whose loss no one has accepted.
+        open_messages: Their messages.
+        last_batch: The newest batch with one of these; 0 without any.
+        listed: The open ones by batch and partition, the first 1,000.
+    """
+
+    sessions: int = 0
+    messages: int = 0
+    open_sessions: int = 0
+    open_messages: int = 0
+    last_batch: int = 0
+    listed: tuple[LostInBatch, ...] = ()
+
+
+NO_LOSS = LossSummary()
+
+
+def make_loss_summary(losses: Iterable[LostInBatch]) -> LossSummary:
+    """The losses of a stream."""
+    everything = sorted(losses, key=lambda loss: (loss.batch, loss.topic, loss.partition, loss.offset))
+    unaccepted = [loss for loss in everything if not loss.is_accepted]
+    return LossSummary(
+        sessions=sum(loss.sessions for loss in everything),
+        messages=sum(loss.messages or 0 for loss in everything),
+        open_sessions=sum(loss.sessions for loss in unaccepted),
+        open_messages=sum(loss.messages or 0 for loss in unaccepted),
+        last_batch=max((loss.batch for loss in unaccepted), default=0),
+        listed=tuple(unaccepted[:LISTED_VIOLATIONS_MAX]),
+    )
+
+
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole proof.
 
     Attributes:
         stream: Name of the stream.
-        status: Proven where every invariant is; violated where one is.
+        status: Proven where every invariant is; violated where one is; lost where all is proven, and a state was lost
+            that no one has accepted.
         version: Version of the output table that was proven.
         generation: The lineage of batches.
         batch: Its last batch: the proof ends there, whatever was committed meanwhile.
@@ -232,6 +299,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
         notes: Limits of the proof.
         cpu_seconds: CPU time of the proof.
         next_step: What to do next.
+        losses: States that were lost.
     """
 
     stream: str
@@ -248,3 +316,4 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     cpu_seconds: float
     next_step: str
+    losses: LossSummary = NO_LOSS

@@ -16,6 +16,7 @@ from lockstep.errors import Violation
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.verify.declaration import Declared
 from lockstep.verify.gates.base import FIRST_TIME_US, VALUE_NOT_STORABLE, SessionMemory, require_int
+from lockstep.verify.losses import ReplayLosses
 from lockstep.verify.rows import Emitted, Source, find_unfit, find_unfit_provenance
 from lockstep.verify.side_tables import NOT_STORABLE, SideTableCheck
 
@@ -62,6 +63,7 @@ class ReplaySessions:
         ended: Those that have ended in this range.
         emitted: Rows that the table must hold, since they were last taken.
         last_row: The newest offset with rows, and the number of rows emitted at it.
+        losses: States that were discarded.
     """
 
     def __init__(self, declared: Declared, aside: SideTableCheck, *, undoes: bool) -> None:
@@ -71,6 +73,7 @@ class ReplaySessions:
         self.ended: set[str] = set()
         self.emitted = Emitted()
         self.last_row = (0, 0)
+        self.losses = ReplayLosses(aside.add_to_count, declared.pending)
 
     def set_undoing(self, *, is_on: bool) -> None:
         """Set whether a message on which the transform raises is undone."""
@@ -176,10 +179,16 @@ class ReplaySessions:
             rows = self._list_last_rows(held.state, body)
         if origin is not None:
             self._refuse_unfit(rows, *origin)
+        if held is not None and held.state is not None and self._declared.on_end is None:
+            self.losses.note_end(held.state)
+        self.remove(session)
+        return rows
+
+    def remove(self, session: str) -> None:
+        """Remove a session, without rows."""
         self.sessions.pop(session, None)
         self.ended.add(session)
         self.touched.add(session)
-        return rows
 
     def run_hook(
         self, session: str, work: Callable[[], Iterable[msgspec.Struct]], held: Session
@@ -252,6 +261,8 @@ class ReplaySessions:
         if held is None:
             held = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
         held.known, held.state = known or held.known, state
+        if self.losses.begun is not None:
+            self.losses.begun.add(envelope.session)
         self.save(held)
         return rows
 

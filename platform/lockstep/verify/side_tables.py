@@ -250,6 +250,10 @@ class SideTableCheck:
         self.quarantine.refuse(offset, with_rows=with_rows)
         self.late.refuse(offset, with_rows=with_rows)
 
+    def add_to_count(self, name: str, number: int) -> None:
+        """Add to a count of the current range."""
+        self.counts[name] += number
+
     def drop(self, offset: int) -> None:
         """Count a dropped message."""
         self.counts["dropped"] += 1

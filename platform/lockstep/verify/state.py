@@ -267,6 +267,7 @@ class StoredState:
         """Start the fold with the state stored after a row; raises as `follow` does."""
         self._load(row)
         folding.suspension = Suspension(row.suspended_from, row.skips)
+        folding.losses.before = row.lost_before
         folding.due.moment.at_us = UNKNOWN_US if row.watermark_us is None else row.watermark_us
         folding.applying.last_row = (row.until, row.rows_emitted)
         for session, value in self._entries.items():

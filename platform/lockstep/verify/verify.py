@@ -49,11 +49,14 @@ from lockstep.verify.report import (
     Invariant,
     InvariantResult,
     InvariantStatus,
+    LossSummary,
+    LostInBatch,
     ProvenRange,
     VerifyReport,
     ViolationKind,
     ViolationPlace,
     Violations,
+    make_loss_summary,
 )
 from lockstep.verify.row_replay import ReplayedRows, RowReplay, find_reason
 from lockstep.verify.rows import RowComparison, RowCursor, TableRows
@@ -81,6 +84,7 @@ class PartitionWork(msgspec.Struct):
         scopes: The proven extent of each partition.
         replayed: Current rows compared with the newest states.
         replayed_batches: Batches of partitions after which the rows of the fold were replayed to its states.
+        losses: States that were lost.
         blocked: Why something that Kafka retains could not be proven.
     """
 
@@ -99,6 +103,7 @@ class PartitionWork(msgspec.Struct):
     scopes: list[ProvenRange] = msgspec.field(default_factory=list)
     replayed: ReplayedRows = msgspec.field(default_factory=ReplayedRows)
     replayed_batches: int = 0
+    losses: list[LostInBatch] = msgspec.field(default_factory=list)
     blocked: list[str] = msgspec.field(default_factory=list)
 
     def add(self, chain: LedgerChain, proof: PartitionProof) -> None:
@@ -135,6 +140,9 @@ def make_summary(
     status = next(
         (s for s in (InvariantStatus.VIOLATED, InvariantStatus.NOT_PROVEN) if s in statuses), InvariantStatus.PROVEN
     )
+    losses = make_loss_summary(work.losses)
+    if status is InvariantStatus.PROVEN and losses.open_sessions:
+        status = InvariantStatus.LOST
     return VerifyReport(
         stream=stream,
         status=status,
@@ -149,7 +157,8 @@ def make_summary(
         scopes=tuple(sorted(_list_scopes(work), key=lambda scope: (scope.topic, scope.partition, scope.topic_id))),
         notes=(*stored.notes, *_find_absent_states(stored.head, work), *blocked),
         cpu_seconds=round(cpu_seconds, 3),
-        next_step=_next_step(stream, status, violations),
+        next_step=_next_step(stream, status, violations, losses),
+        losses=losses,
     )
 
 
@@ -208,7 +217,7 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
 _WITHOUT_ROWS = ("accepted_without_row", "skipped", "dropped", "quarantined")
 
 
-def _next_step(stream: str, status: InvariantStatus, violations: Violations) -> str:
+def _next_step(stream: str, status: InvariantStatus, violations: Violations, losses: LossSummary) -> str:
     if violations.counts.keys() == {ViolationKind.REPLAY_DIFFERS}:
         return (
             "rows and states are the fold of the log, as far as it was read again: the fold itself emits rows that do "
@@ -220,6 +229,9 @@ def _next_step(stream: str, status: InvariantStatus, violations: Violations) -> 
         )
     if status is InvariantStatus.NOT_PROVEN:
         return "see the notes: what is missing was not compared, which is neither proof nor violation"
+    if status is InvariantStatus.LOST:
+        step = f"lockstep losses {stream} lists them; to accept them: --accept {losses.last_batch} --why '...'"
+        return f"find out why the states were lost; {step}"
     return f"nothing to do; lockstep status {stream} shows where it stands"
 
 
@@ -303,6 +315,24 @@ def check_places(
         if last.batch < full and not last.is_forgotten:
             expected = f"a row in batch {full}, which has all positions, or later"
             violations.add(ViolationKind.POSITION_LOST, chain.place, last.until, expected, f"batch {last.batch}")
+
+
+def list_losses(chain: LedgerChain, head: Head) -> Iterator[LostInBatch]:
+    """The losses of a partition, each as accepted or open by what the head says of acceptances."""
+    for row in chain.losing:
+        is_open = row.batch > head.lost.accepted_batch or 0 < head.lost.first_batch <= row.batch
+        for loss in row.losses:
+            yield LostInBatch(
+                batch=row.batch,
+                topic=row.topic,
+                partition=row.partition,
+                offset=loss.offset,
+                cause=loss.cause,
+                sessions=loss.sessions,
+                messages=loss.messages,
+                is_accepted=loss.is_accepted or not is_open,
+                detail=loss.detail,
+            )
 
 
 Gaps = list[tuple[int, int, str]]
@@ -466,6 +496,8 @@ class _Proving:
 
     def prove(self, found: Mapping[Key, LedgerChain], kafka: KafkaTopicLog) -> None:
         """Prove each partition as far as possible."""
+        for chain in found.values():
+            self.work.losses += list_losses(chain, self._head)
         self._unclaimed(found)
         check_topic_ends(found.values(), self._head.policies, self._violations)
         topics = kafka.find_topics({chain.place.topic for chain in found.values()})
@@ -607,6 +639,7 @@ class _Proving:
             erased=erased,
             lookups=RangeLookups(self._lookups),
             is_compacted=chain.place.topic in self._compacted,
+            has_buffer=bool(self._integrity.buffer),
             stored=StoredState(self._folders.state, self._declared, self._violations, self._head, self._floor),
             replay=BatchReplay(self._declared, self._row_budget, self._violations),
         )

@@ -14,6 +14,7 @@ from tests.correctness.verify.clean_meters import clean_meters
 from tests.correctness.verify.clean_tables import clean_table
 from tests.correctness.verify.forging import Forged
 from tests.correctness.verify.seeds import METER_SEEDS, SEEDS
+from tests.support.proven import PROVEN_OR_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,10 +76,12 @@ def test_the_tables_that_are_forged_are_clean_and_hold_something_of_everything(
     seen: dict[str, int] = {}
     for made in (*good_tables, *good_meters):
         found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
-        assert (found.status, found.violations, made.told) == (InvariantStatus.PROVEN, (), made.told)
+        assert (found.violations, made.told) == ((), made.told)
+        assert found.status in PROVEN_OR_LOST, made.told
         for name, count in found.counts.items():
             seen[name] = seen.get(name, 0) + count
-    assert [name for name, count in seen.items() if not count and name != "accepted_loss"] == []
+    elsewhere = {"accepted_loss", "lost_sessions", "lost_messages"}  # the latter: in `correctness/losses`
+    assert [name for name, count in seen.items() if not count and name not in elsewhere] == []
 
 
 def _is_found(seed: Callable[[Forged, random.Random], Found], number: int, tables: list[Made], tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ from tests.support.feed import Feed, session, update
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typer.testing import Result
 
+    from lockstep.declare.stream import AnyStream
     from lockstep.localdev.broker import Broker
 
 ROOT = Path(__file__).parents[3]
@@ -46,15 +49,22 @@ class Platform:
             return CliRunner().invoke(app, arguments, env=self.environment)
 
 
-def platform_in(folder: Path, broker: Broker) -> Platform:
-    """A platform of its own topics, whose stream has not run yet."""
+def platform_in(folder: Path, broker: Broker, declare: Callable[[str], AnyStream] = adding) -> Platform:
+    """A platform of its own topics, whose stream has not run yet.
+
+    Args:
+        folder: An empty folder.
+        broker: The broker.
+        declare: A function of a module, which makes the stream of a pattern.
+    """
     family = f"cli_{uuid.uuid4().hex[:8]}"
     feed = Feed(broker.bootstrap_servers, family)
-    runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, folder)
+    runs = LocalRuns(declare(feed.pattern), feed.bootstrap_servers, folder)
     (folder / "assets").mkdir()
     (folder / "tables").mkdir()
     # A module's name is known for the whole process: each platform has its own.
-    source = f'from tests.support.adding_stream import adding\n\nstream = adding(r"{feed.pattern}")\n'
+    name = declare.__name__
+    source = f'from {declare.__module__} import {name}\n\nstream = {name}(r"{feed.pattern}")\n'
     (folder / "assets" / f"{family}.py").write_text(source)
     environment = {
         "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,

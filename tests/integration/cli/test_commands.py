@@ -27,7 +27,7 @@ from lockstep.cli import control, inspect, maintain, recover
 from lockstep.cli.__main__ import app
 from lockstep.cli.app import EXIT_CODES, find_problem
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.operations import lifecycle, quarantine, query, repair, show_settings
+from lockstep.operations import lifecycle, losses, quarantine, query, repair, show_settings
 from lockstep.operations.doctor import doctor
 from lockstep.operations.inspect import history, message, plan, state, status, streams, topics
 from lockstep.testing import read_messages
@@ -68,6 +68,7 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("positions", "adding"): streams.Positions,
     ("repair", "adding"): repair.Repair,
     ("verify", "adding"): VerifyReport,
+    ("losses", "adding"): losses.LossList,
     ("quarantine", "list", "adding"): quarantine.QuarantineList,
     ("settings",): show_settings.AllOptions,
     ("doctor",): doctor.Report,

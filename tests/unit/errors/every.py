@@ -56,7 +56,7 @@ from lockstep.state.codec import IntegrityClassChanged, MigrationFailed, StateNo
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
 from lockstep.storage import NeedsFileSystem
-from lockstep.table.commit import HourClosed
+from lockstep.table.commit import HourClosed, NoSuchLoss
 from lockstep.table.erasure import ErasureOvertaken
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from lockstep.table.head import Origin
@@ -166,6 +166,7 @@ EVERY: tuple[LockstepError, ...] = (
         "batch 7 or a savepoint was committed since the erasure was planned after batch 6",
         next_step="lockstep stop books; then erase again",
     ),
+    NoSuchLoss("books", 12, 17),
     NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
     RewindRefused("books", (RewindObstacle(Obstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),

@@ -13,6 +13,7 @@ import pytest
 
 from lockstep import Every, FileSize, Objectives
 from lockstep.engine.driver.heartbeat import Phase
+from lockstep.model.state_loss import LossTotal
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.monitoring.health import (
     CLOCK_SECONDS_MAX,
@@ -27,6 +28,7 @@ from lockstep.operations.monitoring.health import (
     judge_health,
 )
 from lockstep.table.head import Desired
+from lockstep.table.losses import NONE_LOST, BatchLosses, add_losses
 from tests.support.adding_stream import adding
 
 HOUR = 3_600.0
@@ -169,6 +171,14 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
         [(AlarmKind.COMPACTION, WARNING)],
     ),
     "a Kafka that does not answer": (but(kafka="Kafka did not answer"), [(AlarmKind.KAFKA, WARNING)]),
+    "a stopped stream that has lost states": (
+        but(desired=Desired.STOPPED, lost=add_losses(NONE_LOST, 3, BatchLosses(LossTotal(2, 7), LossTotal(1, 4)))),
+        [(AlarmKind.LOSS, ERROR)],
+    ),
+    "losses that the declaration accepts": (
+        but(lost=add_losses(NONE_LOST, 3, BatchLosses(LossTotal(2, 7), LossTotal()))),
+        [],
+    ),
     "a table that cannot be read": (
         HealthFacts(stream="adding", desired=None, reason="torn", next_step="lockstep repair adding"),
         [(AlarmKind.UNREADABLE, ERROR)],

@@ -1,4 +1,4 @@
-"""Alarms for partitions that cannot be read: behind an open transaction, or without a leader.
+"""Alarms for partitions that cannot be read: behind an open transaction, or without a leader; warnings of losses.
 
 A stuck transaction loses no data and only shows as lag: without an alarm, a stream that waits for a producer which
 died in a transaction looks like a slow one.
@@ -6,14 +6,16 @@ died in a transaction looks like a slow one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from lockstep.declare.options import Every, Trigger
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Place, Topic
 from lockstep.model.position import Key
+from lockstep.model.state_loss import count_losses
 from lockstep.model.tuning import Tuning
+from lockstep.table.ledger import LedgerRow
 
 ANY_AGE_SECONDS = -1.0
 """A patience that every open transaction exceeds, one of this moment included."""
@@ -67,6 +69,27 @@ def describe_hidden(stream: str, hidden: Sequence[StuckTransaction]) -> str:
         f"{worst.partition} from {worst.stable_end} on{others if len(hidden) > 1 else ''}; when the producer has "
         f"committed: lockstep run {stream} --available-now; for one that stays open: "
         "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
+    )
+
+
+def describe_losses(stream: str, rows: Iterable[LedgerRow]) -> str | None:
+    """The states that a batch lost and that nothing accepts, and what to do; None without any.
+
+    Args:
+        stream: Name of the stream.
+        rows: The ledger rows of the batch.
+    """
+    losses = [(row, loss) for row in rows for loss in row.losses if not loss.is_accepted]
+    if not losses:
+        return None
+    total = count_losses(loss for _, loss in losses)
+    row, first = losses[0]
+    place = f"{row.topic}/{row.partition}@{first.offset}"
+    detail = f" ({first.detail})" if first.detail else ""
+    others = f" and {len(losses) - 1} more" if len(losses) > 1 else ""
+    return (
+        f"batch {row.batch} lost the states of {total.sessions} sessions, with {total.messages} messages: "
+        f"{first.cause} at {place}{detail}{others}; lockstep losses {stream} lists them"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.alarms import describe_losses
 from lockstep.engine.driver.metrics import RunStart
 from lockstep.engine.driver.positions import LedgerStamp, advance_positions
 from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
@@ -28,6 +29,7 @@ from lockstep.table.commit import BatchCommit, Committed, commit_batch
 from lockstep.table.create import refuse_incoming
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
+from lockstep.table.losses import count_batch_losses
 
 LOG = logging.getLogger("lockstep")
 
@@ -144,8 +146,11 @@ class Committer:
         reached = advance_positions(self._reached, rows)
         file = ledger.write_ledger(self._folders.ledger, rows)  # 2
         full_at, needs = now.timestamp() if full else None, _needed(self._folders, batch, file, rows)
-        batch = msgspec.structs.replace(batch, ledger=file, full_ledger_at=full_at, needs=needs)
+        lost = count_batch_losses(loss for row in rows for loss in row.losses)
+        batch = msgspec.structs.replace(batch, ledger=file, full_ledger_at=full_at, needs=needs, losses=lost)
         landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
+        if (losses := describe_losses(self._folders.stream, rows)) is not None:
+            LOG.warning("%s", losses)
         self._side = self._side_table_executor.submit(self._follow, landed)
         self._reached |= reached
         self._count(len(rows), full=full)

@@ -13,6 +13,7 @@ from typing import NoReturn
 import msgspec
 
 from lockstep.declare.options import Every, FileSize
+from lockstep.declare.transform import is_overridden
 from lockstep.engine.driver.alarms import BlockedPartitions, compute_stuck_patience_seconds, describe_hidden
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages, judge_finding
 from lockstep.engine.driver.clocks import BacklogClock, IdlePartitions, SilentPartitions
@@ -314,6 +315,7 @@ class MicroBatchLoop:
             item.reached.next_offset > item.range.position.next_offset
             or item.finding is not None
             or item.reached.watermark_us != item.range.position.watermark_us
+            or item.reached.is_uncounted is not item.range.position.is_uncounted
             for group in bins
             for item in group.ranges
         )
@@ -464,6 +466,10 @@ class MicroBatchLoop:
             patient=self._silent.find_patient(),
             resting=self._silent.find_resting(time.monotonic()),
             is_live=isinstance(self._context.trigger, Every),
+            uncounted=self._partitions.find_uncounted(
+                self._context.stream.integrity,
+                has_pending=is_overridden(type(self._context.stream.transform), "pending"),
+            ),
             silent=self._idle.advance_watermarks(self._partitions.positions, self._monitor.view.ends, now_us),
         )
 

@@ -65,6 +65,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         patient: Partitions that were silent in the last batches: a task waits longer for them.
         resting: Partitions that were silent in the last batches, and are left out of this one.
         is_live: The batch may include messages that come after the plan.
+        uncounted: Partitions whose discarded states are to be counted.
     """
 
     batch: BatchIdentity
@@ -80,6 +81,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     patient: frozenset[Key] = frozenset()
     resting: frozenset[Key] = frozenset()
     is_live: bool = False
+    uncounted: tuple[Position, ...] = ()
 
 
 Bins = tuple[tuple[PlannedRange, ...], ...]
@@ -146,7 +148,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     # 2, 3
     bins = _plan_full_files(lagging, given) if given.goal is not None else _plan_by_messages(lagging, given)
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
-    bins = _with_silent(bins, lagging, given)
+    bins = _with_uncounted(_with_silent(bins, lagging, given), given)
     return BatchPlan(
         batch=given.batch,
         bins=bins,
@@ -166,6 +168,19 @@ def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bi
         return bins
     first, *rest = bins or ((),)
     return (tuple(sorted((*first, *silent), key=lambda item: item.position.key)), *rest)
+
+
+def _with_uncounted(bins: Bins, given: PlanInput) -> Bins:
+    """The bins, extended by partitions without messages whose states are to be counted: one task reads few of them."""
+    planned = {item.position.key for group in bins for item in group}
+    uncounted = sorted((each for each in given.uncounted if each.key not in planned), key=lambda each: each.key)
+    if not uncounted:
+        return bins
+    count = max(len(bins), min(given.cores, len(uncounted)))
+    extended = [list(group) for group in bins] + [list[PlannedRange]() for _ in range(count - len(bins))]
+    for number, position in enumerate(uncounted):
+        extended[number % count].append(PlannedRange(position, position.next_offset))
+    return tuple(tuple(sorted(group, key=_key)) for group in extended)
 
 
 def share_batch(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:

@@ -13,7 +13,7 @@ import msgspec
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.protocol import Counts, LearnedRates, PlannedRange, RangeResult, TaskResult, to_event_time
 from lockstep.errors import TableError
-from lockstep.integrity.base import EPOCH, to_microseconds
+from lockstep.integrity.base import EPOCH, IntegrityClass, to_microseconds
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
 from lockstep.kafka.topic_end import TopicEnd
@@ -21,6 +21,8 @@ from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Ending, Key, Position, SegmentRef
+from lockstep.model.state_loss import FORGOTTEN as TOPIC_FORGOTTEN
+from lockstep.model.state_loss import LIFE_ENDS
 from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
 
 LOG = logging.getLogger("lockstep")
@@ -34,6 +36,8 @@ IMPORTED = "imported"
 """What happened to a topic, in the ledger's column `lifecycle`."""
 BEGUN_ELSEWHERE = -1
 """Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
+_DISCARDING: Mapping[str, str] = {RECREATED_TOPIC: Fault.RECREATED, DELETED: Fault.TOPIC_DELETED}
+"""Changes with which no session of a topic goes on, and the causes of the losses."""
 TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 """Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
@@ -81,6 +85,10 @@ def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffs
         ending=position.ending.how if position.ending else None,
         last_end=position.ending.offset if position.ending else None,
         last_end_age_seconds=position.ending.age_seconds if position.ending else None,
+        losses=list(result.losses),
+        discarded_by=position.discarded_by,
+        uncounted_skips=list(position.uncounted_skips),
+        lost_before=position.lost_before,
         cpu_seconds=result.cpu_seconds,
         state_file=position.state.file if position.state else None,
         state_start=position.state.start if position.state else None,
@@ -176,6 +184,9 @@ def read_position(row: LedgerRow) -> Position:
         joined_at=row.joined_at,
         gone_since_us=None if row.gone_since is None else to_microseconds(row.gone_since - EPOCH),
         ending=row.find_ending(),
+        discarded_by=row.discarded_by,
+        uncounted_skips=tuple(row.uncounted_skips),
+        lost_before=row.lost_before,
     )
 
 
@@ -365,6 +376,16 @@ class Subscription:
         """Timestamp of the newest committed message while Kafka holds it: one that it has deleted bounds no other."""
         return self._newest_ms.get(key) if ends.start < self.positions[key].next_offset else None
 
+    def find_uncounted(self, integrity: IntegrityClass, *, has_pending: bool) -> tuple[Position, ...]:
+        """Partitions whose discarded states a batch must count, those of topics that are read no more included.
+
+        Args:
+            integrity: The class, which decides whether a discarded state is lost.
+            has_pending: The transform counts the messages of a state.
+        """
+        listed = (each for each in (*self.positions.values(), *self._others.values()) if each.is_uncounted)
+        return tuple(each for each in listed if _is_counted(each, integrity, has_pending=has_pending))
+
     def remember(self, plan: BatchPlan) -> None:
         """Record the bins of a plan, so that the next one keeps partitions near their local stores."""
         self._bins |= {item.position.key: n for n, group in enumerate(plan.bins) for item in group}
@@ -420,7 +441,7 @@ class Subscription:
         ids = {topic.topic_id for topic in view.topics.values()}
         for key in [key for key in self._retired if key[0] in ids]:
             self._retired.discard(key)
-            position = msgspec.structs.replace(self._others.pop(key), gone_since_us=None, ending=None)
+            position = msgspec.structs.replace(self._others.pop(key), gone_since_us=None, ending=None, discarded_by="")
             self.positions[key] = position
             self._lifecycle[key], self.is_unsaved = READDED, True
             LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
@@ -451,9 +472,11 @@ class Subscription:
         }
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Carry these partitions in the ledger for the last time, without their state."""
+        """Carry these partitions in the ledger for the last time, without their states, which may be losses."""
         for key in keys:
-            position = self._others[key] = msgspec.structs.replace(self._others[key], state=None)
+            position = self._others[key]
+            if position.lost_before < position.next_offset:
+                self._others[key] = msgspec.structs.replace(position, discarded_by=TOPIC_FORGOTTEN)
             self._lifecycle[key], self.is_unsaved = FORGOTTEN, True
             LOG.info("topic %s partition %d: forgotten at offset %d", position.topic, key[1], position.next_offset)
 
@@ -472,7 +495,8 @@ class Subscription:
         self._leaderless.discard(key)
         for learned in (self._bins, self._seconds, self._bytes):
             learned.pop(key, None)
-        self._others[key] = position
+        cause = _DISCARDING.get(change)
+        self._others[key] = position if cause is None else msgspec.structs.replace(position, discarded_by=cause)
         self._retired.add(key)
         self._lifecycle[key], self.is_unsaved = change, True
 
@@ -492,7 +516,7 @@ class Subscription:
             before = self._lost.get(key)  # where the batch that was to say so was never committed
             start = finding.offset if before is None else before.start
             self._lost[key] = Hole(start=start, until=finding.until, cause="expired")
-            self._move(key, finding.until, suspend=suspend)
+            self._move(key, finding.until, suspended_by=finding.cause if suspend else None)
         elif finding.cause == Fault.TRUNCATED and key in self.positions:
             self._continue_after_truncation(key, finding.offset, suspend=suspend)
         elif finding.cause == Fault.PARTITIONS_ADDED and key in view.ends:
@@ -533,19 +557,25 @@ class Subscription:
         suspended_from = 0 if moves else before.suspended_from  # an offset of the log that is gone
         self.positions[key] = msgspec.structs.replace(before, leader_epoch=None, suspended_from=suspended_from)
         if moves:
-            self._move(key, offset, suspend=True)
+            self._move(key, offset, suspended_by=Fault.TRUNCATED)
 
-    def _move(self, key: Key, offset: int, *, suspend: bool) -> None:
-        """Read on at an offset; where an operator has given up messages after it, these stay given up."""
+    def _move(self, key: Key, offset: int, *, suspended_by: str | None) -> None:
+        """Read on at an offset; where an operator has given up messages after it, these stay given up.
+
+        Args:
+            key: The partition.
+            offset: The offset.
+            suspended_by: Why all sessions are suspended; None where none is.
+        """
         position = self.positions[key]
         epoch = (
             position.leader_epoch if offset == position.next_offset else None
         )  # nothing is known of the skipped records
         position = msgspec.structs.replace(position, next_offset=offset, leader_epoch=epoch)
-        suspended_from = position.suspended_from
-        if suspend:
-            suspended_from = max(offset, suspended_from) or BEGUN_ELSEWHERE
-        self.positions[key] = msgspec.structs.replace(position, suspended_from=suspended_from)
+        if suspended_by is not None:
+            suspended_from = max(offset, position.suspended_from) or BEGUN_ELSEWHERE
+            position = msgspec.structs.replace(position, suspended_from=suspended_from, discarded_by=suspended_by)
+        self.positions[key] = position
         self.is_unsaved = True
 
     def _on_grown(self, key: Key, topic: Topic, ends: PartitionOffsets, *, suspend: bool) -> None:
@@ -559,7 +589,7 @@ class Subscription:
         for sibling in [other for other in self.positions if other[0] == key[0]]:
             self.positions[sibling] = msgspec.structs.replace(self.positions[sibling], is_only=False)
             if suspend:
-                self._move(sibling, self.positions[sibling].next_offset, suspend=True)
+                self._move(sibling, self.positions[sibling].next_offset, suspended_by=Fault.PARTITIONS_ADDED)
 
     def ledger_rows(
         self, stamp: LedgerStamp, results: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
@@ -569,18 +599,21 @@ class Subscription:
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
         rows = make_ledger_rows(stamp, results, quiet, ends)
         if full:
-            kept = self._others.items()
+            kept = ((key, position) for key, position in self._others.items() if key not in worked)
             rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
         self._reported_lifecycle = tuple((row.topic_id, row.partition) for row in rows)
         return [self._with_events(row, (row.topic_id, row.partition)) for row in rows]
 
     def _with_events(self, row: LedgerRow, key: Key) -> LedgerRow:
         row = with_newest_timestamp(with_expired_range(row, self._lost.get(key)), self._newest_ms.get(key))
+        if key in self._retired and not row.retired:  # its states were counted
+            row = msgspec.structs.replace(row, retired=True)
         note = self._notes.get(key)
         if key not in self._lifecycle:
             return row
         accepted = row.accepted if note is None else [*row.accepted, note]
-        return msgspec.structs.replace(row, lifecycle=self._lifecycle[key], accepted=accepted)
+        row = msgspec.structs.replace(row, lifecycle=self._lifecycle[key], accepted=accepted)
+        return _without_state(row) if row.lifecycle == FORGOTTEN else row
 
     def advance(self, bins: Iterable[TaskResult]) -> None:
         """Advance the positions to the ends of a committed batch, and update the measurements."""
@@ -604,7 +637,10 @@ class Subscription:
     def _advance(self, result: RangeResult) -> None:
         key = result.range.position.key
         self._lost.pop(key, None)
-        self.positions[key] = result.reached
+        if key in self.positions:
+            self.positions[key] = result.reached
+        elif key in self._others:
+            self._others[key] = result.reached
         if result.newest_timestamp_ms:
             self._newest_ms[key] = result.newest_timestamp_ms
 
@@ -618,6 +654,19 @@ class Subscription:
                 _learn(self._seconds, key, item.cpu_seconds / messages)
             if messages and size >= TELLING_BYTES:
                 _learn(self._bytes, key, item.rows * size / rows / messages)
+
+
+def _is_counted(position: Position, integrity: IntegrityClass, *, has_pending: bool) -> bool:
+    if position.discarded_by in LIFE_ENDS and (has_pending or integrity.replaces_states or integrity.buffer):
+        return True
+    return integrity.opens_at_first and position.discarded_by not in LIFE_ENDS
+
+
+def _without_state(row: LedgerRow) -> LedgerRow:
+    """The last row of a partition."""
+    return msgspec.structs.replace(
+        row, state_file=None, state_start=None, state_length=None, state_bytes=0, state_checksum=None
+    )
 
 
 def _has_leaders(topic: Topic, view: ClusterView) -> bool:

@@ -38,6 +38,7 @@ class Hooks(msgspec.Struct, frozen=True):
     on_timer: Callable[[object, int], Iterable[msgspec.Struct]] | None = None
     on_late: Callable[[object, object, Record], Iterable[msgspec.Struct]] | None = None
     on_end: Callable[[object], Iterable[msgspec.Struct]] | None = None
+    pending: Callable[[object], int] | None = None
 
 
 EMITTING = ("on_timer", "on_late", "on_end")
@@ -166,6 +167,6 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
 
 def _refuse_lookups(hooks: Hooks) -> Hooks:
     """The hooks, of which those that say when something happens read no lookup."""
-    timing = {name: getattr(hooks, name) for name in ("watermark", "deadline")}
+    timing = {name: getattr(hooks, name) for name in ("watermark", "deadline", "pending")}
     refused = {name: without_lookups(hook) for name, hook in timing.items() if hook is not None}
     return msgspec.structs.replace(hooks, **refused)

@@ -11,10 +11,13 @@ import msgspec
 from lockstep.declare.transform import InitialState
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.difference import NO_ROWS
+from lockstep.engine.executor.limits import is_of_machine
+from lockstep.engine.executor.losses import END_RAISED, LossCounter, name_error
 from lockstep.engine.executor.rejects import Exclusions, VerdictHandler
 from lockstep.engine.executor.row_buffer import RowBuffer, make_origin
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.integrity.base import PartitionTime, find_event_time, to_microseconds
+from lockstep.integrity.suspension import mark_suspended
 from lockstep.integrity.verdict import Gate, GateState, Judgement
 from lockstep.model.fault import Fault
 from lockstep.model.position import Position
@@ -24,6 +27,7 @@ from lockstep.model.row_cause import RowCause
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
 from lockstep.state.timers import CLOCK, NEVER, TimerQueue
+from lockstep.table.row_encoder import RowRejected
 
 UNSEEN_US = -1
 """The newest event time of a session of which no message has come since its clock runs."""
@@ -185,12 +189,14 @@ class DeferredEvents:
         sessions: Sessions,
         judge: VerdictHandler,
         emission: RowBuffer,
+        losses: LossCounter,
     ) -> None:
         self.compiled = compiled
         self._position, self._sessions = position, sessions
         self._judge, self._emission = judge, emission
         self._held = sessions.held
         self.timing: EventTimers | None = None
+        self.losses = losses
         self.without = Exclusions()
         self.subject: Record | None = None
         self.timer_of: str | None = None
@@ -209,7 +215,7 @@ class DeferredEvents:
         cause = RowCause.END if envelope.kind is Kind.END else RowCause.SNAPSHOT
         self._emission.begin(make_origin(envelope, record.offset, at), cause)
         if cause is RowCause.END:
-            self._end(envelope.session, entry, body, record)
+            self._end(envelope.session, entry, body, record, at=at)
         else:
             before = self._make_state(entry, body, envelope, record)
             self._emit_replaced(before, entry.state, body, record)
@@ -225,6 +231,7 @@ class DeferredEvents:
             opened = opened.state
         entry.state = opened
         self._sessions.add(envelope.session, entry)
+        self.losses.note_begun(envelope.session)
         return before
 
     def _emit_replaced(self, before: object, after: object, body: object, record: Record | None) -> None:
@@ -312,9 +319,21 @@ class DeferredEvents:
         for offset in offsets:
             self._judge.discard_buffered(self._take_buffered(session, offset), session)
 
-    def suspend(self, session: str, entry: SessionEntry[object], since: int) -> tuple[int, ...]:
-        """See `Sessions.suspend`; a session that is unknown after it has no clock."""
-        waiting = self._sessions.suspend(session, entry, since)
+    def suspend(self, session: str, entry: SessionEntry[object], since: int, cause: str) -> tuple[int, ...]:
+        """Suspend one session; gives the offsets of its buffered messages. One that is unknown after it has no clock.
+
+        Args:
+            session: The session.
+            entry: Its state.
+            since: Offset of the message that the transform refused.
+            cause: Cause of that refusal.
+        """
+        gate = cast("GateState", entry.gate)
+        waiting = self._sessions.gate.held(gate)
+        if self._sessions.may_suspend:
+            self.losses.suspend(cause, since, session, entry, mark_suspended(gate, since))
+        else:
+            self._sessions.give_up_snapshot(session, entry)
         if self.timing is not None and self._sessions.find(session) is None:
             self.timing.forget(session)
         return waiting
@@ -395,22 +414,40 @@ class DeferredEvents:
         self.timer_of = session
         offset = cast("EventTimers", self.timing).clock(session).offset
         self._emission.begin((offset, session, None, due_us, at), RowCause.END)
-        self._end(session, entry, None, None)
+        self._end(session, entry, None, None, at=at)
         self._emission.end_extra()
         self.timer_of = None
 
-    def _end(self, session: str, entry: SessionEntry[object], body: object, record: Record | None) -> None:
-        on_end, replacement = self.compiled.hooks.on_end, self.compiled.replacement
+    def _end(self, session: str, entry: SessionEntry[object], body: object, record: Record | None, *, at: int) -> None:
         if entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
-            if on_end is not None:
-                self._emission.emit(on_end(entry.state))
-            if replacement is not None and replacement.ends_remove:
-                self._emit_replaced(entry.state, NO_ROWS, body, record)
+            self._emit_last_rows(entry, body, record, at=at)
         held = self._sessions.gate.held(cast("GateState", entry.gate))
         self._sessions.remove(session)
         self.discard(session, held)
         if self.timing is not None:
             self.timing.forget(session)
+
+    def _emit_last_rows(self, entry: SessionEntry[object], body: object, record: Record | None, *, at: int) -> None:
+        """Emit the rows of the end of a session. Without them its state may be a loss.
+
+        There is no message to blame when an idle session ends: a class that tolerates an error of the transform loses
+        the state, or the session would end again with every later message.
+        """
+        on_end, replacement = self.compiled.hooks.on_end, self.compiled.replacement
+        try:
+            if on_end is not None:
+                self._emission.emit(on_end(entry.state))
+            if replacement is not None and replacement.ends_remove:
+                self._emit_replaced(entry.state, NO_ROWS, body, record)
+        except Exception as error:
+            if record is not None or is_of_machine(error) or self._judge.judge_error(error, at) is Judgement.VIOLATION:
+                raise
+            if isinstance(error, RowRejected) or not self._emission.retract():
+                raise
+            self.losses.note(END_RAISED, at, entry.state, detail=name_error("on_end", error))
+            return
+        if on_end is None:
+            self.losses.end(at, entry.state)
 
     def _apply(self, entry: SessionEntry[object], record: Record, at: int) -> None:
         """Apply one buffered message."""
@@ -439,7 +476,9 @@ class DeferredEvents:
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Reject buffered messages that cannot be applied: a refused one, and those that follow it."""
-        waiting = () if entry is None else self.suspend(session, entry, offsets[0])
+        causes = (each.cause for at in offsets if (each := self.without.failed_buffered.get(at)) is not None)
+        cause = next(causes, Fault.TRANSFORM_FAILED)
+        waiting = () if entry is None else self.suspend(session, entry, offsets[0], cause)
         for offset in offsets:
             if (refused := self.without.failed_buffered.get(offset)) is None:
                 self.discard(session, (offset,))

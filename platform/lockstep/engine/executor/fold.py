@@ -20,6 +20,7 @@ from lockstep.engine.executor.columnar import ChunkFold
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.deferred import DeferredEvents, EventTimers
 from lockstep.engine.executor.limits import EngineLimit, LimitKind, describe_error, find_limit
+from lockstep.engine.executor.losses import LossCounter
 from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer, RowRoom, make_origin
@@ -131,6 +132,7 @@ class RangeFold:
         emission: The rows.
         sessions: The sessions, and the offset from which they are suspended.
         time: Watermark and timers.
+        losses: States that the range discards.
         chunks: The plain case of a `ColumnFold`; None for other folds.
     """
 
@@ -171,7 +173,8 @@ class RangeFold:
         seen_by_chunk = None if compiled.is_timed else self.time
         self.emission = RowBuffer(compiled.rows, position, self.judge.counts, seen_by_chunk, room)
         self._timing = EventTimers(compiled, self.time, state) if compiled.is_timed else None
-        self._applying = DeferredEvents(compiled, position, self.sessions, self.judge, self.emission)
+        self.losses = LossCounter(compiled, position, state, self.sessions)
+        self._applying = DeferredEvents(compiled, position, self.sessions, self.judge, self.emission, self.losses)
         self._applying.timing, self._applying.without = self._timing, self._without
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
@@ -203,6 +206,11 @@ class RangeFold:
     def batches(self) -> list[pa.RecordBatch]:
         """The rows so far."""
         return self.emission.batches
+
+    def begin(self) -> None:
+        """Count the states that were discarded between the batches. Call once, before the first message."""
+        if self._position.is_uncounted:
+            self.losses.count_decided()
 
     def fold(self, messages: Sequence[Message]) -> None:
         """Fold messages in offset order, until the fold stops."""
@@ -274,7 +282,7 @@ class RangeFold:
     def _suspend_up_to(self, offset: int) -> None:
         """Suspend the sessions that began before a gap that lies before an offset."""
         if (suspended := self._without.suspended_before(offset)) > max(0, self.sessions.suspended_from):
-            self.sessions.suspend_before(suspended)
+            self.losses.suspend_before(suspended, Fault.HOLE)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run a part of the fold; an error of the user's code is a verdict, not a crash.
@@ -400,10 +408,11 @@ class RangeFold:
             case Judgement.BUFFER:
                 self._buffer(gate, entry, envelope, record, begins=verdict.begins)
             case Judgement.SUSPEND:
-                entry.gate = gate
+                self.losses.suspend(verdict.cause, record.offset, session, entry, gate)
             case Judgement.LATE:
                 self._late(entry, body, envelope, record)
             case Judgement.ACCEPT if verdict.begins:
+                self.losses.restart(record.offset, entry)
                 entry.gate = None  # its state is that of an unknown session: `on_snapshot` makes a new one
             case _:
                 pass
@@ -439,6 +448,8 @@ class RangeFold:
         self, gate: GateState, entry: SessionEntry[object], envelope: Envelope, record: Record, *, begins: bool
     ) -> None:
         self.sessions.held.put(envelope.session, record)
+        if begins:
+            self.losses.restart(record.offset, entry)
         entry.gate = gate
         if begins:  # the first message that is released makes a new state
             self._applying.drop_state(entry, envelope, record)
@@ -483,7 +494,7 @@ class RangeFold:
 
     def _undecodable(self, record: Record, error: Exception) -> None:
         if self.judge.undecodable(record, error) is Judgement.SUSPEND:  # its session is unknown
-            self.sessions.suspend_before(record.offset + 1)
+            self.losses.suspend_before(record.offset + 1, Fault.UNDECODABLE)
         self.judge.check_room(record)
 
     def _leave_out(self, message: Message, found: Finding) -> None:
@@ -500,11 +511,11 @@ class RangeFold:
         self.judge.reject(answer, record, found)
         if session is None:
             if answer is Judgement.SUSPEND:
-                self.sessions.suspend_before(record.offset + 1)
+                self.losses.suspend_before(record.offset + 1, found.cause)
             return
         entry = self.sessions.find(session)
         if entry is not None and (answer is Judgement.SUSPEND or is_multipart_open(cast("GateState", entry.gate))):
-            self._applying.discard(session, self._applying.suspend(session, entry, record.offset))
+            self._applying.discard(session, self._applying.suspend(session, entry, record.offset, found.cause))
 
 
 def decode_message(source: KafkaMessage, compiled: CompiledStream) -> object:

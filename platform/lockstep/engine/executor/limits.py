@@ -18,7 +18,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
-from lockstep.errors import EnvironmentProblem, LockstepError
+from lockstep.errors import EnvironmentProblem, LockstepError, StateError
 from lockstep.model.position import Key
 
 
@@ -128,6 +128,11 @@ class EngineLimit(EnvironmentProblem):
             next_step=limit.next_step,
         )
         self.limit, self.reason, self.key, self.offset, self.alone = limit, reason, key, offset, alone
+
+
+def is_of_machine(error: Exception) -> bool:
+    """Whether an error of user code is one of the machine, the registry or the state: no verdict on any message."""
+    return isinstance(error, (EnvironmentProblem, StateError)) or find_limit(error) is not None
 
 
 def find_limit(error: BaseException) -> LimitKind | None:

@@ -309,6 +309,13 @@ class RowBuffer:
                 self._flush_part()
             append(row)
 
+    def retract(self) -> bool:
+        """Remove the rows of the origin that began; False if a part of them is encoded."""
+        if self._emitting[0] == self._origin:
+            return False
+        del self.rows[self.first :]
+        return True
+
     def flush_part(self, origin: RowsOrigin, first: int) -> int:
         """Encode all rows, the last ones of which have an origin that emits more.
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import cast
 
+from msgspec.structs import replace
+
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.errors import Violation
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.multipart import OpenMultipart, is_spread
-from lockstep.integrity.suspension import Opened, mark_suspended
+from lockstep.integrity.suspension import Opened
 from lockstep.integrity.verdict import Gate, GateState, Verdict
-from lockstep.model.position import Position, SuspendedSession
+from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionEntry
@@ -30,6 +32,7 @@ class Sessions:
     Attributes:
         gate: Current gate of the partition.
         check: Check of the current gate; read again for each message, because any message may change it.
+        adapt: Brings a stored gate state into the form of the current gate.
         suspended_from: Sessions that began before this offset are suspended.
         opened: Sessions that began in this range and did not end.
         closed: Sessions that ended in this range.
@@ -40,6 +43,7 @@ class Sessions:
 
     gate: Gate
     check: Callable[[GateState, Envelope, Record], tuple[GateState, Verdict]]
+    adapt: Callable[[GateState], GateState]
     suspended_from: int
 
     def __init__(
@@ -64,7 +68,7 @@ class Sessions:
         self.suspended_from = offset
         self.gate = self._compiled.gate_for(offset, self._time, self.skipped, spread=self._spread, joined=self._joined)
         self.check = self.gate.check
-        self._adapted = self._compiled.integrity.make_state_adapter(offset, self.skipped)
+        self.adapt = self._compiled.integrity.make_state_adapter(offset, self.skipped)
 
     def enable_multipart(self) -> None:
         """Accept multi-part snapshots from now on; streams without them do not pay for it."""
@@ -80,7 +84,7 @@ class Sessions:
         """
         entry = self._state.load(check_session(session))
         if entry is not None:
-            gate = self._adapted(cast("GateState", entry.gate))
+            gate = self.adapt(cast("GateState", entry.gate))
             entry.gate = gate
             if is_multipart_open(gate):
                 self.enable_multipart()
@@ -104,23 +108,15 @@ class Sessions:
         self.closed.add(session)
         if self._skipped_before.get(session) and self.may_suspend:
             self._skipped_before[session] = 0
-            self.skipped = tuple(SuspendedSession(*each) for each in self._skipped_before.items())
+            self.skipped = tuple(replace(each, before=self._skipped_before[each.session]) for each in self.skipped)
             self.suspend_before(self.suspended_from)
 
-    def suspend(self, session: str, entry: SessionEntry[object], since: int) -> tuple[int, ...]:
-        """Suspend one session; gives the offsets of its buffered messages.
-
-        A class that suspends nothing gives up an incomplete snapshot: the session is as it was before.
-        """
-        gate = cast("GateState", entry.gate)
-        held = self.gate.held(gate)
-        if self.may_suspend:
-            entry.gate = mark_suspended(gate, since)
-        elif entry.state is None:
+    def give_up_snapshot(self, session: str, entry: SessionEntry[object]) -> None:
+        """Give up an incomplete snapshot under a class that suspends nothing: the session is as it was before."""
+        if entry.state is None:
             self.remove(session)
-        elif is_spread(gate):
+        elif is_spread(gate := cast("GateState", entry.gate)):
             entry.gate = cast("OpenMultipart", gate)["g"]
-        return held
 
     def check_storable(self, session: str) -> None:
         """Refuse the message that has just been applied to a session, if the state cannot be stored after it.

@@ -256,6 +256,9 @@ class RangeOpener:
 
 def read_and_fold(opener: RangeOpener, ranges: list[RangeInProgress]) -> None:
     """Read all ranges at once and fold the messages, range by range in offset order."""
+    for work in ranges:
+        with name_partition(work.planned.position):
+            work.fold.begin()
     _read_runs(opener, ranges)
     for work in ranges:
         if work.bounds.passes_to is not None and work.reached == work.bounds.until:
@@ -756,6 +759,7 @@ def _make_result(
         opened=() if before.is_only else count_digests(fold.sessions.opened),
         closed=() if before.is_only else count_digests(fold.sessions.closed),
         accepted=tuple(fold.judge.accepted),
+        losses=fold.losses.losses,
         finding=work.bounds.finding,
         trouble=work.bounds.trouble,
     )
@@ -793,6 +797,9 @@ def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
         rows_emitted=fold.emission.emitted_at(work.reached),
         suspended_sessions=_still_skipped(work),
         catching_up=before.catching_up and work.reached == before.next_offset,
+        discarded_by=fold.losses.discarded_by,
+        uncounted_skips=fold.losses.uncounted_skips,
+        lost_before=fold.losses.lost_before,
     )
 
 

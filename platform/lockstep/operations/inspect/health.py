@@ -150,6 +150,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         quarantined_messages=quarantined,
         quarantined_last_hour=lately,
         debt=read_debt(folders, head, now, handle.settings.target_file_bytes),
+        lost=head.lost,
     )
 
 

@@ -45,6 +45,7 @@ EVENTS = {
     CommitKind.SHADOW: "shadow begun",
     CommitKind.PROMOTE: "shadow promoted",
     CommitKind.IMPORT: "savepoint imported",
+    CommitKind.ACCEPT: "loss accepted",
 }
 FOREIGN = "foreign commit"
 NOTED = frozenset({EVENTS[CommitKind.BATCH], EVENTS[CommitKind.HALT], EVENTS[CommitKind.RESUME]})
@@ -96,7 +97,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
         event: "new writer" (a run, or a command that writes, has claimed the table), "batches", "halted", "resumed",
             "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped", "rewound",
             "savepoint", "session erased", "erasure finished", "shadow begun", "shadow promoted", "savepoint imported",
-            "created", or "foreign commit".
+            "loss accepted", "created", or "foreign commit".
         version: Version of the output table; of the last batch.
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.

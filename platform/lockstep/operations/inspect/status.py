@@ -36,6 +36,7 @@ from lockstep.table import delta_log
 from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.losses import NONE_LOST, LostStates
 
 STREAMS_AT_ONCE = 16
 """Threads for streams: a status mostly waits for a heartbeat and for Kafka."""
@@ -93,6 +94,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness says nothing
             until then. 0 where it is not.
         lookups: The tables that it looks up.
+        lost: States that were lost, and how much of it no one has accepted.
         ended: Topics that were deleted or re-created, until they are forgotten.
         absurd_timestamps: See `HealthFacts`.
         absent_removals: See `HealthFacts`.
@@ -127,6 +129,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     absurd_timestamps: int = 0
     absent_removals: int = 0
     lookups: tuple[LookupStatus, ...] = ()
+    lost: LostStates = NONE_LOST
     ended: tuple[EndedTopic, ...] = ()
 
 
@@ -272,6 +275,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         absurd_timestamps=facts.absurd_timestamps,
         absent_removals=facts.absent_removals,
         lookups=read_lookups(handle),
+        lost=head.lost,
         ended=list_ended(handle.positions.values()),
     )
 

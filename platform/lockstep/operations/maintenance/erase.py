@@ -606,7 +606,8 @@ def _make_row(
     position = read_position(row)
     if erased:
         skipped = tuple(each for each in position.suspended_sessions if each.session != session)
-        position = msgspec.structs.replace(position, suspended_sessions=skipped)
+        uncounted = tuple(each for each in position.uncounted_skips if each != session)
+        position = msgspec.structs.replace(position, suspended_sessions=skipped, uncounted_skips=uncounted)
     if state is not None:
         position = msgspec.structs.replace(position, state=state.segment)
     kept = make_kept_row(stamp, position, retired=row.retired)

@@ -160,6 +160,16 @@ STREAM_METRICS = (
         "Small files of these hours.",
         _of_table(lambda facts: facts.debt.files),
     ),
+    StreamMetric(
+        "lockstep_open_loss_sessions",
+        "Sessions whose states were lost, as far as no one has accepted it.",
+        _of_table(lambda facts: facts.lost.open.sessions),
+    ),
+    StreamMetric(
+        "lockstep_open_loss_messages",
+        "Their messages that are in no row, as far as the transform counts them (`pending`).",
+        _of_table(lambda facts: facts.lost.open.messages),
+    ),
 )
 WHOLE: Key = ("", 0)
 STREAM_COUNTERS = (
@@ -178,6 +188,16 @@ STREAM_COUNTERS = (
         "lockstep_newly_quarantined_messages",
         "Messages that entered quarantine.",
         lambda facts: {WHOLE: facts.quarantined_messages},
+    ),
+    StreamCounter(
+        "lockstep_lost_sessions",
+        "Sessions whose states were lost, accepted or not.",
+        lambda facts: {WHOLE: facts.lost.total.sessions},
+    ),
+    StreamCounter(
+        "lockstep_lost_messages",
+        "Their messages that are in no row.",
+        lambda facts: {WHOLE: facts.lost.total.messages},
     ),
 )
 FURTHER_METRICS = {

@@ -20,6 +20,7 @@ from lockstep.model.position import Key
 from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
 from lockstep.table.head import Desired
+from lockstep.table.losses import NONE_LOST, LostStates
 
 WRITER_SECONDS_MAX = 180.0
 """A supervisor notices a dead writer within 12 s, and its start takes 20 to 60 s; 3 minutes are a start that failed."""
@@ -45,6 +46,7 @@ class AlarmKind(Enum):
 
     HALTED = "halted"
     UNREADABLE = "unreadable"
+    LOSS = "loss"
     CLOCK = "clock"
     KAFKA = "kafka"
     NO_WRITER = "no_writer"
@@ -146,6 +148,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         quarantined_messages: Messages in quarantine.
         quarantined_last_hour: Those that entered it within the last hour.
         debt: Closed hours that wait for compaction.
+        lost: States that were discarded, and how much of it no one has accepted.
     """
 
     stream: str
@@ -169,6 +172,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     quarantined_messages: int = 0
     quarantined_last_hour: int = 0
     debt: CompactionDebt = NO_DEBT
+    lost: LostStates = NONE_LOST
 
     @property
     def has_table(self) -> bool:
@@ -221,7 +225,10 @@ def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
         return (make_unreadable_alarm(facts.reason, facts.next_step),)
     if not facts.has_table:
         return ()
-    judges = (_judge_writer, _judge_clock, _judge_waiting, _judge_retention, _judge_partitions, _judge_table)
+    judges = (
+        *(_judge_writer, _judge_clock, _judge_loss, _judge_waiting, _judge_retention, _judge_partitions),
+        _judge_table,
+    )
     found = [alarm for judge in judges for alarm in judge(facts, stream)]
     return tuple(sorted(found, key=lambda alarm: alarm.severity is not AlarmSeverity.ERROR))
 
@@ -260,6 +267,22 @@ def _judge_clock(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         )
         step = f"compare the clocks of the machines that run {stream.name} and of this one (chronyc tracking)"
         yield _alarm(AlarmKind.CLOCK, problem, step, AlarmSeverity.WARNING)
+
+
+def _judge_loss(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """States that were lost and that no one has accepted: of every stream that has run, whatever its state."""
+    lost = facts.lost
+    if not lost.open:
+        return
+    since = (
+        f"batch {lost.first_batch}" if lost.first_batch == lost.last_batch else f"batches from {lost.first_batch} on"
+    )
+    sessions, messages = format_count(lost.open.sessions, "session"), format_count(lost.open.messages, "message")
+    what = (
+        f"{sessions} lost their states, and with them {messages}" if lost.open.messages else f"{sessions} lost states"
+    )
+    problem = f"{what}, in {since}: no row has them"
+    yield _alarm(AlarmKind.LOSS, problem, f"lockstep losses {stream.name}")
 
 
 def _lacks_writer(facts: HealthFacts) -> bool:

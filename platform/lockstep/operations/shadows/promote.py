@@ -522,7 +522,7 @@ def _copy_positions(
 
 def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
     """The ledger of the shadow with batches and generation of the stream; its first one has the stream's own state."""
-    counts, plan = prepared.shadow.valid_batches, prepared.plan
+    counts, plan, accepted = prepared.shadow.valid_batches, prepared.plan, prepared.shadow.lost.accepted_batch
     for rows in ledger.iterate_rows(prepared.folders.ledger, last_batch=prepared.shadow.batch):
         yield [
             msgspec.structs.replace(
@@ -530,6 +530,10 @@ def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
                 generation=plan.generation,
                 batch=plan.last_batch + row.batch,
                 epoch=prepared.head.epoch + 1,
+                losses=[
+                    msgspec.structs.replace(each, is_accepted=each.is_accepted or row.batch <= accepted)
+                    for each in row.losses
+                ],
             )
             for row in rows
             if row.batch <= counts.get(row.generation, -1)

@@ -212,12 +212,14 @@ class SessionMemory(NamedTuple):
         memory: The class's memory of it.
         waits: It is suspended: its messages are quarantined until its next snapshot.
         broken: That one may only be the rest of a multipart snapshot, which is quarantined, too.
+        lost: It is suspended, and its state counts as lost.
     """
 
     opened_at: int
     memory: Memory
     waits: bool = False
     broken: bool = False
+    lost: bool = False
 
 
 class SessionOutcome(NamedTuple):
@@ -370,7 +372,8 @@ def read_stored_form(gate: object) -> SessionMemory:
         return SessionMemory(0, _memory(gate))
     opened_at, memory = int(gate["o"]), gate["g"]
     waits = memory is False
-    return SessionMemory(opened_at, None if waits else _memory(memory), waits, waits and bool(gate.get("b")))
+    broken, lost = (waits and bool(gate.get(key)) for key in ("b", "d"))
+    return SessionMemory(opened_at, None if waits else _memory(memory), waits, broken, lost)
 
 
 def is_same_state(gate: object, known: SessionMemory, before: int) -> bool:
@@ -387,7 +390,8 @@ def is_same_state(gate: object, known: SessionMemory, before: int) -> bool:
     opened_at, memory = gate["o"], gate["g"]
     began_alike = opened_at in {0, known.opened_at}  # 0: stored before the policy recorded it
     if waits:
-        if memory is False and known.waits and bool(gate.get("b")) is not known.broken:
+        marks = (bool(gate.get("b")), bool(gate.get("d")))
+        if memory is False and known.waits and marks != (known.broken, known.lost):
             return False
         return began_alike and (memory is False or opened_at < before)
     return began_alike and _same(memory, known.memory)
