@@ -22,7 +22,7 @@ from lockstep.declare.decoders.base import list_members
 from lockstep.declare.stream import read_transform_types
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
-from lockstep.folds.changed_values import is_changed
+from lockstep.folds.changed_values import find_change_test
 from lockstep.model.field_types import check_field_types
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.model.storable import StorableType
@@ -125,6 +125,7 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         """Change rows and emit the changed ones."""
         del record
         names, emitted, unchanged = self._compiled(), list[R](), self.fields.emits_unchanged
+        is_changed = find_change_test(type(self))
         make, emit, pick = cast("Callable[..., V]", names.value), cast("Callable[..., R]", names.row), names.pick
         for row in getattr(message, self.fields.rows):
             key, values = names.key_of(row), names.values_of(row)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
-from lockstep.folds.changed_values import is_changed
+from lockstep.folds.changed_values import find_change_test
 from lockstep.folds.removals import add_absent
 from lockstep.model.record import Record
 
@@ -82,8 +82,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
         """Change the table and emit the changed rows."""
         del record
-        emitted: list[R] = []
-        absent = 0
+        emitted, absent, is_changed = list[R](), 0, find_change_test(type(self))
         for key, change in self.changes(message):
             previous = state.get(key)
             if change is None:
