@@ -1,4 +1,4 @@
-"""Addresses of stored files: paths of a file system, and objects of a store that speaks S3's protocol.
+"""Addresses of stored files: paths of a file system, objects of a store that speaks S3's protocol; names of loopback.
 
 `s3://BUCKET/PREFIX` as a `Path` has `s3:` as its first part and the bucket as its second one, with one slash for two.
 So an address is joined, compared and printed as any path.
@@ -6,11 +6,20 @@ So an address is joined, compared and printed as any path.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
 OBJECT_SCHEME: Final = "s3:"
 """First part of an address in an object store."""
+
+
+_LOOPBACK: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\]|::1)(:\d{1,5})?", re.ASCII | re.IGNORECASE)
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether an address, or the value of `Host` of a request, is loopback's: no name of others can lead there."""
+    return _LOOPBACK.fullmatch(name) is not None
 
 
 def is_in_object_store(path: Path) -> bool:

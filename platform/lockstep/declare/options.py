@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import Enum
+from itertools import accumulate
 from typing import cast
 
 from lockstep.errors import DeclarationError
@@ -102,7 +104,7 @@ class Topics:
     r"""The topics of a stream, by name.
 
     Attributes:
-        pattern: Regular expression that a whole topic name must match: `sensors\..+`.
+        pattern: Regular expression (RE2) that a whole topic name must match: `sensors\..+`.
         exclude: Topics that also match this one are excluded.
         inactive_after: A topic without messages for this long is drained, once all of them are read.
         new_topics: How topics that appear are read.
@@ -136,30 +138,52 @@ class Topics:
 
     def find_start(self, topic: str) -> StartingOffsets:
         """Where a partition of this topic is read from, if the stream has never read it."""
-        matches = (start for expression, start in self.start_by_topic.items() if re.fullmatch(expression, topic))
+        matches = (start for expression, start in self.start_by_topic.items() if _match_whole(expression, [topic]))
         return next(matches, self.start)
 
     def select(self, names: Iterable[str]) -> frozenset[str]:
         """The topics of the stream among all topics of a cluster; internal ones never match."""
-        wanted, unwanted = re.compile(self.pattern), re.compile(self.exclude) if self.exclude else None
-        return frozenset(
-            name
-            for name in names
-            if wanted.fullmatch(name) and not name.startswith("__") and not (unwanted and unwanted.fullmatch(name))
-        )
+        wanted = _match_whole(self.pattern, [name for name in names if not name.startswith("__")])
+        return wanted - _match_whole(self.exclude, wanted) if self.exclude else wanted
 
 
 def _is_positive(duration: object) -> bool:
     return isinstance(duration, timedelta) and duration > timedelta(0)
 
 
+def _match_whole(expression: str, names: Iterable[str]) -> frozenset[str]:
+    """Names that an expression matches as a whole, in time linear in their length.
+
+    Anyone who may create topics chooses names; by Python's own matching one of 40 letters could take hours.
+
+    Raises:
+        pyarrow.ArrowInvalid: RE2 has no such expression.
+    """
+    import pyarrow as pa  # heavy; a declaration loads it later in any case
+    import pyarrow.compute as pc
+
+    listed = list(names)
+    encoded = [name.encode() for name in listed]
+    ends = array("i", [0, *accumulate(map(len, encoded))])
+    # `pa.array` would load pandas.
+    texts = pa.StringArray.from_buffers(len(listed), pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(encoded)))
+    matched = pc.match_substring_regex(texts, f"^(?:{expression})$").to_pylist()
+    return frozenset(name for name, matches in zip(listed, matched, strict=True) if matches)
+
+
 def _check_expression(field: str, value: str) -> None:
+    import pyarrow as pa  # as above
+
     try:
-        matches_nothing = re.compile(value).fullmatch("")
+        re.compile(value)  # its errors say where
+        matches_nothing = _match_whole(value, [""])
     except (re.error, TypeError) as error:
         raise DeclarationError(
             field, value, f"is not a regular expression: {error}", r"for example r'sensors\..+'"
         ) from error
+    except pa.ArrowInvalid as error:
+        step = "use neither lookaround nor references to groups; Topics.exclude leaves topics out"
+        raise DeclarationError(field, value, f"is not a regular expression of RE2: {error}", step) from error
     if matches_nothing:
         raise DeclarationError(
             field, value, "matches the empty name, so it would match anything", r"give a prefix: r'sensors\..+'"

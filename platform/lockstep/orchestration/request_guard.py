@@ -17,12 +17,12 @@ of these headers but `Host`.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
+from lockstep.addresses import is_loopback_name
 from lockstep.settings import DEFAULT_PORTS
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
 _CHECKED = ("host", "origin", "content-type", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
 """Headers that a request may have once: of two, Dagster and this guard might read different ones."""
 _OWN_SITES = ("same-origin", "none")
@@ -105,7 +104,7 @@ def find_refusal(request: WebRequest, origins: frozenset[str]) -> Refusal | None
     if name := request.find_repeated():
         return Refusal(MALFORMED, f"header {name} is there twice", "send it once")
     host = request.find("host").lower()
-    is_loopback = _LOOPBACK.fullmatch(host) is not None
+    is_loopback = is_loopback_name(host)
     if not is_loopback and host not in list_hosts(origins):
         step = "use the address 127.0.0.1, or add the origin of the proxy to web.origins of the settings"
         return Refusal(MISDIRECTED, f"header Host = {_show(host)} is no name of this web server", step)

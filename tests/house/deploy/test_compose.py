@@ -67,8 +67,8 @@ def test_without_a_password_it_is_refused_and_says_what_to_set(tmp_path: Path) -
     assert VARIABLE in said.stderr
 
 
-def test_every_image_is_pinned_every_service_has_a_health_check_and_none_is_root(compose: dict[str, Any]) -> None:
-    for name, service in compose["services"].items():
+def test_every_image_is_pinned_every_service_has_a_health_check_and_none_is_root() -> None:
+    for name, service in read_services().items():
         assert PINNED.fullmatch(service["image"]), name
         assert service["healthcheck"]["test"], name
         own = service["image"].startswith("lockstep:")

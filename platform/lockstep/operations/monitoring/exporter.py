@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import msgspec
@@ -20,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from lockstep.addresses import is_loopback_name
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
 from lockstep.model.position import Key
@@ -28,6 +30,9 @@ from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity, Heal
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table.head import Desired
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 logger = logging.getLogger(__name__)
 
@@ -347,6 +352,20 @@ class ClientHandler(WSGIRequestHandler):
         """Log nothing, as the handler of prometheus_client."""
 
 
+def _answer_loopback_names(application: WSGIApplication) -> WSGIApplication:
+    """Refuse requests under other names: the name of a foreign page that leads to this machine (DNS rebinding)."""
+
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        host = str(environment.get("HTTP_HOST", ""))
+        if is_loopback_name(host):
+            return application(environment, start)
+        start("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+        step = "ask 127.0.0.1, or start lockstep metrics with --host"
+        return [f"refused: header Host = {host!a} is no name of loopback\nnext: {step}\n".encode()]
+
+    return answer
+
+
 def start_exporter(collector: HealthCollector, host: str, port: int) -> WSGIServer:
     """Serve the metrics on a thread, at /metrics, until `shutdown()`; gives the server, whose port may have been 0.
 
@@ -362,4 +381,7 @@ def start_exporter(collector: HealthCollector, host: str, port: int) -> WSGIServ
             f"port {port} of {host} cannot be used: {error.strerror}", next_step="lockstep metrics --port PORT"
         ) from error
     server.RequestHandlerClass = ClientHandler
+    application = server.get_app()
+    if application is not None and is_loopback_name(host):
+        server.set_app(_answer_loopback_names(application))
     return server
