@@ -17,6 +17,7 @@ from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_clai
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.restore import commit_restored
 from lockstep.table.rewind import RewindCommit, commit_rewind
 from lockstep.table.row_encoder import PartitionRun as RunOfRows
 from lockstep.table.row_encoder import Provenance, RowsBuilder
@@ -128,6 +129,7 @@ class ProtocolRun:
         held = ledger.read_positions_at(self.folders, batch)
         after = msgspec.structs.replace(self.head, generation=self.head.generation + 1, epoch=self.head.epoch + 1)
         return RewindCommit(
+            table=self.folders.table,
             seen=self.head,
             target=target,
             commit_hour=hour or max(f"{self.clock:%Y-%m-%dT%H}", self.head.hour),
@@ -138,7 +140,8 @@ class ProtocolRun:
 
     def rewind(self, batch: int, hour: str | None = None) -> Committed:
         """Go back to a batch, and move the ledger forward."""
-        landed = self.output.commit(commit_rewind(self.prepared_rewind(batch, hour)))
+        prepared = self.prepared_rewind(batch, hour)
+        landed = commit_restored(self.output, commit_rewind(prepared), prepared.commit_hour)
         self.head = landed.head
         self.forward(landed.head)
         return landed

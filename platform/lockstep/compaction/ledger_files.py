@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.live_names import LiveNames
 from lockstep.compaction.plan import COMPACTED_PREFIX
@@ -29,7 +28,8 @@ from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.delta_log import NextEntry
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import NextEntry, RemoveAction
 from lockstep.table.file_checksum import read_verified_rows
 from lockstep.table.foreign_commits import refuse_foreign
 from lockstep.table.head import Head
@@ -309,7 +309,14 @@ def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mapping[str, int], output: DataFile) -> bool:
+def commit_replacement(
+    table: Path,
+    handle: DeltaTable,
+    hour: str,
+    inputs: Mapping[str, int],
+    output: DataFile,
+    kind: CommitKind = CommitKind.SIDE_COMPACTION,
+) -> bool:
     """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
 
     Args:
@@ -318,6 +325,7 @@ def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mappi
         hour: The hour of the files.
         inputs: The bytes of each replaced file, by path.
         output: The file that replaces them, already synced.
+        kind: Whether it holds their rows, or leaves an erased session out.
     """
     proof = {"verdict": "equal", "rows": output.rows, "hour": hour, "files": len(inputs)}
     tail, live = LogTail(table), LiveNames(table, handle)
@@ -329,15 +337,11 @@ def commit_replacement(table: Path, handle: DeltaTable, hour: str, inputs: Mappi
             return None
         return NextEntry(
             version=tail.version + 1,
-            kind="side",
-            actions=[output.action(data_change=False), *starmap(_make_removal, inputs.items())],
+            kind=kind,
+            adds=[output.action()],
+            removes=list(starmap(RemoveAction, inputs.items())),
             transactions={delta_log.BATCH: tail.find_number(delta_log.BATCH)},
             metadata={PROOF: msgspec.json.encode(proof).decode()},
         )
 
     return delta_log.append_entry(table, next_entry) is not None
-
-
-def _make_removal(path: str, size: int) -> RemoveAction:
-    now = int(time.time() * 1000)
-    return RemoveAction(path, data_change=False, deletion_timestamp=now, size=size, partition_values={})

@@ -206,7 +206,7 @@ def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARG
     # 3
     hours = groupby(ordered, key=attrgetter("commit_hour"))
     bins = [part for hour, group in hours for part in _parts(hour, list(group), target_bytes)]
-    return tuple(part for part in bins if len(part.files) > 1)
+    return tuple(part for part in bins if _is_worth_it(part))
 
 
 def plan_open_hour(
@@ -228,7 +228,12 @@ def plan_open_hour(
     ordered = sorted(chosen, key=attrgetter("commit_hour", "added_ms", "lowest", "path"))
     hours = groupby(ordered, key=attrgetter("commit_hour"))
     bins = [part for hour, group in hours for part in _parts(hour, list(group), target_bytes)]
-    return tuple(msgspec.structs.replace(part, is_minor=True) for part in bins if len(part.files) > 1)
+    return tuple(msgspec.structs.replace(part, is_minor=True) for part in bins if _is_worth_it(part))
+
+
+def _is_worth_it(part: Bin) -> bool:
+    """Whether files become fewer; marks of rewinds alone have no rows to rewrite."""
+    return len(part.files) > 1 and part.rows > 0
 
 
 def _is_compacted(file: LiveFile) -> bool:

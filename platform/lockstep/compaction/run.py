@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from deltalake.transaction import RemoveAction
 
 from lockstep.compaction.plan import OPEN_FILES_MAX, TARGET_BYTES, Bin, CompactionPlan, LiveFile, LiveFiles, plan_table
 from lockstep.compaction.proof import PROOF
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
-from lockstep.table.commit import Base, CommitKind, OutputLog, Proposal
+from lockstep.table.commit import Base, OutputLog, Proposal
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
@@ -283,13 +284,7 @@ def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -
 
 def make_removal(file: LiveFile) -> RemoveAction:
     """The action that removes a file from the table."""
-    return RemoveAction(
-        file.path,
-        data_change=False,  # a removal that changes data ends a stream reader
-        deletion_timestamp=int(time.time() * 1000),
-        size=file.size,
-        partition_values={"commit_hour": file.commit_hour},
-    )
+    return RemoveAction(file.path, file.size, file.commit_hour)
 
 
 def _added(result: CompactionResult, part: Bin, output: Rewritten) -> CompactionResult:

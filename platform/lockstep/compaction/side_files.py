@@ -28,6 +28,7 @@ from lockstep.model.commit_hour import compute_next_hour, format_hour
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.erasure import compute_session_digest
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
@@ -259,7 +260,7 @@ def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: s
         redacted = [_redact(row) if number in chosen else row for number, row in enumerate(rows.to_pylist())]
         return pa.Table.from_pylist(redacted, schema=rows.schema)
 
-    if _replace(side, table, (file,), redact) is None:
+    if _replace(side, table, (file,), redact, CommitKind.SIDE_REDACTION) is None:
         return False
     find_storage(side).delete(side / file.path)
     return True
@@ -291,13 +292,14 @@ def _replace(
     table: DeltaTable,
     files: Sequence[SideTableFile],
     change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+    kind: CommitKind = CommitKind.SIDE_COMPACTION,
 ) -> DataFile | None:
     """Replace files by one with the same rows, changed; None where an input was not live any more."""
     rows = _read_live(side, table, files)
     if rows is not None:
         output = _write(side, files, change(rows))
         inputs = {file.path: file.size for file in files}
-        if commit_replacement(side, table, files[0].name.hour, inputs, output):
+        if commit_replacement(side, table, files[0].name.hour, inputs, output, kind):
             return output
         find_storage(side).delete(side / output.path)
     LOG.info("compaction of %s came too late for hour %s", side.name, files[0].name.hour)

@@ -548,13 +548,14 @@ class _Attempt:
         return result
 
     def _read_source(self, stream: str) -> DataFrame:
-        """The rows of a stream. A rewind ends the query, as its removals change data; those of compaction do not.
+        """The rows of a stream, past commits that change rows: after them their kinds are compared.
 
         One batch reads them all. Of a table that is read at first, files come in the order in which they were written,
         compacted ones last: by several batches, rows of the later ones would be late for the watermark of the first.
         """
         table, watermark = StreamFolders(stream, self._folders.root).table, self._derived.watermark
         reader = self._session.readStream.format("delta").option("maxFilesPerTrigger", FILES_MAX)
+        reader = reader.option("skipChangeCommits", "true")
         rows = reader.load(find_storage(table).uri(table))
         if watermark is None:
             return rows

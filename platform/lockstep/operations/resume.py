@@ -34,7 +34,8 @@ from lockstep.model.position import Key, Position, SuspendedSession
 from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger, side_tables
-from lockstep.table.commit import CommitKind, commit_batch, commit_claim
+from lockstep.table.commit import commit_batch, commit_claim
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import Accepted, LedgerRow

@@ -29,11 +29,13 @@ from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.commit import CommitKind, HourClosed
+from lockstep.table.commit import HourClosed
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head, Promotion
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import find_wrong_files, list_named_files
+from lockstep.table.restore import commit_restored
 from lockstep.table.rewind import NotRewindable, RewindCommit, check_rewindable, commit_rewind, find_savepoint
 
 SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
@@ -624,6 +626,7 @@ def _commit(folders: StreamFolders, planned: PreparedRewind, cause: str) -> Head
     )
     file = ledger.write_ledger(folders.ledger, [_stamp(stamp, row) for row in planned.rows])
     rewind = RewindCommit(
+        table=folders.table,
         seen=head,
         target=planned.target,
         commit_hour=find_next_hour(head),
@@ -634,10 +637,10 @@ def _commit(folders: StreamFolders, planned: PreparedRewind, cause: str) -> Head
     )
     try:
         try:
-            return output.commit(commit_rewind(rewind)).head
+            return commit_restored(output, commit_rewind(rewind), rewind.commit_hour).head
         except HourClosed:
-            later = find_next_hour(output.base().head)
-            return output.commit(commit_rewind(msgspec.structs.replace(rewind, commit_hour=later))).head
+            later = msgspec.structs.replace(rewind, commit_hour=find_next_hour(output.base().head))
+            return commit_restored(output, commit_rewind(later), later.commit_hour).head
     except Fenced as fenced:
         raise Overtaken(head.stream, f"rewind to batch {planned.target.batch}", fenced) from fenced
 

@@ -1,8 +1,8 @@
 """What a check reads: the files that were added since the last one, or the whole table, with the reason.
 
-The log says which files a commit added. Compactions add no rows and retention drops only old ones: neither is a data
-change. A commit that removed rows, a replaced or rewound table, other rules, or files and entries that are gone make a
-check read everything.
+The log says which files a commit added, and its kind what it did to rows. Compactions add no rows, and retention drops
+only old ones. An erasure, a commit of another tool, a replaced or rewound table, other rules, or files and entries that
+are gone make a check read everything.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from lockstep.quality.partitions import SessionEnd
 from lockstep.quality.rules import FileSummary, PartitionSummary, RuleResult
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.commit import CommitKind, OutputLog
+from lockstep.table.commit import OutputLog
+from lockstep.table.commit_kind import CommitKind, RowChange
 from lockstep.table.head import Head, Lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from lockstep.table.layout import StreamFolders
@@ -201,16 +202,16 @@ class _Statistics(msgspec.Struct, rename="camel"):
     null_count: dict[str, object] = {}
 
 
-class _Change(msgspec.Struct, rename="camel"):
+class _Change(msgspec.Struct):
     path: str
     size: int = 0
-    data_change: bool = True
     stats: str | None = None
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, rename="camel"):
     add: _Change | None = None
     remove: _Change | None = None
+    commit_info: dict[str, object] | None = None
 
 
 def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] | str:
@@ -220,17 +221,26 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
         lines = _read_lines(table, version)
         if lines is None:
             return f"the log entry of version {version} is gone"
-        if any(change.remove is not None and change.remove.data_change for _, change in lines):
-            return f"version {version} removed rows"
-        if delta_log.is_of_kind(table, version, CommitKind.ERASE.value):
-            return f"version {version} erased a session"
+        kind = _find_kind(change for _, change in lines)
+        if kind is None or kind.row_change is RowChange.REPLACED:
+            return f"version {version} may have changed rows: {'another tool' if kind is None else kind.value}"
         removed.update(change.remove.path for _, change in lines if change.remove is not None)
-        adds = [(line, change.add) for line, change in lines if change.add is not None and change.add.data_change]
-        added |= {add.path: _read_added(line, add) for line, add in adds}
+        if kind.changes_data:
+            adds = [(line, change.add) for line, change in lines if change.add is not None]
+            added |= {add.path: _read_added(line, add) for line, add in adds}
     for path in removed & added.keys():
         if not find_storage(table).exists(table / unquote(path)):
             return f"{path}, which was compacted since the last check, is deleted"
     return tuple(added.values())
+
+
+def _find_kind(changes: Iterable[_Line]) -> CommitKind | None:
+    """The kind of a commit; None for one of another tool."""
+    info = next((change.commit_info for change in changes if change.commit_info is not None), {})
+    try:
+        return CommitKind(info.get(delta_log.KIND))
+    except ValueError:
+        return None
 
 
 def _read_lines(table: Path, version: int) -> list[tuple[bytes, _Line]] | None:

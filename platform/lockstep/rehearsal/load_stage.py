@@ -32,7 +32,7 @@ from lockstep.settings import Settings, SparkSettings
 from lockstep.spark.session import is_local
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify.report import InvariantStatus

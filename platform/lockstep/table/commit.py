@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from enum import Enum
 from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
-from deltalake.transaction import RemoveAction
 
 from lockstep.errors import Fenced, TableError
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.delta_log import CreateEntry, NextEntry
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import AddAction, CreateEntry, NextEntry, RemoveAction
 from lockstep.table.foreign_commits import find_foreign_commit
 from lockstep.table.head import Desired, FoldCode, Head, PolicyChange, Resumption, SideBatch, SideFile, ViolationPolicy
 from lockstep.table.log_tail import LogTail
@@ -34,35 +33,28 @@ OLDEST_FILE_SECONDS = 36 * 3600
 their batch: of those that do, clean-up deletes none that can be committed, however long their driver was suspended."""
 
 
-class CommitKind(Enum):
-    """The kinds of commit that lockstep makes to an output table."""
-
-    CREATE = "create"
-    CLAIM = "claim"
-    BATCH = "batch"
-    HALT = "halt"
-    RESUME = "resume"
-    CLOSE = "close"
-    DESIRE = "desire"
-    COMPACTION = "compaction"
-    SCHEMA = "schema"
-    FLOOR = "floor"
-    RETENTION = "retention"
-    REWIND = "rewind"
-    SAVEPOINT = "savepoint"
-    ERASE = "erase"
-    ERASE_END = "erase end"
-    SHADOW = "shadow"
-    PROMOTE = "promote"
-    IMPORT = "import"
-    ACCEPT = "accept loss"
-
-
 class Base(msgspec.Struct, frozen=True):
     """The version that a commit builds on, and its head."""
 
     version: int
     head: Head
+
+
+class RestoredFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The difference of a base from an earlier version: what a commit adds and removes to go back to it.
+
+    Attributes:
+        adds: Files that come back, and the mark.
+        removes: Files that go.
+        table_metadata: The `metaData` action, where the columns differ.
+    """
+
+    adds: tuple[AddAction, ...]
+    removes: tuple[RemoveAction, ...]
+    table_metadata: Mapping[str, object] | None
+
+
+NOTHING_RESTORED = RestoredFiles(adds=(), removes=(), table_metadata=None)
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -74,10 +66,11 @@ class Proposal(msgspec.Struct, frozen=True):
             the base and raises where they do not hold. Pure.
         adds: Files to add.
         removes: Files to remove (compaction, retention and erasure only).
+        restore: Finds what else to add and to remove on a base version (rewind and promotion only).
         batch: Batch number, for kinds that are batches.
         epoch: New epoch, for claims.
         metadata: Further metadata of the entry.
-        alter: Changes the table in another way, as one commit with these properties (schema and rewind only).
+        alter: Changes the table in another way, as one commit with these properties (schema only).
         needs: Files outside the table's folder that the commit refers to, with the least size of each: side files and
             state files. If a driver was suspended for days between its tasks and its commit, they may be cleaned up.
     """
@@ -86,6 +79,7 @@ class Proposal(msgspec.Struct, frozen=True):
     next_head: Callable[[Base], Head]
     adds: tuple[DataFile, ...] = ()
     removes: tuple[RemoveAction, ...] = ()
+    restore: Callable[[int], RestoredFiles] | None = None
     batch: int | None = None
     epoch: int | None = None
     metadata: Mapping[str, str] = {}
@@ -164,7 +158,8 @@ class OutputLog:
             attempts.append(Committed(version=base.version + 1, head=proposal.next_head(base)))
             _check_files(self.folder, proposal.adds, proposal.needs)  # 2
             alter = None if proposal.alter is None else partial(proposal.alter, self._open())
-            return _make_entry(attempts[-1], proposal, alter)
+            restored = NOTHING_RESTORED if proposal.restore is None else proposal.restore(base.version)
+            return _make_entry(attempts[-1], proposal, restored, alter)
 
         written = delta_log.append_entry(self.folder, next_entry, create=self._create)  # 3
         if written is not None:
@@ -173,7 +168,10 @@ class OutputLog:
 
 
 def _make_entry(
-    committed: Committed, proposal: Proposal, alter: Callable[[CommitProperties], None] | None
+    committed: Committed,
+    proposal: Proposal,
+    restored: RestoredFiles,
+    alter: Callable[[CommitProperties], None] | None,
 ) -> NextEntry:
     head, transactions = committed.head, {delta_log.VERSION: committed.version}
     if proposal.batch is not None:
@@ -184,8 +182,10 @@ def _make_entry(
     metadata = {delta_log.HEAD: head.encode(), "userMetadata": msgspec.json.encode(user).decode()}
     return NextEntry(
         version=committed.version,
-        kind=proposal.kind.value,
-        actions=[*(file.action(data_change=not proposal.removes) for file in proposal.adds), *proposal.removes],
+        kind=proposal.kind,
+        adds=[*(file.action() for file in proposal.adds), *restored.adds],
+        removes=[*proposal.removes, *restored.removes],
+        table_metadata=restored.table_metadata,
         alter=alter,
         transactions=transactions,
         metadata=metadata | dict(proposal.metadata),

@@ -15,14 +15,14 @@ from lockstep.model.table_schema import to_delta
 from lockstep.storage import find_storage
 from lockstep.store_clients import find_delta_options, repeat_broken_off
 from lockstep.table import delta_log, ledger, quarantine
-from lockstep.table.commit import CommitKind, OutputLog, Writer, commit_schema
+from lockstep.table.commit import OutputLog, Writer, commit_schema
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import NO_HOOKS
 from lockstep.table.head import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.schema_evolution import add_columns, evolve_side_table, mark_added
 
 PROPERTIES = {
-    "delta.appendOnly": "true",
     # Longer than the slowest reader and the wanted depth of rewinding.
     "delta.deletedFileRetentionDuration": "interval 3 days",
     "delta.logRetentionDuration": "interval 30 days",

@@ -24,12 +24,12 @@ import msgspec
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
 from lockstep.errors import CommitUnknown, NotCommitted, TableError
-from lockstep.model.decoding import decode_json_lines
+from lockstep.model.decoding import decode_json, decode_json_lines
 from lockstep.storage import NotWritten, find_storage
 from lockstep.store_clients import find_delta_options, repeat_broken_off
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head
 
 HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
@@ -46,6 +46,8 @@ ATTEMPTS_MAX = 200
 UNANSWERED_MAX = 20
 """Attempts in which a write without a result may be repeated: a single I/O error does not end a run."""
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+LOOKS_MAX = 5
+"""A log is shortened by housekeeping, which is rare."""
 ENGINE = "lockstep"
 """`engineInfo` of lockstep's entries, as Delta's history shows it."""
 REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the table root") | dict.fromkeys(
@@ -98,15 +100,14 @@ class _Line(msgspec.Struct):
     txn: _Transaction | None = None
 
 
-class _Added(msgspec.Struct):
-    """The `add` action of an entry."""
+class _Added(msgspec.Struct, rename="camel"):
+    """The `add` action of an entry; a log checkpoint has the partition values as pairs."""
 
     path: str
+    size: int
+    modification_time: int
+    partition_values: dict[str, str] | list[tuple[str, str]]
     stats: str | None = None
-
-
-class _AddLine(msgspec.Struct):
-    add: _Added | None = None
 
 
 class _Removed(msgspec.Struct):
@@ -119,13 +120,60 @@ class _RemoveLine(msgspec.Struct):
     remove: _Removed | None = None
 
 
+class _FileLine(_RemoveLine):
+    add: _Added | None = None
+
+
+class _Counted(msgspec.Struct):
+    numRecords: int = 0  # noqa: N815  # Delta's own name
+
+
+class AddAction(msgspec.Struct, frozen=True, kw_only=True):
+    """The `add` action of a file; its `dataChange` is that of the kind of commit.
+
+    Attributes:
+        path: Relative to its table.
+        size: Bytes.
+        statistics: Delta statistics as JSON.
+        commit_hour: Value of the partition column; None for tables without partitions.
+        added_ms: Time of the commit of its newest row, in milliseconds since 1970.
+    """
+
+    path: str
+    size: int
+    statistics: str
+    commit_hour: str | None
+    added_ms: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; 0 where the statistics do not tell it."""
+        return decode_json(self.statistics, _Counted).numRecords if self.statistics else 0
+
+
+class RemoveAction(msgspec.Struct, frozen=True):
+    """The `remove` action of a file; its `dataChange` is that of the kind of commit.
+
+    Attributes:
+        path: Relative to its table.
+        size: Bytes.
+        commit_hour: Value of the partition column; None for tables without partitions.
+    """
+
+    path: str
+    size: int
+    commit_hour: str | None = None
+
+
 class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry to append.
 
     Attributes:
         version: The version that it makes: one more than the version that it was planned on.
-        kind: lockstep's kind of commit.
-        actions: Files to add and to remove.
+        kind: lockstep's kind of commit, which says whether its files change data.
+        adds: Files to add.
+        removes: Files to remove.
+        table_metadata: The `metaData` action, where it changes the columns.
         alter: Changes the table in another way instead, as one commit of delta-rs with these properties.
         transactions: Versions of `txn` actions by application id, at least one: an entry is complete if its last line
             is one.
@@ -133,8 +181,10 @@ class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int
-    kind: str
-    actions: Sequence[AddAction | RemoveAction] = ()
+    kind: CommitKind
+    adds: Sequence[AddAction] = ()
+    removes: Sequence[RemoveAction] = ()
+    table_metadata: Mapping[str, object] | None = None
     alter: Callable[[CommitProperties], None] | None = None
     transactions: Mapping[str, int]
     metadata: Mapping[str, str] = {}
@@ -247,17 +297,52 @@ def _list_names(table: Path) -> list[str]:
     return find_storage(table).list_names(table / "_delta_log")
 
 
-def read_statistics(table: Path, version: int) -> dict[str, str]:
-    """Delta's statistics, as JSON, of the files that the log up to a version has added, by path."""
+def read_live_files(table: Path, version: int) -> dict[str, AddAction]:
+    """The live files of a version by path, with all that the log says of them.
+
+    Needs the entries since the newest log checkpoint up to it: of a savepoint, housekeeping keeps one at exactly its
+    version.
+
+    Raises:
+        TableError: An entry is gone or damaged.
+    """
+    for _ in range(LOOKS_MAX):
+        try:
+            return _replay(table, version)
+        except (FileNotFoundError, msgspec.DecodeError) as error:  # housekeeping shortens the log meanwhile
+            failure = error
+    raise TableError(
+        f"{table}: the log does not say which files version {version} has: {failure}",
+        next_step=f"lockstep repair {table.parent.name}",
+    )
+
+
+def _replay(table: Path, version: int) -> dict[str, AddAction]:
     made = {at: files for at, files in list_checkpoints(table).items() if at <= version}
-    base, found = max(made, default=-1), dict[str, str]()
+    base, live = max(made, default=-1), dict[str, AddAction]()
     for path in made.get(base, ()):
         added = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=["add"])["add"].to_pylist()
-        found |= {each["path"]: each["stats"] for each in added if each is not None and each["stats"] is not None}
+        files = (_make_file(msgspec.convert(each, _Added)) for each in added if each is not None)
+        live |= {file.path: file for file in files}
     for at in range(base + 1, version + 1):
-        lines = decode_json_lines(find_storage(table).read(make_entry_path(table, at)), _AddLine)
-        found |= {each.add.path: each.add.stats or "" for each in lines if each.add is not None}
-    return found
+        for line in decode_json_lines(find_storage(table).read(make_entry_path(table, at)), _FileLine):
+            if line.remove is not None:
+                live.pop(unquote(line.remove.path), None)
+            if line.add is not None:
+                file = _make_file(line.add)
+                live[file.path] = file
+    return live
+
+
+def _make_file(added: _Added) -> AddAction:
+    hours = dict(added.partition_values)
+    return AddAction(
+        path=unquote(added.path),
+        size=added.size,
+        statistics=added.stats or "",
+        commit_hour=hours.get("commit_hour"),
+        added_ms=added.modification_time,
+    )
 
 
 def read_removed_paths(table: Path, version: int) -> frozenset[str] | None:
@@ -339,7 +424,7 @@ def append_entry(
 
 
 def _write(table: Path, entry: NextEntry, token: str, create: CreateEntry) -> LogEntry | None:
-    ours = {KIND: entry.kind, TOKEN: token, **entry.metadata}
+    ours = {KIND: entry.kind.value, TOKEN: token, **entry.metadata}
     if entry.alter is None:
         content = encode_entry(entry, ours)
         create(make_entry_path(table, entry.version), content)
@@ -354,33 +439,42 @@ def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
 
     It has no newline at its end, so that every prefix of it is recognized as a torn entry.
     """
-    info = {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    now_ms, changes_data = time.time_ns() // 1_000_000, entry.kind.changes_data
+    info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": ENGINE, **metadata}}]
-    lines += map(_to_line, entry.actions)
+    lines += [{"metaData": entry.table_metadata}] if entry.table_metadata is not None else []
+    lines += (_make_add(file, changes_data=changes_data) for file in entry.adds)
+    lines += (_make_remove(file, now_ms, changes_data=changes_data) for file in entry.removes)
     lines += ({"txn": {"appId": name, "version": number}} for name, number in entry.transactions.items())
     return b"\n".join(map(msgspec.json.encode, lines))
 
 
-def _to_line(action: AddAction | RemoveAction) -> dict[str, object]:
-    if isinstance(action, AddAction):
-        added = {
-            "path": quote(action.path, safe="/="),
-            "partitionValues": action.partition_values,
-            "size": action.size,
-            "modificationTime": action.modification_time,
-            "dataChange": action.data_change,
-            "stats": action.stats,
-        }
-        return {"add": added}
+def _make_add(file: AddAction, *, changes_data: bool) -> dict[str, object]:
+    added = {
+        "path": quote(file.path, safe="/="),
+        "partitionValues": _make_partition(file.commit_hour),
+        "size": file.size,
+        "modificationTime": file.added_ms,
+        "dataChange": changes_data,
+        "stats": file.statistics,
+    }
+    return {"add": added}
+
+
+def _make_remove(file: RemoveAction, now_ms: int, *, changes_data: bool) -> dict[str, object]:
     removed = {
-        "path": quote(action.path, safe="/="),
-        "dataChange": action.data_change,
-        "deletionTimestamp": action.deletion_timestamp,
+        "path": quote(file.path, safe="/="),
+        "dataChange": changes_data,
+        "deletionTimestamp": now_ms,
         "extendedFileMetadata": True,
-        "partitionValues": action.partition_values,
-        "size": action.size,
+        "partitionValues": _make_partition(file.commit_hour),
+        "size": file.size,
     }
     return {"remove": removed}
+
+
+def _make_partition(commit_hour: str | None) -> dict[str, str]:
+    return {} if commit_hour is None else {"commit_hour": commit_hour}
 
 
 def _make_failure(table: Path, version: int, error: Exception) -> TableError:

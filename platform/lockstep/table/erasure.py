@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
-from deltalake.transaction import RemoveAction
 
 from lockstep.errors import TableError
-from lockstep.table.commit import Base, CommitKind, Proposal, Writer, check_hour_open, check_writer
+from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check_writer
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Erasure, Head, SideFile
 from lockstep.table.parquet import DataFile
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import TableError
-from lockstep.table.commit import Base, CommitKind, Proposal, check_hour_open
+from lockstep.table.commit import Base, Proposal, check_hour_open
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import CAUSE
 from lockstep.table.head import FIRST_BATCH, Desired, Head, Imported, Origin, SideFile
 

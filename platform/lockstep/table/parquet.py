@@ -34,12 +34,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake.transaction import AddAction
 from typing_extensions import Buffer, override
 
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
-from lockstep.table.delta_log import open_delta_table
+from lockstep.table.delta_log import AddAction, open_delta_table
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
@@ -375,11 +374,15 @@ class DataFile(msgspec.Struct, frozen=True):
     commit_hour: str | None = None
     added_ms: int | None = None
 
-    def action(self, *, data_change: bool = True) -> AddAction:
+    def action(self) -> AddAction:
         """The action that adds the file to its table."""
-        hours = {} if self.commit_hour is None else {"commit_hour": self.commit_hour}
-        added_ms = int(time.time() * 1000) if self.added_ms is None else self.added_ms
-        return AddAction(self.path, self.size, hours, added_ms, data_change, self.statistics)
+        return AddAction(
+            path=self.path,
+            size=self.size,
+            statistics=self.statistics,
+            commit_hour=self.commit_hour,
+            added_ms=int(time.time() * 1000) if self.added_ms is None else self.added_ms,
+        )
 
 
 class DataFileWriter:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable, Field, Schema
 
-from lockstep.errors import NotCommitted
 from lockstep.model.table_schema import ABSENT_UP_TO
-from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.commit import Base, CommitKind, Proposal, check_hour_open
-from lockstep.table.delta_log import CAUSE, NO_HOOKS
+from lockstep.table.commit import Base, Proposal, check_hour_open
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import CAUSE
 from lockstep.table.head import (
     FIRST_BATCH,
     FoldCode,
@@ -32,8 +29,10 @@ from lockstep.table.head import (
 )
 from lockstep.table.losses import add_shadow_losses, rewind_losses
 from lockstep.table.parquet import DataFile
+from lockstep.table.restore import Restoration, find_restored
 from lockstep.table.rewind import check_unchanged, make_stopped
 from lockstep.table.schema_evolution import Growth, find_schema_changes
+from lockstep.table.written_by import WrittenBy
 
 
 class PromotionCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,17 +93,23 @@ def commit_promotion(planned: PromotionCommit) -> Proposal:
         check_hour_open(base.head, planned.commit_hour)
         return _make_promoted(base, planned)
 
-    def promote(table: DeltaTable, how: CommitProperties) -> None:
-        _write_entry(table, how, planned)
-
+    restoration = Restoration(
+        table=planned.table,
+        version=planned.target.batch_version,
+        commit_hour=planned.commit_hour,
+        written_by=WrittenBy(planned.generation, planned.seen.epoch + 1, planned.batch),
+        adds_more=bool(planned.files),
+        fields=_find_fields(planned),
+    )
     return Proposal(
         kind=CommitKind.PROMOTE,
         next_head=next_head,
         batch=planned.batch,
         epoch=planned.seen.epoch + 1,
         metadata={CAUSE: f"{planned.shadow.stream}, from batch {planned.target.batch} on: {planned.cause}"},
-        alter=promote,
-        needs={**planned.needs, **{planned.table / file.path: file.size for file in planned.files}},
+        adds=planned.files,
+        restore=partial(find_restored, restoration),
+        needs=planned.needs,
     )
 
 
@@ -158,80 +163,20 @@ def _add_side(before: SideBatch | None, files: tuple[SideFile, ...], batch: int)
     return SideBatch(batch, 0 if before is None else before.batch, files) if files else before
 
 
-def _write_entry(table: DeltaTable, how: CommitProperties, planned: PromotionCommit) -> None:
-    """Write the entry after the version of a handle, or none.
-
-    1. Copy the log up to that version into a folder of this process.
-    2. There restore the target, add the shadow's columns, and add its files: three entries of delta-rs.
-    3. Put their actions into one entry, and create it in the log exclusively.
-
-    Raises:
-        NotCommitted: The folder of this process took no copy.
-        FileExistsError: Another process was faster.
-    """
-    version = table.version()
-    try:
-        entry = _draft_entry(version, how, planned)  # 1, 2
-    except (DeltaError, OSError) as error:
-        problem = f"the entry of the promotion cannot be drafted in {tempfile.gettempdir()}: {error}"
-        raise NotCommitted(problem, next_step="free space there, or set TMPDIR; then promote again") from error
-    find_storage(planned.table).create_whole(delta_log.make_entry_path(planned.table, version + 1), entry)  # 3
-
-
-def _draft_entry(version: int, how: CommitProperties, planned: PromotionCommit) -> bytes:
-    """The entry after a version."""
-    with tempfile.TemporaryDirectory(prefix="lockstep-promote-") as made:
-        scratch = Path(made)
-        _copy_log(planned.table, scratch, planned.target.batch_version, version)
-        drafted = DeltaTable(scratch)
-        drafted.restore(
-            planned.target.batch_version,
-            ignore_missing_files=True,  # the copy has the log only; the files were checked
-            commit_properties=how,
-            post_commithook_properties=NO_HOOKS,
-        )
-        _evolve(scratch, planned)
-        if planned.files:
-            DeltaTable(scratch).create_write_transaction(
-                [file.action() for file in planned.files],
-                mode="append",
-                schema=DeltaTable(scratch).schema(),
-                partition_by=["commit_hour"],
-                post_commithook_properties=NO_HOOKS,
-            )
-        drafts = [
-            (scratch / "_delta_log" / f"{at:020d}.json").read_bytes().splitlines()
-            for at in range(version + 1, DeltaTable(scratch).version() + 1)
-        ]
-    return b"\n".join(merge_entries(drafts)) + b"\n"
-
-
-def _copy_log(table: Path, scratch: Path, since: int, version: int) -> None:
-    """What is needed to load two versions; of a savepoint, a clean-up may delete entries and checkpoints in between."""
-    log, storage = scratch / "_delta_log", find_storage(table)
-    log.mkdir()
-    made = delta_log.list_checkpoints(table)
-    base, newest = (max((at for at in made if at <= end), default=0) for end in (since, version))
-    entries = (delta_log.make_entry_path(table, at) for at in delta_log.list_versions(table) if base <= at <= version)
-    for path in (*{*made.get(base, ()), *made.get(newest, ())}, *entries):
-        with suppress(FileNotFoundError):
-            (log / path.name).write_bytes(storage.read(path))
-
-
-def _evolve(scratch: Path, planned: PromotionCommit) -> None:
-    """The columns of the shadow; rows before the promotion show null in those that the target has not."""
-    table = DeltaTable(scratch)
-    found = find_promoted_columns(table, planned.fields)
-    if found.added:
-        marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
-        first = planned.promotion.first
-        added = [
-            Field(each.name, each.type, nullable=True, metadata={ABSENT_UP_TO: _renumber(marks[each.name], first)})
-            for each in found.added
-        ]
-        table.alter.add_columns(added, post_commithook_properties=NO_HOOKS)
-    for name in found.loosened:
-        DeltaTable(scratch).alter.drop_column_not_null(name, post_commithook_properties=NO_HOOKS)
+def _find_fields(planned: PromotionCommit) -> list[Field]:
+    """The columns of the target and of the shadow; rows before the promotion show null in those that it lacks."""
+    table = delta_log.open_delta_table(planned.table, version=planned.target.batch_version)
+    found, first = find_promoted_columns(table, planned.fields), planned.promotion.first
+    marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
+    held = [
+        Field(each.name, each.type, nullable=each.nullable or each.name in found.loosened, metadata=each.metadata)
+        for each in table.schema().fields
+    ]
+    added = [
+        Field(each.name, each.type, nullable=True, metadata={ABSENT_UP_TO: _renumber(marks[each.name], first)})
+        for each in found.added
+    ]
+    return held + added
 
 
 def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> Growth:
@@ -247,24 +192,3 @@ def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> Growth:
 def _renumber(mark: object, first: int) -> int:
     """The last batch without a column, as a batch of the stream: those of the shadow follow in their order."""
     return first if mark is None else first - FIRST_BATCH + int(str(mark))
-
-
-def merge_entries(entries: Sequence[Sequence[bytes]]) -> Iterator[bytes]:
-    """The lines of one entry with the actions of several: the first's information and numbers, the last's columns."""
-    newest = dict[str, bytes]()
-    files, numbers = list[bytes](), list[bytes]()
-    for number, lines in enumerate(entries):
-        for line in lines:
-            (kind,) = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-            if kind == "commitInfo":
-                newest.setdefault(kind, line)
-            elif kind in {"protocol", "metaData"}:
-                newest[kind] = line
-            elif kind != "txn":
-                files.append(line)
-            elif number == 0:
-                numbers.append(line)
-    yield newest.pop("commitInfo")
-    yield from newest.values()
-    yield from files
-    yield from numbers  # last: an entry with them is complete

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
-from deltalake import CommitProperties, DeltaTable
 
 from lockstep.errors import TableError
 from lockstep.table import delta_log
-from lockstep.table.commit import Base, CommitKind, Proposal, Writer, check_hour_open, check_writer
-from lockstep.table.delta_log import NO_HOOKS
+from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check_writer
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, Head, Lineage, Rewind, Savepoint, SideFile
 from lockstep.table.losses import rewind_losses
+from lockstep.table.restore import Restoration, find_restored
+from lockstep.table.written_by import WrittenBy
 
 
 class NotRewindable(TableError):
@@ -33,6 +35,7 @@ class RewindCommit(msgspec.Struct, frozen=True, kw_only=True):
     """A rewind to commit.
 
     Attributes:
+        table: Folder of the output table.
         seen: The head for which it was planned.
         target: The head right after the batch to which it goes back.
         commit_hour: The hour of the rewind, which is a batch.
@@ -42,6 +45,7 @@ class RewindCommit(msgspec.Struct, frozen=True, kw_only=True):
         needs: Files that it brings back or refers to, with the least size of each.
     """
 
+    table: Path
     seen: Head
     target: Head
     commit_hour: str
@@ -82,16 +86,19 @@ def commit_rewind(planned: RewindCommit) -> Proposal:
         check_hour_open(base.head, planned.commit_hour)
         return _make_head(base, planned)
 
-    def restore(table: DeltaTable, how: CommitProperties) -> None:
-        table.restore(target.batch_version, commit_properties=how, post_commithook_properties=NO_HOOKS)
-
+    restoration = Restoration(
+        table=planned.table,
+        version=target.batch_version,
+        commit_hour=planned.commit_hour,
+        written_by=WrittenBy(seen.generation + 1, seen.epoch + 1, seen.batch + 1),
+    )
     return Proposal(
         kind=CommitKind.REWIND,
         next_head=next_head,
         batch=seen.batch + 1,
         epoch=seen.epoch + 1,
         metadata={delta_log.CAUSE: f"to batch {target.batch}, undoing up to batch {seen.batch}: {planned.cause}"},
-        alter=restore,
+        restore=partial(find_restored, restoration),
         needs=planned.needs,
     )
 

@@ -19,6 +19,7 @@ from lockstep.errors import TableError
 from lockstep.model.decoding import decode_value
 from lockstep.model.table_schema import ABSENT_UP_TO, to_delta
 from lockstep.table import delta_log
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import NO_HOOKS, NextEntry
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 
@@ -97,7 +98,7 @@ def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
         batch = table.transaction_version(delta_log.BATCH) or 0
         return NextEntry(
             version=table.version() + 1,
-            kind="side",
+            kind=CommitKind.SIDE,
             alter=partial(add_columns, found.added, table),
             transactions={delta_log.BATCH: batch},
         )

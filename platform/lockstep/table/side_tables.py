@@ -10,6 +10,7 @@ from deltalake.exceptions import TableNotFoundError
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import CreateEntry, NextEntry
 from lockstep.table.foreign_commits import TableReplaced, refuse_foreign
 from lockstep.table.head import Head, SideFile
@@ -62,9 +63,11 @@ class SideLog:
             if held != after:
                 raise _apart(self._side, held, batch)
             _check(self._side, files)
-            actions = [DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files]
             return NextEntry(
-                version=tail.version + 1, kind="side", actions=actions, transactions={delta_log.BATCH: batch}
+                version=tail.version + 1,
+                kind=CommitKind.SIDE,
+                adds=[DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files],
+                transactions={delta_log.BATCH: batch},
             )
 
         written = delta_log.append_entry(self._side, next_entry, finds_late=True, create=self._create)

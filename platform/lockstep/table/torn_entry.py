@@ -14,7 +14,7 @@ import msgspec
 from lockstep.model.decoding import decode_json_lines
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit_kind import CommitKind
 
 LAST_LINES = {
     CommitKind.BATCH.value: {delta_log.VERSION, delta_log.BATCH},
@@ -27,7 +27,9 @@ LAST_LINES = {
     CommitKind.PROMOTE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.IMPORT.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
     CommitKind.CREATE.value: set[str](),
-    "side": {delta_log.BATCH},
+    CommitKind.SIDE.value: {delta_log.BATCH},
+    CommitKind.SIDE_COMPACTION.value: {delta_log.BATCH},
+    CommitKind.SIDE_REDACTION.value: {delta_log.BATCH},
 }
 """The transactions that each kind of entry ends with; all others of ours with their version."""
 

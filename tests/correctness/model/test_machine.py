@@ -16,16 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lockstep.errors import Fenced, TableError
 from lockstep.table import ledger
-from lockstep.table.commit import (
-    CommitKind,
-    OutputLog,
-    Proposal,
-    Writer,
-    commit_batch,
-    commit_claim,
-    commit_closed_hour,
-    keep_head,
-)
+from lockstep.table.commit import OutputLog, Proposal, Writer, commit_batch, commit_claim, commit_closed_hour, keep_head
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import create_entry
 from tests.correctness.model.protocol import Head, Kind, Refused, demanded
 from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets

@@ -177,7 +177,7 @@ def test_a_flipped_byte_of_the_ledger_is_refused_wherever_it_is(made: Made) -> N
 
 
 def restore(made: Made, version: int) -> None:
-    """What an operator of another tool does; `appendOnly` does not stop it."""
+    """What an operator of another tool does."""
     DeltaTable(made.runs.folders.table).restore(version)
 
 

@@ -873,9 +873,9 @@ PROMOTION = list_mutants(
         "test_a_promotion_into_an_hour_that_was_closed_is_planned_again",
     ),
     Change(
-        "the copied files of a promotion are there",
-        "needs={**planned.needs, **{planned.table / file.path: file.size for file in planned.files}},",
-        "needs=planned.needs,",
+        "the files that a promotion brings back are there",
+        "        needs=planned.needs,\n",
+        "",
         "test_a_file_that_is_gone_refuses_the_promotion",
     ),
     Change(
@@ -914,17 +914,35 @@ PROMOTION = list_mutants(
         "return code",
         "test_code_and_policies_of_the_shadow_begin_with_batches_of_the_stream",
     ),
+)
+
+DELTA_PROTOCOL = "unit/table/test_delta_protocol.py"
+
+KINDS = list_mutants(
+    "table/commit_kind.py",
+    DELTA_PROTOCOL,
     Change(
-        "the numbers of an entry are its last lines",
-        "    yield from files\n    yield from numbers",
-        "    yield from numbers\n    yield from files",
-        "test_an_entry_has_the_information_and_the_numbers_of_the_first_and_all_files",
+        "a removal by retention changes data",
+        "not in {CommitKind.COMPACTION, CommitKind.SIDE_COMPACTION}",
+        "not in {CommitKind.COMPACTION, CommitKind.SIDE_COMPACTION, CommitKind.RETENTION}",
+        "test_each_kind_of_commit_with_files_is_made_and_keeps_the_rules",
+    ),
+)
+
+RESTORE = list_mutants(
+    "table/restore.py",
+    DELTA_PROTOCOL,
+    Change(
+        "a rewind that brings files back removes one",
+        "    if back and not gone:",
+        "    if False:",
+        "test_a_rewind_over_a_retention_is_no_append",
     ),
     Change(
-        "a draft without room is no unknown commit",
-        "except (DeltaError, OSError) as error:",
-        "except DeltaError as error:",
-        "test_a_full_temporary_folder_is_no_commit_of_which_nobody_knows",
+        "a rewind that removes files adds one",
+        "    if gone and not (back or planned.adds_more):",
+        "    if False:",
+        "test_a_rewind_to_no_rows_is_no_deletion",
     ),
 )
 
@@ -1142,6 +1160,8 @@ MUTANTS = (
     *REWIND,
     *REWIND_PLAN,
     *PROMOTION,
+    *KINDS,
+    *RESTORE,
     *ERASURE,
     *ERASE,
     *BACKUP,

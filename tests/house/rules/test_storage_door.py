@@ -33,7 +33,6 @@ OTHER_FILES = {
     "spark": "jars, and the folder of Java",
     "state.local_store": "local copies of state: a format and locks of their own, on each machine's own disk",
     "state.local_store_pool": "the folders of these copies",
-    "table.promotion": "a copy of a log in a folder of the process; the log itself goes through the door",
     "testing": "the files of a user's tests",
     "verify": "the proof reads with readers of its own",
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from lockstep.operations import rewind
 from lockstep.table import delta_log, side_tables
+from lockstep.table.commit_kind import CommitKind
 from tests.support.adding_stream import adding
 from tests.support.local_runs import LocalRuns
 
@@ -48,7 +49,7 @@ def _die_after_restore(write: Any) -> Any:
 
     def written(path: Path, entry: delta_log.NextEntry, *more: Any) -> Any:
         found = write(path, entry, *more)
-        return die() if entry.kind == "rewind" else found
+        return die() if entry.kind is CommitKind.REWIND else found
 
     return written
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, QueryBuilder, Schema
 from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,8 @@ def commit(table: Path, file: DataFile) -> DeltaTable:
     """Commit the file to a new table there."""
     fields = [*Schema.from_arrow(SCHEMA).fields, Field("commit_hour", PrimitiveType("string"))]
     made = DeltaTable.create(table, Schema(fields), partition_by=["commit_hour"])
-    made.create_write_transaction([file.action()], "append", made.schema(), ["commit_hour"])
+    add = AddAction(file.path, file.size, {"commit_hour": HOUR}, 0, data_change=True, stats=file.statistics)
+    made.create_write_transaction([add], "append", made.schema(), ["commit_hour"])
     return DeltaTable(table)
 
 

@@ -24,7 +24,7 @@ from lockstep.errors import NotCommitted
 from lockstep.model.table_schema import IDENTITY
 from lockstep.storage import LocalStorage, NotWritten
 from lockstep.table import delta_log
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit_kind import CommitKind
 from tests.support.stream_table import (
     HOUR,
     NEXT_HOUR,

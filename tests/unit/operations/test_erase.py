@@ -48,15 +48,8 @@ from lockstep.operations.savepoint import make_savepoint
 from lockstep.quality.increment import make_state_path
 from lockstep.storage import LocalStorage
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.commit import (
-    BatchCommit,
-    CommitKind,
-    OutputLog,
-    Proposal,
-    Writer,
-    commit_batch,
-    raise_rewind_floor,
-)
+from lockstep.table.commit import BatchCommit, OutputLog, Proposal, Writer, commit_batch, raise_rewind_floor
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.erasure import ErasureOvertaken, commit_erasure, compute_session_digest
 from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import Origin

@@ -95,7 +95,7 @@ def test_older_events_are_left_out_and_that_is_said(folders: StreamFolders) -> N
 
 def test_a_commit_of_another_tool_is_named(folders: StreamFolders) -> None:
     claimed(folders, "first start; test")
-    DeltaTable(folders.table).alter.set_table_properties({"delta.appendOnly": "true"})
+    DeltaTable(folders.table).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
     foreign = read_history(folders, last=50).events[-1]
     assert (foreign.event, foreign.epoch, foreign.batch) == ("foreign commit", None, None)
     assert foreign.detail.startswith("SET TBLPROPERTIES by delta-rs")

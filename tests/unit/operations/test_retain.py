@@ -191,3 +191,17 @@ def test_a_retention_of_a_stream_without_batches_does_nothing(tmp_path: Path) ->
     run.claim()
     done: Retained = drop_old_rows(run.folders, KEEP, cause="test")
     assert (done.plan.before_hour, done.retention) == ("", None)
+
+
+def test_the_mark_of_a_rewind_in_the_newest_hour_does_not_hide_the_batches_that_are_dropped(run: ProtocolRun) -> None:
+    """It has no rows, by which the last dropped batch is found; the proof would miss the others."""
+    run.batch()
+    run.rewind(run.head.batch - 1)  # removes one file, and adds the mark
+    run.claim()
+    before = run.head.batch
+    run.clock += timedelta(hours=9)
+    run.batch()
+    done = drop_old_rows(run.folders, KEEP, cause="a test")
+    assert done.retention is not None
+    assert (done.plan.rows, done.retention.batch) == (48, 24)
+    assert before > 24

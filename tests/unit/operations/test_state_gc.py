@@ -141,6 +141,7 @@ def rewind(stream: Offline, batch: int) -> int:
     )
     kept = [make_kept_row(stamp, read_position(row), retired=row.retired) for row in rows]
     planned = RewindCommit(
+        table=folders.table,
         seen=head,
         target=target,
         commit_hour=head.hour,

@@ -16,7 +16,6 @@ from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
 from lockstep.table import delta_log
 from lockstep.table.commit import (
-    CommitKind,
     Deployed,
     HourClosed,
     Proposal,
@@ -29,6 +28,7 @@ from lockstep.table.commit import (
     raise_rewind_floor,
     set_desired_state,
 )
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, ViolationPolicy
 from tests.support.protocol_run import HOUR, ProtocolRun, anything, entries, folders_in, stored_offsets
 

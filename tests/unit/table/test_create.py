@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from lockstep.table import delta_log
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit_kind import CommitKind
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from lockstep.model.finding import Finding
-from lockstep.table.commit import CommitKind, commit_batch, commit_claim, set_desired_state
+from lockstep.table.commit import commit_batch, commit_claim, set_desired_state
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
 

@@ -9,7 +9,8 @@ import pytest
 
 from lockstep.errors import Fenced, TableError
 from lockstep.table import delta_log
-from lockstep.table.commit import Base, CommitKind, HourClosed, OutputLog, commit_closed_hour
+from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.erasure import (
     ErasureCommit,
     ErasureOvertaken,

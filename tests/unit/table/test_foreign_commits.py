@@ -55,7 +55,7 @@ def append(table: Path) -> None:
 
 
 def restore(table: Path) -> None:
-    """To the first batch; `appendOnly` does not stop it, and it leaves application transactions as they were."""
+    """To the first batch; it leaves application transactions as they were."""
     DeltaTable(table).restore(2)
 
 

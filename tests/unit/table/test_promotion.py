@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from lockstep.errors import LockstepError, NotCommitted, TableError
+from lockstep.errors import LockstepError, TableError
 from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.operations.copies.backup import make_backup, restore_backup
 from lockstep.operations.repair import repair_stream
 from lockstep.quality.increment import find_matching_versions
-from lockstep.table import delta_log, promotion
+from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
 from lockstep.table.head import (
@@ -32,7 +30,7 @@ from lockstep.table.head import (
     ViolationPolicy,
 )
 from lockstep.table.parquet import DataFile
-from lockstep.table.promotion import PromotionCommit, commit_promotion, merge_entries
+from lockstep.table.promotion import PromotionCommit, commit_promotion
 from lockstep.table.torn_entry import find_torn_version
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 
@@ -71,12 +69,10 @@ def shadow(originals: tuple[ProtocolRun, ProtocolRun], tmp_path: Path) -> Protoc
 
 def copied(shadow: ProtocolRun, run: ProtocolRun) -> Iterator[DataFile]:
     table = shadow.folders.table
-    handle = DeltaTable(table)
-    statistics = delta_log.read_statistics(table, handle.version())
-    for file in pa.table(handle.get_add_actions(flatten=True)).to_pylist():
-        path = f"commit_hour={HOUR}/promoted-g2-e2-b8-{file['path'][-40:]}"
-        shutil.copy(table / file["path"], run.folders.table / path)
-        yield DataFile(path, file["size_bytes"], file["num_records"], statistics[file["path"]], HOUR)
+    for file in delta_log.read_live_files(table, DeltaTable(table).version()).values():
+        path = f"commit_hour={HOUR}/promoted-g2-e2-b8-{file.path[-40:]}"
+        shutil.copy(table / file.path, run.folders.table / path)
+        yield DataFile(path, file.size, file.rows, file.statistics, HOUR)
 
 
 def planned(run: ProtocolRun, shadow: ProtocolRun, *more: Field) -> PromotionCommit:
@@ -134,20 +130,6 @@ def test_a_clean_up_in_the_middle_of_a_promotion_to_a_savepoint_is_no_obstacle(
     monkeypatch.setattr(delta_log, "list_versions", list_before)
     run.output.commit(commit_promotion(plan))
     assert len(stored_offsets(run.folders)) == 2 * 2 + 3 * 2
-
-
-def test_a_full_temporary_folder_is_no_commit_of_which_nobody_knows(
-    run: ProtocolRun, shadow: ProtocolRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fill_disk(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    plan, before = planned(run, shadow), run.output.base().version
-    monkeypatch.setattr(promotion, "_copy_log", fill_disk)
-    with pytest.raises(NotCommitted, match="No space left on device") as refused:
-        run.output.commit(commit_promotion(plan))
-    assert "TMPDIR" in refused.value.next_step
-    assert run.output.base().version == before
 
 
 def test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow(run: ProtocolRun, shadow: ProtocolRun) -> None:
@@ -296,13 +278,3 @@ def test_of_promotions_and_a_batch_at_once_one_wins(run: ProtocolRun, shadow: Pr
     head = OutputLog(run.folders.table).base().head
     assert head.batch == (5 if won[2] else 8)
     assert len(stored_offsets(run.folders)) == 10
-
-
-def test_an_entry_has_the_information_and_the_numbers_of_the_first_and_all_files() -> None:
-    entries = [
-        [b'{"commitInfo":{"a":1}}', b'{"remove":{"path":"x"}}', b'{"txn":{"appId":"n"}}', b'{"metaData":{"id":1}}'],
-        [b'{"metaData":{"id":2}}', b'{"commitInfo":{}}'],
-        [b'{"add":{"path":"y"}}', b'{"txn":{"appId":"other"}}', b'{"commitInfo":{}}'],
-    ]
-    expected = [entries[0][0], entries[1][0], entries[0][1], entries[2][0], entries[0][2]]
-    assert list(merge_entries(entries)) == expected

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from lockstep.errors import Fenced, TableError
 from lockstep.table import ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
-from lockstep.table.commit import CommitKind, OutputLog, Proposal, keep_head
+from lockstep.table.commit import OutputLog, Proposal, keep_head
+from lockstep.table.commit_kind import CommitKind
 from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:

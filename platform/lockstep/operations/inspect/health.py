@@ -30,7 +30,7 @@ from lockstep.operations.monitoring.health import (
 )
 from lockstep.operations.tables import StreamHandle
 from lockstep.table import delta_log
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow

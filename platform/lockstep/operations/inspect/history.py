@@ -21,7 +21,7 @@ from lockstep.operations.inspect.suspensions import read_first_batches
 from lockstep.operations.tables import NoTable, try_read_head
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import LogEntry
 from lockstep.table.head import Erasure, Head, Retention
 from lockstep.table.layout import StreamFolders, require_root
@@ -46,6 +46,7 @@ EVENTS = {
     CommitKind.PROMOTE: "shadow promoted",
     CommitKind.IMPORT: "savepoint imported",
     CommitKind.ACCEPT: "loss accepted",
+    CommitKind.MARK: "mark",
 }
 FOREIGN = "foreign commit"
 NOTED = frozenset({EVENTS[CommitKind.BATCH], EVENTS[CommitKind.HALT], EVENTS[CommitKind.RESUME]})

@@ -56,6 +56,7 @@ from lockstep.table.erasure import (
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import ErasedRows, LedgerRow
+from lockstep.table.restore import write_mark
 from lockstep.table.schema_evolution import evolve_side_table
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
@@ -540,6 +541,10 @@ def _write_files(
     made += {folders.state / each.segment.file for each in states.values() if each.segment is not None}
     planned = _make_commit(folders, prepared, written, states, request.session, cause)
     made.append(folders.ledger / planned.ledger.path)
+    if planned.removes and not planned.adds:  # each file had rows of the session only
+        schema = delta_log.open_delta_table(folders.table).schema()
+        planned = msgspec.structs.replace(planned, adds=(write_mark(folders.table, schema, planned.commit_hour, by),))
+        made.append(folders.table / planned.adds[0].path)
     return planned
 
 

@@ -166,7 +166,7 @@ class _Export:
         self.base = base
         self.exported = _list_hours_of(self.folder, self.options, base, folders.table)
         floor = find_head_of_batch(folders.table, base.head.rewind_floor)
-        live = LiveFiles(folders.table).at(base.version)
+        live = [file for file in LiveFiles(folders.table).at(base.version) if file.rows]  # not the mark of a rewind
         floor_hour = floor.hour if floor else ""
         self.hours, self.waiting = sort_hours(live, base.head, floor_hour, self.exported, target_bytes)
         schema = pa.schema(cast("pa.Schema", delta_log.open_delta_table(folders.table).schema().to_arrow()))

@@ -8,7 +8,7 @@ go back to them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
-from lockstep.table.commit import Base, CommitKind, Proposal
+from lockstep.table.commit import Base, Proposal
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head, Retention
 from lockstep.table.layout import StreamFolders
 
@@ -137,7 +138,7 @@ def _plan(
     folders: StreamFolders, base: Base, live: LiveFiles, keep: timedelta, exported: frozenset[str] | None
 ) -> RetentionPlan:
     found, oldest = live.at(base.version), find_oldest_hour(base.head, find_current_hour(), keep)
-    needed = {file.commit_hour for file in found} - exported if exported is not None else ()
+    needed = _list_hours(found) - exported if exported is not None else ()
     before_hour = min(oldest, *needed) if needed else oldest
     files = tuple(file for file in found if file.commit_hour < before_hour)
     return RetentionPlan(
@@ -151,6 +152,11 @@ def _plan(
     )
 
 
+def _list_hours(files: Iterable[LiveFile]) -> set[str]:
+    """The hours with rows: the mark of a rewind has none."""
+    return {file.commit_hour for file in files if file.rows}
+
+
 def _propose(
     plan: RetentionPlan,
     dropped: Retention,
@@ -158,7 +164,7 @@ def _propose(
     generation: int,
     find_exported: Callable[[], frozenset[str]] | None,
 ) -> Proposal:
-    planned, hours = {file.path for file in plan.files}, {file.commit_hour for file in plan.files}
+    planned, hours = {file.path for file in plan.files}, _list_hours(plan.files)
 
     def next_head(base: Base) -> Head:
         found = {file.path for file in live.at(base.version) if file.commit_hour < dropped.hour}
@@ -173,10 +179,10 @@ def _propose(
 
 def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, ...]) -> int:
     """The last batch with rows in these files: one of the newest hour, as the hours of batches only rise."""
-    newest = max(file.commit_hour for file in files)
+    newest = max(_list_hours(files), default="")
     last = _find_last_rows(folders.table, [file for file in files if file.commit_hour == newest])
     side_tables.catch_up_alongside_writer(folders, head)
-    found = 0
+    found = head.retention.batch if head.retention is not None else 0
     for row in _read_counting(folders, head):
         if not last:
             break

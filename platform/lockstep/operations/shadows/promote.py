@@ -51,6 +51,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName, LedgerRow
 from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, list_named_files
 from lockstep.table.promotion import PromotionCommit, commit_promotion, find_promoted_columns
+from lockstep.table.restore import commit_restored
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
@@ -451,7 +452,7 @@ def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head
             planned, rows = _copy_all(handle, prepared, hour, cause, made)
         try:
             with delete_unless_committed(made):
-                return output.commit(commit_promotion(planned)).head, rows
+                return commit_restored(output, commit_promotion(planned), hour).head, rows
         except HourClosed as error:
             closed = error
         except Fenced as fenced:
@@ -547,20 +548,18 @@ def _open_shadow(own: StreamFolders, shadow: Head) -> DeltaTable:
 
 def _copy_data(source: Path, version: int, target: Path, hour: str, label: str, made: list[Path]) -> Iterator[DataFile]:
     """The live files of a version of a table, copied under names of the promotion, synced."""
-    handle, storage = delta_log.open_delta_table(source, version=version), find_storage(source)
-    statistics = delta_log.read_statistics(source, version)
-    actions = pa.table(handle.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"]).to_pylist()
-    for action in actions:
+    storage = find_storage(source)
+    for file in delta_log.read_live_files(source, version).values():
         path = f"commit_hour={hour}/promoted-{label}-{uuid.uuid4().hex}.parquet"
         pending = find_storage(target).open_pending(target / path)
         try:
-            for at in range(0, action["size_bytes"], PIECE_BYTES):
-                pending.sink.write(storage.read_range(source / action["path"], at, PIECE_BYTES))
+            for at in range(0, file.size, PIECE_BYTES):
+                pending.sink.write(storage.read_range(source / file.path, at, PIECE_BYTES))
             pending.finish()
         finally:
             pending.abandon()
         made.append(target / path)
-        yield DataFile(path, action["size_bytes"], action["num_records"], statistics[action["path"]], hour)
+        yield DataFile(path, file.size, file.rows, file.statistics, hour)
 
 
 def _copy_side(source: Path, target: Path, prepared: _Prepared, made: list[Path]) -> tuple[SideFile, ...]:

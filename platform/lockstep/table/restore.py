@@ -1,0 +1,127 @@
+"""Goes back to the files of an earlier version, as part of a rewind or a promotion: docs/decisions/0025.
+
+A commit that only removes files looks like retention to a stream reader, and one that only adds files like new rows.
+So each commit that goes back adds a file and removes one: where it has none of its own, the mark, a file without rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, Field, Schema
+
+from lockstep.errors import TableError
+from lockstep.table import delta_log
+from lockstep.table.commit import Base, Committed, OutputLog, Proposal, RestoredFiles, check_hour_open
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import RemoveAction
+from lockstep.table.head import Head
+from lockstep.table.parquet import DataFile, write_file
+from lockstep.table.written_by import WrittenBy
+
+
+class OnlyReturns(TableError):
+    """Files would come back, and none would go: a stream reader would take their rows for new ones."""
+
+
+class Restoration(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier version to which a commit goes back.
+
+    Attributes:
+        table: Folder of the output table.
+        version: The version.
+        commit_hour: The hour of the commit.
+        written_by: The batch that it is.
+        adds_more: Whether it adds files of its own.
+        fields: The columns afterwards; None for those of the version.
+    """
+
+    table: Path
+    version: int
+    commit_hour: str
+    written_by: WrittenBy
+    adds_more: bool = False
+    fields: Sequence[Field] | None = None
+
+
+def find_restored(planned: Restoration, base: int) -> RestoredFiles:
+    """What a commit on a base version adds and removes to go back.
+
+    Raises:
+        OnlyReturns: It would add files, and remove none.
+        TableError: The log does not say which files a version has.
+    """
+    now = delta_log.read_live_files(planned.table, base)
+    then = delta_log.read_live_files(planned.table, planned.version)
+    back = [file for path, file in then.items() if path not in now]
+    gone = [file for path, file in now.items() if path not in then]
+    if back and not gone:
+        problem = f"{planned.table}: {len(back)} files come back, and none goes"
+        raise OnlyReturns(problem, next_step="nothing: it is repeated after a commit of a mark")
+    handle = delta_log.open_delta_table(planned.table, version=base)
+    schema = _find_schema(planned)
+    if gone and not (back or planned.adds_more):
+        back.append(write_mark(planned.table, schema, planned.commit_hour, planned.written_by).action())
+    return RestoredFiles(
+        adds=tuple(back),
+        removes=tuple(RemoveAction(file.path, file.size, file.commit_hour) for file in gone),
+        table_metadata=None if schema == handle.schema() else _make_metadata(handle, schema),
+    )
+
+
+def _find_schema(planned: Restoration) -> Schema:
+    if planned.fields is not None:
+        return Schema(list(planned.fields))
+    return delta_log.open_delta_table(planned.table, version=planned.version).schema()
+
+
+def _make_metadata(table: DeltaTable, schema: Schema) -> Mapping[str, object]:
+    """The `metaData` action of a table, as it is but for its columns."""
+    found = table.metadata()
+    return {
+        "id": str(found.id),
+        "name": found.name,
+        "description": found.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema.to_json(),
+        "partitionColumns": found.partition_columns,
+        "createdTime": found.created_time,
+        "configuration": found.configuration,
+    }
+
+
+def commit_restored(output: OutputLog, proposal: Proposal, commit_hour: str) -> Committed:
+    """Commit a rewind or a promotion; after one with a mark, where it has no file to remove.
+
+    Raises as `OutputLog.commit`.
+    """
+    try:
+        return output.commit(proposal)
+    except OnlyReturns:
+        output.commit(_add_mark(output, commit_hour))
+        return output.commit(proposal)
+
+
+def _add_mark(output: OutputLog, commit_hour: str) -> Proposal:
+    """A commit of a file without rows, which no reader notices."""
+    base = output.base()
+    by = WrittenBy(base.head.generation, base.head.epoch, base.head.batch + 1)
+    schema = delta_log.open_delta_table(output.folder, version=base.version).schema()
+    mark = write_mark(output.folder, schema, commit_hour, by)
+
+    def next_head(base: Base) -> Head:
+        check_hour_open(base.head, commit_hour)
+        return base.head
+
+    return Proposal(kind=CommitKind.MARK, next_head=next_head, adds=(mark,))
+
+
+def write_mark(table: Path, schema: Schema, commit_hour: str, by: WrittenBy) -> DataFile:
+    """A file without rows, by which a commit that removes files is no deletion to a reader, but a change."""
+    columns = pa.schema(cast("pa.Schema", schema.to_arrow()))
+    rows = pa.schema([field for field in columns if field.name != "commit_hour"]).empty_table()
+    return write_file(table, rows, prefix=f"mark-{by.label}", commit_hour=commit_hour)
