@@ -171,7 +171,7 @@ def positions(
 
 
 def _asked(what: str, version: int | None, at: datetime | None, limit: int | None) -> QueryResult:
-    from lockstep.declare.stream import NAME
+    from lockstep.declare.naming import NAME
     from lockstep.operations.query import AsOf, query_derived, query_sql, query_stream
 
     as_of = AsOf(version=version, time=at)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from lockstep.cron import find_cron_problem
-from lockstep.declare.stream import NAME, AnyStream, Stream, format_source
+from lockstep.declare.naming import NAME, NO_NAME
+from lockstep.declare.stream import AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError
 from lockstep.model.field_types import check_field_types
 
@@ -93,8 +94,7 @@ class Derived:
         """Check everything that needs neither Spark nor the tables."""
         given = cast("object", self.name)
         if not isinstance(given, str) or not NAME.fullmatch(given):
-            problem, instead = "is not a lower-case name", "for example 'book_activity'"
-            raise DeclarationError("Derived.name", self.name, problem, instead)
+            raise DeclarationError("Derived.name", self.name, NO_NAME, "for example 'book_activity'")
         _check_sources(self)
         _check_function(self.derive, len(self.sources))
         _check_options(self)

@@ -18,6 +18,7 @@ import msgspec
 from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
 from lockstep.declare.lookup import Lookup, check_lookups
+from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.options import (
     EventTime,
     Every,
@@ -123,10 +124,6 @@ def _replace(argument: object, known: dict[object, object]) -> object:
     return cast("Any", argument)[tuple(known.get(parameter, parameter) for parameter in inner)]
 
 
-NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-"""A stream's name is a folder, an asset key and a consumer group: one spelling that is valid for all."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stream(Generic[M, S, R]):
     """A declared pipeline from a family of topics to one table.
@@ -171,7 +168,7 @@ class Stream(Generic[M, S, R]):
         """Check everything that needs neither Kafka nor the table."""
         _check_parts(self)
         if not NAME.fullmatch(self.name):
-            raise DeclarationError("Stream.name", self.name, "is not a lower-case name", "for example 'order_books'")
+            raise DeclarationError("Stream.name", self.name, NO_NAME, "for example 'order_books'")
         _check_start(self)
         _check_on_snapshot(type(self.transform))
         _check_timers(self.transform, self.integrity)

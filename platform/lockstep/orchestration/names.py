@@ -1,4 +1,4 @@
-"""Dagster names of the parts of a stream, all defined here."""
+"""Dagster names of the parts of a stream, all defined here: its name and one word more (`lockstep.declare.naming`)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def list_checks(stream: AnyStream) -> tuple[str, ...]:
 
 def name_checks_step(stream: AnyStream) -> str:
     """The step of a run that evaluates these checks."""
-    return f"{stream.name}_table_checks"
+    return f"{stream.name}_rules"
 
 
 def make_automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]:
@@ -174,7 +174,7 @@ def list_all_schedules(stream: AnyStream) -> tuple[str, ...]:
 
 def name_minor_compaction_schedule(stream: AnyStream) -> str:
     """The schedule of the compaction job that looks at the open hour."""
-    return f"{stream.name}_minor_compaction_schedule"
+    return f"{stream.name}_minor_schedule"
 
 
 def name_rotation_schedule(stream: AnyStream) -> str:

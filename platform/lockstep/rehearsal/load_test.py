@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from lockstep.declare.naming import NAME
 from lockstep.declare.options import Every, Objectives, Topics, Trigger, find_longest_wait
-from lockstep.declare.stream import NAME, AnyStream, format_source
+from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.run import require_registry
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.errors import KafkaError, LockstepError

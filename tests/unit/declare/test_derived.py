@@ -12,6 +12,7 @@ import pytest
 
 from lockstep import Derived, OutputMode, Watermark
 from lockstep.declare.discovery import find_derived
+from lockstep.declare.naming import NO_NAME
 from lockstep.errors import DeclarationError
 from tests.support.adding_stream import adding
 from tests.support.derived_tables import activity, count_windows, join_sessions
@@ -33,7 +34,7 @@ def refusal(**changed: Any) -> str:
     [
         (
             {"name": "Activity"},
-            "Derived.name = 'Activity': is not a lower-case name\n  next: for example 'book_activity'",
+            f"Derived.name = 'Activity': {NO_NAME}\n  next: for example 'book_activity'",
         ),
         ({"name": "adding"}, "Derived.name = 'adding': is the name of its source\n  next: another name"),
         ({"sources": ()}, "Derived.sources = (): is not a sequence of streams\n  next: for example (order_books,)"),

@@ -13,6 +13,7 @@ import pytest
 from lockstep import Lookup
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.lookup import LookupNotBound, bind_lookups, without_lookups
+from lockstep.declare.naming import NO_NAME
 from lockstep.declare.stream import format_source
 from lockstep.errors import DeclarationError
 from lockstep.operations.show_settings import list_options
@@ -49,7 +50,7 @@ PATHS = "'/data/instruments', or 'customers/derived' under the table root"
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a name in capitals": (
         weights(name="Weights"),
-        "Lookup.name = 'Weights': is not a lower-case name\n  next: for example 'instruments'",
+        f"Lookup.name = 'Weights': {NO_NAME}\n  next: for example 'instruments'",
     ),
     "no path": (weights(path=""), f"Lookup.path = '': is no folder\n  next: {PATHS}"),
     "a path that is none": (weights(path=7), f"Lookup.path = 7: is no folder\n  next: {PATHS}"),

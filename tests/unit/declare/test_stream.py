@@ -28,6 +28,7 @@ from lockstep import (
     TableFold,
     Transform,
 )
+from lockstep.declare.naming import NO_NAME
 from lockstep.declare.stream import TransformTypes, read_transform_types
 from lockstep.errors import DeclarationError
 from tests.unit.declare import wrong_transforms as wrong
@@ -50,9 +51,7 @@ def refusal(**changed: object) -> str:
 
 @pytest.mark.parametrize("name", ["", "Panels", "1panel", "panel-a", "panel.a", "panel a", "p" * 64, "../panels"])
 def test_a_name_that_is_no_lower_case_name_is_refused(name: str) -> None:
-    assert refusal(name=name) == (
-        f"Stream.name = {name!r}: is not a lower-case name\n  next: for example 'order_books'"
-    )
+    assert refusal(name=name) == (f"Stream.name = {name!r}: {NO_NAME}\n  next: for example 'order_books'")
 
 
 @pytest.mark.parametrize(

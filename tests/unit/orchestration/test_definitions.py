@@ -151,7 +151,7 @@ def test_the_location_holds_exactly_these_parts(repository: RepositoryDefinition
     crons = {
         "checks": "30 * * * *",
         "compaction": "10 * * * *",
-        "minor_compaction": "5-55/10 * * * *",
+        "minor": "5-55/10 * * * *",
         "housekeeping": "20 * * * *",
     }
     rotations = {"betting_markets": 21, "checksummed_books": 46, "order_books": 59}
@@ -188,7 +188,7 @@ def test_the_catalog_shows_columns_owners_and_the_promise(repository: Repository
     node = repository.asset_graph.get(AssetKey(["order_books", "table"]))
     schema = node.metadata["dagster/column_schema"]
     assert isinstance(schema, TableSchema)
-    assert [column.name for column in schema.columns][:4] == ["side", "price", "quantity", "previous_quantity"]
+    assert [column.name for column in schema.columns][:4] == ["side", "price", "price_text", "quantity"]
     assert [column.name for column in schema.columns][-1] == "commit_hour"
     described = {column.name: column.description for column in schema.columns}
     assert described["_session"] == "Session: the unit of order inside a partition"

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from deltalake.exceptions import DeltaError
 
-from lockstep.declare.stream import NAME
+from lockstep.declare.naming import NAME
 from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.errors import TableError
 from lockstep.operations.tables import try_read_head

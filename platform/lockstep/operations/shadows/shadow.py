@@ -16,7 +16,8 @@ import msgspec
 from deltalake.exceptions import DeltaError
 
 from lockstep.declare.discovery import digest_code, find_code, load_streams
-from lockstep.declare.stream import NAME, AnyStream
+from lockstep.declare.naming import NAME
+from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
