@@ -113,12 +113,13 @@ def find_refusal(request: WebRequest, origins: frozenset[str]) -> Refusal | None
 
 
 def _find_foreign(request: WebRequest, own: frozenset[str]) -> Refusal | None:
-    """Why a request is of another site; None if nothing shows that."""
+    """Why a request is of another site; None if nothing shows that. `Origin` decides where a browser sends it."""
     origin = request.find("origin")
     site = request.find("sec-fetch-site")
     step = "use the pages of the web server itself, or add their origin to web.origins of the settings"
-    if origin and origin.lower() not in own:
-        return Refusal(FORBIDDEN, f"header Origin = {_show(origin)} is another site", step)
+    if origin:
+        is_own = origin.lower() in own
+        return None if is_own else Refusal(FORBIDDEN, f"header Origin = {_show(origin)} is another site", step)
     if site and site not in _OWN_SITES and not _is_followed_link(request):
         return Refusal(FORBIDDEN, f"header Sec-Fetch-Site = {_show(site)} is another site", step)
     return None

@@ -1,4 +1,4 @@
-"""The mutants: rules of commit, planner, gates, floor, rewind, promotion, erasure and copies, each taken out.
+"""The mutants: rules of commit, planner, gates, floor, rewind, promotion, erasure, copies and requests, each taken out.
 
 A piece of source must occur exactly once in its file; `test_mutants.py` names the mutant whose piece does not. Take out
 a rule as somebody would by mistake: the condition is never met, an argument is left out, a bound is the other one.
@@ -1137,6 +1137,70 @@ COPIES = list_mutants(
     ),
 )
 
+REQUEST_GUARD = list_mutants(
+    "orchestration/request_guard.py",
+    "unit/orchestration/test_request_guard.py",
+    Change(
+        "a foreign host name is refused",
+        "if not is_loopback and host not in list_hosts(origins):",
+        "if False:",
+        "test_no_page_of_another_site_has_anything_changed",
+    ),
+    Change(
+        "a foreign origin is refused",
+        "is_own = origin.lower() in own",
+        "is_own = True",
+        "test_no_page_of_another_site_has_anything_changed",
+    ),
+    Change(
+        "another local port is another site",
+        "is_own = origin.lower() in own",
+        'is_own = "//127.0.0.1:" in origin or origin in own',
+        "test_no_page_of_another_site_has_anything_changed",
+    ),
+    Change(
+        "what a browser calls another site is refused without an origin, too",
+        "if site and site not in _OWN_SITES and not _is_followed_link(request):",
+        "if False:",
+        "test_no_page_of_another_site_has_anything_changed",
+    ),
+    Change(
+        "nothing is asked by GET",
+        'return Refusal(METHOD, f"{request.method} of {_show(request.path)}", step) if request.is_of_graphql else None',
+        "return None",
+        "test_no_page_of_another_site_has_anything_changed",
+    ),
+    Change(
+        "a text in which the type is only named is no JSON",
+        'return Refusal(TYPE, problem, step) if kind != "application/json" else None',
+        "return Refusal(TYPE, problem, step) if 'application/json' not in str(request.headers).lower() else None",
+        "test_a_program_that_is_no_browser_asks_by_json_only",
+    ),
+    Change(
+        "a checked header is there once",
+        "if name := request.find_repeated():",
+        'if name := "":',
+        "test_a_header_that_is_there_twice_is_refused",
+    ),
+)
+
+EXECUTORS = list_mutants(
+    "engine/driver/executors.py",
+    "unit/engine/test_retries.py",
+    Change(
+        "the text of a failed task is no cancellation",
+        "return JobCancelled(message.splitlines()[0]) if _CANCELLED.match(message) else None",
+        "return JobCancelled(message.splitlines()[0]) if _CANCELLED.search(message) else None",
+        "test_what_a_failed_task_quotes_is_no_cancellation",
+    ),
+    Change(
+        "a cancelled job is an error of the machine, and blames no message",
+        "class JobCancelled(EnvironmentProblem):",
+        "class JobCancelled(Exception):",
+        "test_jobs_that_somebody_cancels_at_any_time_blame_no_message_and_only_delay_the_search",
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1166,4 +1230,6 @@ MUTANTS = (
     *ERASE,
     *BACKUP,
     *COPIES,
+    *REQUEST_GUARD,
+    *EXECUTORS,
 )

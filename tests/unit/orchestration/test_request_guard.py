@@ -74,8 +74,21 @@ def test_a_link_from_a_message_to_a_run_is_followed() -> None:
         assert {each.path for each in links if not judge(each)} == {path for path in PATHS if "graphql" not in path}
 
 
+@pytest.mark.parametrize("site", ["same-origin", "same-site", "cross-site"])
+def test_a_websocket_of_its_own_pages_works_whatever_a_browser_makes_of_its_scheme(site: str) -> None:
+    headers = (("host", "localhost:3000"), ("origin", "http://localhost:3000"), ("sec-fetch-site", site))
+    assert find_refusal(WebRequest("", "/graphql", headers), frozenset()) is None
+
+
 def test_a_program_that_is_no_browser_asks_by_json_only() -> None:
-    kinds = ("", "text/plain", "application/graphql", "application/json", "APPLICATION/JSON;charset=utf-8")
+    kinds = (
+        "",
+        "text/plain",
+        "text/plain; application/json",
+        "application/graphql",
+        "application/json",
+        "APPLICATION/JSON;charset=utf-8",
+    )
     for method, kind in product(("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"), kinds):
         headers = (("host", "127.0.0.1:3000"), *((("content-type", kind),) if kind else ()))
         passes = find_refusal(WebRequest(method, "/graphql", headers), frozenset()) is None
