@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lockstep.operations.lifecycle import Stopped
     from lockstep.operations.maintenance.retire import RetiredTopic
     from lockstep.operations.resume import ResumePreview
+    from lockstep.operations.resume_cost import OptionCost
     from lockstep.orchestration.launch import Launched
 
 
@@ -208,7 +209,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     *,
     why: Annotated[str | None, typer.Option(callback=require_reason, help="Cause of the halt; not for --plan.")] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
-    accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@FROM-UNTIL: skip these offsets.")] = None,
+    accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@OFFSET or @FROM-UNTIL: skip them.")] = None,
     skip_session: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION/SESSION: quarantine it until its next snapshot.")
     ] = None,
@@ -225,7 +226,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     suggested: Annotated[
         bool, typer.Option("--suggested", help="For every other finding, the option that `lockstep status` proposes.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what the options would do; resume nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what each option does and costs; resume nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Resume a halted stream after its cause was found.
@@ -251,11 +252,20 @@ def resume(  # noqa: PLR0913  # an option a kind
 def _plan_or_resume(  # the options of the command
     stream: str, why: str | None, accepted: list[Acceptance], *, suggested: bool, plan: bool, as_json: bool
 ) -> None:
+    from lockstep.errors import KafkaError
     from lockstep.operations.resume import plan_resume, resume_stream
+    from lockstep.operations.resume_cost import ResumeCosts
 
     folders = find_folders(stream)
     if plan:
-        print_answer(plan_resume(folders, accepted, suggested=suggested), _resume_preview, as_json=as_json)
+        declared = list_all_streams().get(stream)
+        costs = None if declared is None else ResumeCosts(declared, load_settings_or_exit())
+        try:
+            preview = plan_resume(folders, accepted, suggested=suggested, costs=costs)
+        except KafkaError as error:
+            print_note(f"what the options cost is unknown: {error.problem}")
+            preview = plan_resume(folders, accepted, suggested=suggested)
+        print_answer(preview, _resume_preview, as_json=as_json)
         return
     if why is None:
         raise typer.BadParameter("name the cause of the halt; the ledger keeps it", param_hint="--why")
@@ -275,11 +285,23 @@ def _resume_preview(found: ResumePreview) -> RenderableType:
     columns = ("option", "cause", "topics", "partitions", "findings", "offsets")
     rows = [(f"--{each.option}", each.cause, *astuple(each)[2:]) for each in found.options]
     left = [style_text(f"without an option: {finding}") for finding in found.unanswered[:SHOWN_MAX]]
+    costs = [
+        (each.place, each.cause, each.option, _cost(each.sessions), _cost_of_messages(each)) for each in found.costs
+    ]
     return make_lines(
         make_grid(columns, rows),
+        make_grid(("finding", "cause", "option", "sessions lost", "messages lost"), costs) if costs else None,
         style_text(f"lockstep resume {found.stream} {found.command or '--suggested'} --why '...'"),
         *left,
     )
+
+
+def _cost(number: int | None) -> str:
+    return "unknown" if number is None else str(number)
+
+
+def _cost_of_messages(cost: OptionCost) -> str:
+    return f"at least {_cost(cost.messages)}" if cost.at_least else _cost(cost.messages)
 
 
 def _resumed(found: Resumed) -> RenderableType:

@@ -1,8 +1,8 @@
 """What an operator may accept after a halt, and which option a finding suggests.
 
 Nothing is accepted implicitly: each finding of a halt needs an option that covers it, and each option is recorded in
-the ledger. The suggested option does what the policy `Suspend` would have done: it gives up no more than what may be
-wrong, and resumes at the next snapshot. Duplicates are passed over.
+the ledger. The suggested option gives up the least that may be enough: a duplicate and a single message that cannot be
+decoded are passed over. Any other one does what the policy `Suspend` would have done: it resumes at the next snapshot.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class AcceptLoss(_OfPartition, frozen=True):
     @property
     def argument(self) -> str:
         """See `Acceptance`."""
-        return f"{self.topic}/{self.partition}@{self.start}-{self.until}"
+        return f"{self.topic}/{self.partition}{_show_range(self.start, self.until)}"
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
@@ -161,8 +161,9 @@ class AcceptLoss(_OfPartition, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From TOPIC/PARTITION@FROM-UNTIL. Raises ValueError with the right form."""
-        return cls(*_range(text, "TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0@120-121"))
+        """From TOPIC/PARTITION@OFFSET, or TOPIC/PARTITION@FROM-UNTIL. Raises ValueError with the right form."""
+        form = "TOPIC/PARTITION@OFFSET or TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0@120"
+        return cls(*_range(text, form))
 
 
 class SkipSession(_OfPartition, frozen=True):
@@ -205,7 +206,7 @@ class FromSnapshot(_OfPartition, frozen=True):
     def argument(self) -> str:
         """See `Acceptance`."""
         place = f"{self.topic}/{self.partition}"
-        return place if self.until is None else f"{place}@{self.start}-{self.until}"
+        return place if self.until is None else f"{place}{_show_range(self.start or 0, self.until)}"
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
@@ -318,16 +319,33 @@ def suggest_option(finding: Finding) -> Acceptance:
         Fault.PARTITIONS_ADDED: AcceptGrowth(topic),
         Fault.RECREATED: Recreated(topic),
         Fault.TRUNCATED: Truncated(topic, partition),
-        **dict.fromkeys(REPEATS, AcceptLoss(topic, partition, finding.offset, finding.until)),
+        **dict.fromkeys(REPEATS, _pass_over(finding)),
     }
+    if finding.cause == Fault.UNDECODABLE and finding.until == finding.offset + 1:
+        return _pass_over(finding)
     session = SkipSession(topic, partition, finding.session or "")
     by_session = session.covers(finding) and _can_be_typed(session.session)
     return of_cause.get(finding.cause) or (session if by_session else _from_snapshot(finding))
 
 
+def list_alternatives(finding: Finding) -> tuple[Acceptance, ...]:
+    """All options that give up messages and are enough after a finding, the suggested one first."""
+    others: list[Acceptance] = [FromSnapshot(finding.topic, finding.partition)]
+    if finding.cause == Fault.UNDECODABLE:
+        others = [_pass_over(finding), _from_snapshot(finding)]
+    session = SkipSession(finding.topic, finding.partition, finding.session or "")
+    if session.covers(finding) and _can_be_typed(session.session):
+        others.append(session)
+    return tuple(dict.fromkeys([suggest_option(finding), *(each for each in others if each.covers(finding))]))
+
+
 def suggest_options(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Acceptance, ...]:
     """The options that `suggest_option` names for all findings which no accepted option covers, each once."""
     return tuple(dict.fromkeys(map(suggest_option, find_unanswered(findings, accepted))))
+
+
+def _pass_over(finding: Finding) -> AcceptLoss:
+    return AcceptLoss(finding.topic, finding.partition, finding.offset, finding.until)
 
 
 def _from_snapshot(finding: Finding) -> FromSnapshot:
@@ -351,11 +369,16 @@ def _can_be_typed(session: str) -> bool:
 
 def _range(text: str, form: str) -> tuple[str, int, int, int]:
     """Topic, partition, first offset and first offset after."""
-    found = _matched(rf"{PLACE}@(?P<start>\d+)-(?P<until>\d+)", text, form)
-    start, until = int(found["start"]), int(found["until"])
+    found = _matched(rf"{PLACE}@(?P<start>\d+)(-(?P<until>\d+))?", text, form)
+    start = int(found["start"])
+    until = start + 1 if found["until"] is None else int(found["until"])
     if start > until:
         raise ValueError(form)
     return found["topic"], int(found["partition"]), start, until
+
+
+def _show_range(start: int, until: int) -> str:
+    return f"@{start}" if until == start + 1 else f"@{start}-{until}"
 
 
 def _matched(form: str, text: str, wanted: str) -> re.Match[str]:

@@ -32,6 +32,7 @@ from lockstep.integrity.resume_options import (
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position, SuspendedSession
 from lockstep.operations.position_commit import commit_positions
+from lockstep.operations.resume_cost import OptionCost, ResumeCosts
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import commit_batch, commit_claim
@@ -265,24 +266,30 @@ class ResumePreview(msgspec.Struct, frozen=True, kw_only=True):
         options: By option and cause.
         command: The whole options, each of which may be given by itself instead.
         unanswered: Findings without an option: the stream would stay halted.
+        costs: What each option costs that is enough after a finding, the cheapest first; of the first findings.
     """
 
     stream: str
     options: tuple[PlannedAcceptance, ...]
     command: str
     unanswered: tuple[Finding, ...]
+    costs: tuple[OptionCost, ...] = ()
 
 
-def plan_resume(folders: StreamFolders, accepted: Sequence[Acceptance], *, suggested: bool) -> ResumePreview:
+def plan_resume(
+    folders: StreamFolders, accepted: Sequence[Acceptance], *, suggested: bool, costs: ResumeCosts | None = None
+) -> ResumePreview:
     """Show what a resume with these options would do; commits nothing.
 
     Args:
         folders: Folders of the stream.
         accepted: The resume options.
         suggested: Add the suggested option of each finding that no other covers.
+        costs: Counts the cost of the options; None without the declaration.
 
     Raises:
         NoTable: The stream has never run.
+        KafkaError: Kafka does not answer.
         NotHalted: The stream is not halted.
     """
     head = open_table(folders).base().head
@@ -298,6 +305,7 @@ def plan_resume(folders: StreamFolders, accepted: Sequence[Acceptance], *, sugge
         options=tuple(_planned(option, cause, found) for (option, cause), found in sorted(groups.items())),
         command=list_options(options),
         unanswered=find_unanswered(head.findings, options),
+        costs=tuple(costs.count(folders, head)) if costs else (),
     )
 
 

@@ -469,6 +469,22 @@ def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Pla
     assert fresh.call("verify", "adding").exit_code == 0
 
 
+def test_the_plan_of_a_resumption_shows_what_each_option_costs_the_cheapest_first(fresh: Platform) -> None:
+    topic = fresh.feed.create("values")
+    fresh.feed.send(topic, [*session(3), b"garbage", *[update(seq, a=1) for seq in range(5, 9)]])
+    with pytest.raises(IntegrityLost):
+        fresh.runs.run()
+    planned = fresh.call("resume", "adding", "--suggested", "--plan")
+    assert planned.exit_code == 0, planned.output
+    costs = [line.split()[-4:] for line in planned.stdout.splitlines() if line.startswith(f"{topic}/0@4")]
+    assert costs == [["--accept-loss", f"{topic}/0@4", "0", "1"], ["--from-snapshot", f"{topic}/0", "1", "5"]]
+    assert f"lockstep resume adding --accept-loss {topic}/0@4 --why '...'" in planned.stdout
+    silent = {"LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "LOCKSTEP_KAFKA__TIMEOUT_SECONDS": "1"}
+    offline = replace(fresh, environment=fresh.environment | silent).call("resume", "adding", "--suggested", "--plan")
+    assert (offline.exit_code, "what the options cost is unknown: " in offline.stderr) == (0, True)
+    assert fresh.call("resume", "adding", "--accept-loss", f"{topic}/0@4", "--why", "garbage").exit_code == 0
+
+
 def test_status_without_a_name_shows_streams_that_never_ran_too(fresh: Platform) -> None:
     said = fresh.call("status")
     assert said.exit_code == 0

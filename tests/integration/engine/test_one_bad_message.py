@@ -37,17 +37,17 @@ class Bad:
     integrity: IntegrityClass | None = None
 
 
-FROM_SNAPSHOT = "--from-snapshot {topic}/0"
+GIVEN_UP = "--accept-loss {topic}/0@4"
 CASES = {
     "undecodable": Bad(
-        b'{"type":"update"', "undecodable", "a message of the stream", "Input data was truncated", option=FROM_SNAPSHOT
+        b'{"type":"update"', "undecodable", "a message of the stream", "Input data was truncated", option=GIVEN_UP
     ),
-    "null": Bad(None, "undecodable", "a message of the stream", "no value (null)", option=FROM_SNAPSHOT),
+    "null": Bad(None, "undecodable", "a message of the stream", "no value (null)", option=GIVEN_UP),
     "unknown-session": Bad(
         update(1, a=1), "unknown session", "a snapshot first", "update of a session without snapshot", key="new"
     ),
     "gap": Bad(update(7, a=1), "gap", "5", "7, missing 5 to 6"),
-    "repeat": Bad(update(4, a=1), "repeat", "5", "4", option="--accept-loss {topic}/0@4-5"),
+    "repeat": Bad(update(4, a=1), "repeat", "5", "4", option=GIVEN_UP),
     "raises": Bad(update(5, a=1, b=POISON, c=3), "transform raised", detail="ZeroDivisionError: poison"),
     "checksum": Bad(update(5, 99, a=1), "checksum", "4", "99", integrity=BY_CHECKSUM),
     "unfit-row": Bad(update(5, a=2**64), "value not storable", detail="RowRejected: "),

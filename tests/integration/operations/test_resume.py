@@ -120,8 +120,8 @@ def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed
     sent = [*TWO, ("s", b"\x00garbage"), *late]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
-    assert suggest_option(finding) == FromSnapshot(topic, 0)
-    (row,) = resumed(runs, suggest_option(finding))
+    assert suggest_option(finding) == AcceptLoss(topic, 0, 4, 5)
+    (row,) = resumed(runs, FromSnapshot(topic, 0))
     assert (row.until, row.suspended_from) == (4, 5)
     assert noted([row]) == [("from-snapshot", "undecodable", 4, 5, None)]
     assert runs.run() is RunOutcome.ENDED
@@ -284,7 +284,7 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
         resume_stream(runs.folders, why="it's known", who=WHO, accepted=[suggest_option(second)])
     assert refused.value.findings == (first,)
     assert str(first) in refused.value.problem
-    command = f"lockstep resume adding --from-snapshot {topic}/1 --skip-session {topic}/0/s --why 'it'\"'\"'s known'"
+    command = f"lockstep resume adding --accept-loss {topic}/1@2 --skip-session {topic}/0/s --why 'it'\"'\"'s known'"
     assert refused.value.next_step == f"{command} (or --fixed, if the cause is fixed)"
     with pytest.raises(UnansweredFindings) as refused:
         resume_stream(
@@ -338,7 +338,7 @@ def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_hal
     (finding,) = halted(runs)
     with pytest.raises(PositionMismatch, match="stands at offset 4") as refused:
         resume_stream(runs.folders, why=WHY, who=WHO, accepted=[AcceptLoss(topic, 0, 3, 5)])
-    assert f"--accept-loss {topic}/0@4-5" in refused.value.next_step
+    assert f"--accept-loss {topic}/0@4" in refused.value.next_step
     with pytest.raises(PositionMismatch, match="no such partition"):
         resume_stream(runs.folders, why=WHY, who=WHO, accepted=[suggest_option(finding), FromSnapshot("another", 0)])
     with pytest.raises(StreamHalted):

@@ -146,6 +146,23 @@ def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | No
     return SessionStates(stream.name, head.generation, batch, tuple(found))
 
 
+def decode_sessions(row: LedgerRow, durable: Path, schema: StateSchema[object]) -> Iterator[object]:
+    """The states of all sessions of a partition, one by one; the stored ones are in memory.
+
+    Raises:
+        StateDamaged: A durable file is missing or damaged.
+        StateTypeChanged: The declared type cannot read the stored state.
+    """
+    header, stored = _stored(row, durable, None)
+    if header is None:
+        return
+    schema.accept(read_versions(header).shapes, f"the state of {row.topic}/{row.partition}")
+    state = _LoadedState(schema, header, stored)
+    for key, value in stored.items():
+        if is_session(key):
+            yield state.decoded(key, value)[1]
+
+
 def find_state_version(row: LedgerRow) -> StateVersion:
     """The state that a ledger row refers to."""
     return make_state_version(row.generation, read_position(row))
