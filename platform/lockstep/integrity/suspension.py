@@ -226,7 +226,8 @@ def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> Gat
 
 def has_mark(gate: object) -> bool:
     """Whether a session is suspended by its gate state, not only by an offset of its partition."""
-    return isinstance(gate, dict) and gate.get("g") is False and "o" in gate
+    known = cast("Opened", gate)
+    return isinstance(gate, dict) and known.get("g") is False and "o" in known
 
 
 def is_lost(gate: object) -> bool:
