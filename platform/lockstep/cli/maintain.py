@@ -65,6 +65,8 @@ def _erase_plan(found: ErasePlan) -> RenderableType:
         ),
         style_text(f"no rewind goes below batch {found.last_batch + 1} afterwards"),
         make_first_rows(columns, rows),
+        style_text("places that can hold a session, and when it is gone there:"),
+        make_grid(("place", "holds", "gone"), ((each.place, each.holds, each.gone) for each in found.places)),
         *(style_text(f"note: {each}") for each in found.notes),
         make_derived_note(found.derived),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.refusals),

@@ -35,7 +35,7 @@ from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import UNREADABLE, Compression, DataFile, DataFileWriter, explain_unreadable
-from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
+from lockstep.table.quarantine import ERASED, HIDDEN, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")
@@ -312,7 +312,13 @@ def _write(side: Path, files: Sequence[SideTableFile], rows: pa.Table) -> DataFi
     prefix = LedgerFileName(first.hour, first.generation, first.first, last).prefix(COMPACTED_PREFIX)
     group_rows = max(1, len(rows) * GROUP_BYTES // max(1, rows.nbytes))
     with DataFileWriter(
-        side, rows.schema, commit_hour=None, prefix=prefix, compression=COMPRESSION, sealed=True
+        side,
+        rows.schema,
+        commit_hour=None,
+        prefix=prefix,
+        compression=COMPRESSION,
+        sealed=True,
+        hidden=HIDDEN,
     ) as writer:
         for start in range(0, len(rows), group_rows):
             writer.write(rows.slice(start, group_rows))

@@ -10,7 +10,7 @@ import msgspec
 
 from lockstep.declare.decoders.base import Registry
 from lockstep.integrity.base import EPOCH
-from lockstep.model.finding import Finding, Hole, escape_surrogates
+from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Key, Position
 from lockstep.model.readable_times import EARLIEST_US, LATEST_US
@@ -171,19 +171,15 @@ class Counts(msgspec.Struct, gc=False):
 class AcceptedLoss(msgspec.Struct, frozen=True):
     """Lost messages of a session, as the declaration accepts (`Suspend(accept_loss=True)`).
 
+    The ledger stores it without the session's name, so that an erasure need not rewrite every batch.
+
     Attributes:
-        session: The session.
         start: Offset of the first lost message.
         until: Offset of the snapshot that restarted the session.
     """
 
-    session: str
     start: int
     until: int
-
-    def __post_init__(self) -> None:
-        """Make the name fit for the ledger."""
-        msgspec.structs.force_setattr(self, "session", escape_surrogates(self.session))
 
 
 class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -143,8 +143,8 @@ class ExportRefused(LockstepError):
         file: The file.
     """
 
-    def __init__(self, file: Path, reason: str) -> None:
-        super().__init__(f"{file} is not written: {reason}", next_step="choose another file; nothing is overwritten")
+    def __init__(self, file: Path, reason: str, next_step: str = "choose another file; nothing is overwritten") -> None:
+        super().__init__(f"{file} is not written: {reason}", next_step=next_step)
         self.file = file
 
 
@@ -206,6 +206,7 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
         NoTable: The stream has never run.
         ExportRefused: The file exists, or cannot be written.
     """
+    before = open_table(folders).base().head.erasure
     table, write = _table(folders), _write_parquet if file.suffix == ".parquet" else _write_lines
     batches = _read_in_turn(table, _filter(folders, wanted))
     try:
@@ -219,6 +220,10 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
         raise ExportRefused(file, "it is there already") from None
     except OSError as error:
         raise ExportRefused(file, error.strerror or str(error)) from error
+    now = open_table(folders).base().head.erasure
+    if now is not None and (before is None or before.batch != now.batch):
+        file.unlink()
+        raise ExportRefused(file, "a session was erased meanwhile", "export again")
     return Exported(folders.stream, file, messages)
 
 

@@ -28,6 +28,9 @@ from lockstep.table.head import Desired, Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import find_wrong_files, list_named_files
 
+SET_ASIDE = "set-aside"
+"""Folder of the entries that were moved out of a log, below the stream's control folder."""
+
 
 class Condition(Enum):
     """Result of a check."""
@@ -153,7 +156,7 @@ def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
     if not apply:
         step = f"its commit was never confirmed: lockstep repair {folders.stream} --apply sets it aside"
         return Check(name, Condition.REPAIRABLE.value, found, step)
-    kept = torn_entry.move_out_of_log(table, version, folders.control / "set-aside")
+    kept = torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE)
     return Check(name, Condition.REPAIRED.value, f"{found}: set aside as {kept}", "start the stream")
 
 
@@ -176,7 +179,7 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
     if not apply:
         step = f"lockstep repair {folders.stream} --apply sets it aside: the table is then as it was before"
         return Check(name, Condition.REPAIRABLE.value, found, step)
-    kept = [torn_entry.move_out_of_log(table, version, folders.control / "set-aside") for version in versions]
+    kept = [torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE) for version in versions]
     return Check(
         name, Condition.REPAIRED.value, f"{found}: set aside as {format_some([*map(str, kept)])}", "start the stream"
     )
@@ -186,10 +189,10 @@ def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool
     """Whether the ledger has advanced from a torn entry of the output table: it follows only what is on disk."""
     if table != folders.table:
         return False
-    before = delta_log.read_head(table, version - 1)
-    if before is None or torn_entry.find_torn_version(folders.ledger) is not None:
-        return before is None
-    return _held(folders.ledger) > before.batch
+    before = delta_log.read_entry(table, version - 1)
+    if before is None or before.head is None or torn_entry.find_torn_version(folders.ledger) is not None:
+        return before is None or before.head is None
+    return _held(folders.ledger) > before.head.batch
 
 
 def _held(folder: Path) -> int:
@@ -246,12 +249,12 @@ def _list_missing(folders: StreamFolders, held: int, head: Head) -> list[_Additi
     """What the ledger lacks after the batch that it holds, as the output table's entries name it, oldest first."""
     found, version = list[_Addition](), head.batch_version
     while version > 0 and (not found or found[0].after > held):
-        at = delta_log.read_head(folders.table, version)
-        if at is None or at.batch <= held:
+        entry = delta_log.read_entry(folders.table, version)
+        if entry is None or entry.head is None or entry.head.batch <= held:
             break
-        newest = found[0].after if found else at.batch
-        if at.ledger is not None and at.batch == newest:
-            found.insert(0, _Addition(at.batch, at.batch_before, at.ledger))
+        newest = found[0].after if found else entry.head.batch
+        if entry.head.ledger is not None and entry.head.batch == newest:
+            found.insert(0, _Addition(entry.head.batch, entry.head.batch_before, entry.head.ledger))
         version -= 1
     return found
 

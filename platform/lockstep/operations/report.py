@@ -99,8 +99,12 @@ def write_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) ->
     Raises:
         NoTable: The stream has never run.
     """
+    before = open_table(folders).base().head.erasure
     report = build_report(folders, target_bytes=target_bytes)
     find_storage(report.file).replace(report.file, render_page(make_quality_page(report)).encode())
+    if open_table(folders).base().head.erasure != before:  # it may show rows of a session that was erased meanwhile
+        find_storage(report.file).delete(report.file)
+        return write_report(folders, target_bytes=target_bytes)
     return report
 
 

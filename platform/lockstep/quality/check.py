@@ -22,6 +22,7 @@ from lockstep.quality.increment import (
     find_matching_versions,
     keep_state,
     load_state,
+    make_state_path,
     plan_increment,
 )
 from lockstep.quality.partitions import SessionEnd
@@ -233,6 +234,7 @@ def check_stream(
         keep_result(folders, checked, judged)
         if not any(result.crashed for result in results) and not judged[1].results[0].observed:
             keep_state(folders, _make_state(checked, declared, increment, measured, living))
+        _forget_if_erased(folders, versions)
     return checked
 
 
@@ -331,6 +333,7 @@ def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions, 
     """The result where nothing was added, which is not stored; the next check goes on from this version."""
     if keep:  # the log keeps its entries for a month only
         keep_state(folders, msgspec.structs.replace(state, versions=versions))
+        _forget_if_erased(folders, versions)
     idle = [msgspec.structs.replace(result, outcome=RuleOutcome.NOTHING, observed=0) for result in state.results]
     return Checked(
         stream=folders.stream,
@@ -443,6 +446,26 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
         status = storage.get_status(file)
         if status is not None and time.time() - status.modified_at > POINT_SECONDS:
             storage.delete(file)
+
+
+def forget_sessions(folders: StreamFolders) -> None:
+    """Take out of the stored result all that names sessions, and make the next check read the whole table."""
+    find_storage(folders.root).delete(make_state_path(folders))
+    path, last = make_result_path(folders), read_last_check(folders)
+    if last is None:
+        find_storage(path).delete(path)
+        return
+    results = tuple(msgspec.structs.replace(each, worst=(), sample=(), reason="") for each in last.checked.results)
+    checked = msgspec.structs.replace(last.checked, results=results)
+    nameless = msgspec.structs.replace(last, checked=checked, great_expectations=())
+    find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(nameless)))
+
+
+def _forget_if_erased(folders: StreamFolders, versions: TableVersions) -> None:
+    """Forget the sessions of a result that is stored after an erasure which the checked version does not have."""
+    erasure = OutputLog(folders.table).base().head.erasure
+    if erasure is not None and erasure.batch > versions.batch:
+        forget_sessions(folders)
 
 
 def _join_history(before: Iterable[CheckPoint], files: Iterable[Path]) -> tuple[CheckPoint, ...]:

@@ -38,7 +38,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
         cause: The cause of the finding that it covers; empty for none.
         start: First offset concerned.
         until: First offset after those concerned.
-        session: The session, if any.
+        session: The session that an operator skips; None for any other kind.
         who: The operator.
         why: The cause that was found.
     """
@@ -427,10 +427,10 @@ def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
         files.append(at.ledger)
         if at.batch <= head.full_ledger_batch:
             return files
-        before = delta_log.read_head(table, at.batch_version - 1)
-        if before is None or before.batch != at.batch - 1:
+        entry = delta_log.read_entry(table, at.batch_version - 1)
+        if entry is None or entry.head is None or entry.head.batch != at.batch - 1:
             return None
-        at = before
+        at = entry.head
     return None
 
 

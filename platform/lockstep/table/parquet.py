@@ -203,7 +203,13 @@ class _Leaf:
         return pc.struct_field(column, list(self.path[1:])) if len(self.path) > 1 else column
 
 
-def compute_file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, seen: ColumnStatistics | None = None) -> str:
+def compute_file_statistics(
+    metadata: pq.FileMetaData,
+    schema: pa.Schema,
+    seen: ColumnStatistics | None = None,
+    *,
+    hidden: Container[str] = (),
+) -> str:
     """Delta's statistics of one file as JSON: numRecords, minValues, maxValues, nullCount.
 
     Args:
@@ -211,11 +217,14 @@ def compute_file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, seen: 
         schema: The file's Arrow schema.
         seen: Statistics tracked while writing. Without it floats have no bounds, and floats, lists
             and maps no null counts: safe, but nothing is skipped by them.
+        hidden: Text columns with bounds that tell none of their values, and that every filter matches.
     """
     chunks = _chunks(metadata)
     found = {"minValues": dict[str, Any](), "maxValues": dict[str, Any](), "nullCount": dict[str, Any]()}
     for leaf in _leaves(schema):
         bounds = _bounds(leaf, chunks, seen)
+        if leaf.path[0] in hidden and bounds.minimum is not None:
+            bounds = Bounds(bounds.nulls, "", _ABOVE_ALL_TEXT)
         _put(found["minValues"], leaf.path, bounds.minimum)
         _put(found["maxValues"], leaf.path, bounds.maximum)
         _put(found["nullCount"], leaf.path, bounds.nulls)
@@ -392,7 +401,7 @@ class DataFileWriter:
     so a worker assumed dead could overwrite a committed file.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the options of a file
         self,
         table: Path,
         schema: pa.Schema,
@@ -402,6 +411,7 @@ class DataFileWriter:
         compression: Compression = FAST,
         counted_only: bool = False,
         sealed: bool = False,
+        hidden: Container[str] = (),
     ) -> None:
         """Create the file.
 
@@ -416,6 +426,7 @@ class DataFileWriter:
                 whole is half as large, and its log entry a tenth. Bounds of some columns only would be wrong: see
                 `statistics`.
             sealed: Its name contains the checksum of its bytes: see `lockstep.table.file_checksum`.
+            hidden: Text columns whose values the log must not hold.
         """
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
         self._commit_hour, self._schema = commit_hour, decode_schema(schema)
@@ -426,6 +437,7 @@ class DataFileWriter:
         # Floats have no Parquet statistics: a NaN would hide rows. Tracked values give Delta's own instead.
         self._seen, columns = ColumnStatistics(self._schema), find_written_columns(self._schema)
         self._counted_only, self._rows = counted_only, 0
+        self._hidden = hidden
         # A stored schema with dictionaries would make them of the texts for whoever reads the file by Arrow.
         needs_schema = not (counted_only or is_self_describing(self._schema))
         written = self._schema if needs_schema else schema
@@ -471,7 +483,7 @@ class DataFileWriter:
         if self._counted_only:
             return msgspec.json.encode({"numRecords": self._rows}).decode()
         (metadata,) = self._written
-        return compute_file_statistics(metadata, self._schema, self._seen)
+        return compute_file_statistics(metadata, self._schema, self._seen, hidden=self._hidden)
 
     def abandon(self) -> None:
         """Remove the file: nothing refers to it."""
@@ -530,6 +542,7 @@ def write_file(
     commit_hour: str | None = None,
     counted_only: bool = False,
     sealed: bool = False,
+    hidden: Container[str] = (),
 ) -> DataFile:
     """Write a whole table of rows as one file; see `DataFileWriter`."""
     with DataFileWriter(
@@ -540,6 +553,7 @@ def write_file(
         counted_only=counted_only,
         compression=choose_compression(rows, counted_only=counted_only),
         sealed=sealed,
+        hidden=hidden,
     ) as writer:
         writer.write(rows)
         return writer.finish()

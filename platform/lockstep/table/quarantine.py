@@ -70,10 +70,12 @@ class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCHEMA = make_row_schema(QuarantineRow)
+HIDDEN = frozenset({"session", "expected", "found"})
+"""Columns without bounds in the log and the head: both outlive an erased session's messages."""
 
 
 def write_quarantine(folder: Path, rows: Sequence[QuarantineRow], *, label: str = "") -> SideFile:
     """Write a file of the quarantine, synced and not yet committed; `label` names the batch that writes it."""
     table = pa.Table.from_pylist([msgspec.to_builtins(row, builtin_types=(bytes, datetime)) for row in rows], SCHEMA)
-    file = write_file(folder, table, prefix="-".join(filter(None, ("quarantine", label))))
+    file = write_file(folder, table, prefix="-".join(filter(None, ("quarantine", label))), hidden=HIDDEN)
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)

@@ -312,13 +312,13 @@ def _generate_side_rows(made: Generated) -> None:
         message = InLog(at, key, value, times[0], headers)
         record = Record(POSITION.topic, POSITION.topic_id, POSITION.partition, at, message)
         aside.add(record, Finding.at(POSITION, said, offset=at, session=session, expected=said, found=said))
-        made.ledger.append(make_ledger_row(STAMP, _make_result(at, session or "", times), NO_ENDS))
+        made.ledger.append(make_ledger_row(STAMP, _make_result(at, times), NO_ENDS))
 
     generate()
     made.quarantine += aside.rows
 
 
-def _make_result(partition: int, session: str, times: list[int]) -> RangeResult:
+def _make_result(partition: int, times: list[int]) -> RangeResult:
     """The result of a range, as the driver gets it from an executor."""
     position = msgspec.structs.replace(POSITION, partition=partition, watermark_us=times[1], gone_since_us=times[2])
     result = RangeResult(
@@ -332,6 +332,6 @@ def _make_result(partition: int, session: str, times: list[int]) -> RangeResult:
         newest_timestamp_ms=times[0],
         state_bytes=0,
         cpu_seconds=0.0,
-        accepted=(AcceptedLoss(session, 1, 2),),
+        accepted=(AcceptedLoss(1, 2),),
     )
     return msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=RangeResult)

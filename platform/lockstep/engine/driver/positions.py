@@ -279,7 +279,7 @@ def _accepted(result: RangeResult) -> list[Accepted]:
             cause="suspended",
             start=each.start,
             until=each.until,
-            session=each.session,
+            session=None,
             who=who,
             why=why,
         )

@@ -201,7 +201,7 @@ class VerdictHandler:
         if verdict.cause == "gap":
             self.counts.gaps += 1
         elif verdict.cause == LOSS_ACCEPTED:
-            self.accepted.append(AcceptedLoss(session, int(verdict.expected or 0), record.offset))
+            self.accepted.append(AcceptedLoss(int(verdict.expected or 0), record.offset))
         elif verdict.cause and judgement in _REPEATED and not self._keeps(judgement):
             self.counts.repeats += 1
         if judgement is not Judgement.ACCEPT:

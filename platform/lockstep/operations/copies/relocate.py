@@ -53,7 +53,7 @@ from lockstep.operations.rewind import (
     read_rewound_rows,
 )
 from lockstep.operations.shadows.shadow import make_moved_rows
-from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.operations.tables import StreamHandle, open_table, try_read_head
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
 from lockstep.storage import find_storage
@@ -224,6 +224,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     2. Copy the state: one file, whatever the number of its chains.
     3. Write the positions, which refer to that file, and digests of the messages around them, if Kafka answers.
     4. Write the manifest: until then the folder passes for nothing.
+    5. Withdraw it if the savepoint was deleted meanwhile, as an erasure does: its state has the session.
 
     Args:
         handle: The stream.
@@ -262,8 +263,19 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     with lock_copy(target):
         _refuse_taken(target)  # by an export that has ended since
         written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
+        if kept not in open_table(folders).base().head.savepoints:  # 5
+            _withdraw(target)
+            problem = f"savepoint {name} was deleted while it was exported"
+            step = f"lockstep savepoint {head.stream} lists the others; an erasure deletes all of them"
+            raise LockstepError(f"stream {head.stream}: {problem}; the export is withdrawn", next_step=step)
     size = sum(file.size for file in written)
     return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
+
+
+def _withdraw(target: Path) -> None:
+    storage = find_storage(target)
+    storage.delete(target / MANIFEST)
+    delete_others(target, FILES, ())
 
 
 def _refuse_taken(target: Path) -> None:

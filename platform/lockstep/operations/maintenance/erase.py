@@ -38,9 +38,12 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Key
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
+from lockstep.operations.maintenance.erased_places import PLACES, ErasedPlace
+from lockstep.operations.repair import SET_ASIDE
+from lockstep.operations.report import make_report_path
 from lockstep.operations.shadows.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
-from lockstep.quality.increment import make_state_path
+from lockstep.quality.check import forget_sessions
 from lockstep.state.changelog import StateVersion
 from lockstep.state.erase import ErasedState, StateKeys, count_entries, write_without
 from lockstep.storage import find_storage
@@ -135,6 +138,7 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
         derived: Derived tables that have read the stream: the next run of each rebuilds it.
         notes: What else has to be known.
         refusals: Why it is refused; empty where nothing refuses it.
+        places: Every place that can hold a session, and when it is gone from there.
     """
 
     stream: str
@@ -151,6 +155,7 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
     derived: tuple[str, ...]
     notes: tuple[str, ...]
     refusals: tuple[EraseRefusal, ...]
+    places: tuple[ErasedPlace, ...] = PLACES
 
 
 class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,8 +332,8 @@ def finish_erasing(folders: StreamFolders) -> int:
     By any process, and by housekeeping, where its own process died. Does nothing without one.
 
     1. Rewrite quarantine and late table.
-    2. Forget what the last check has stored for the next one: it names the newest sessions.
-    3. Delete what killed deletions of shadows left: their state and their rows.
+    2. Forget what the last check has stored of sessions, and delete its report.
+    3. Delete what killed deletions of shadows left, and log entries that `lockstep repair` moved away.
     4. Write log checkpoints, so that housekeeping can delete the log entries before it.
     5. Record that it is finished.
     """
@@ -338,9 +343,11 @@ def finish_erasing(folders: StreamFolders) -> int:
     if erasure is None or erasure.is_finished:
         return 0
     messages = redact_side_tables(folders, head, erasure)  # 1
-    path = make_state_path(folders)  # 2
-    find_storage(path).delete(path)
+    storage = find_storage(folders.root)
+    forget_sessions(folders)  # 2
+    storage.delete(make_report_path(folders))
     delete_dropped(folders.root)  # 3
+    storage.delete_folder(folders.control / SET_ASIDE)
     _write_checkpoints(folders, erasure.version)  # 4
     output.commit(finish_erasure(erasure.digest, erasure.batch))  # 5
     return messages

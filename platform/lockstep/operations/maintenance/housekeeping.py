@@ -25,6 +25,7 @@ from lockstep.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import RUN_FILE
 from lockstep.errors import LockstepError
+from lockstep.export.dataset import delete_leftovers, find_folder
 from lockstep.operations.copies.copies import PARTIAL
 from lockstep.operations.maintenance.erase import finish_erasing
 from lockstep.operations.maintenance.export import list_proven_hours
@@ -123,7 +124,7 @@ def run_housekeeping(
     2. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
     3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
-    5. Delete heartbeat and request files of old epochs and dead runs, and drafts that killed processes left.
+    5. Delete heartbeat and request files of old epochs and dead runs, and what killed processes and exports left.
     6. Delete what killed deletions of shadows left below the table root.
     7. Measure what is left, for `lockstep status` and the asset.
 
@@ -154,7 +155,8 @@ def run_housekeeping(
         "unfinished files": partial(_unfinished_files, folders),
         "dropped shadows": partial(_list_dropped_files, folders.root),  # 6
     }
-    after: dict[str, Callable[[], object]] = {"dropped shadows": partial(delete_dropped, folders.root)}
+    delete_folders = partial(_delete_leftovers, folders, stream)
+    after = {"unfinished files": delete_folders, "dropped shadows": partial(delete_dropped, folders.root)}
     if not plan_only:
         due = {
             "interrupted erasure": partial(_finish_erasure, folders),
@@ -162,14 +164,12 @@ def run_housekeeping(
             "log checkpoints of savepoints": partial(_pin_versions, folders.table, pinned),
             **due,
         }
+    steps = (_attempt(step, files, after.get(step), plan_only=plan_only) for step, files in due.items())
     result = HousekeepingResult(
         stream=folders.stream,
         planned_only=plan_only,
         rewind_floor=head.rewind_floor,
-        steps=(
-            *dropped,
-            *(_attempt(step, files, after.get(step), plan_only=plan_only) for step, files in due.items()),
-        ),
+        steps=(*dropped, *steps),
     )
     result = _with_growth(folders, result)  # 7
     if result.problems:
@@ -243,6 +243,13 @@ def _find_erasure_time(table: Path, head: Head) -> float:
 def _finish_erasure(folders: StreamFolders) -> list[Path]:
     finish_erasing(folders)
     return []
+
+
+def _delete_leftovers(folders: StreamFolders, stream: AnyStream | None) -> None:
+    """Delete what killed exports left a day ago: the next export may be far away, or the stream exports no more."""
+    declared = [] if stream is None or stream.export is None else [find_folder(stream.export, folders)]
+    for folder in {folders.export, *declared}:
+        delete_leftovers(folder)
 
 
 def _is_before(name: str, modified_at: float, floor: Head, young: float) -> bool:

@@ -1,0 +1,35 @@
+"""The list of places that can hold a session: it is complete, and docs/erase.md has it word by word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.operations.maintenance.erased_places import PLACES, ErasedPlace
+from lockstep.quality.check import make_result_path
+from lockstep.table.layout import DerivedFolders, StreamFolders
+
+PAGE = Path(__file__).parents[3] / "docs" / "erase.md"
+WITHOUT_SESSIONS = {"incoming", "lock", "root"}
+"""A stream that is only being copied here has no table to erase from; a lock is an empty file."""
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.place)
+def test_the_page_has_the_place(place: ErasedPlace) -> None:
+    assert f"| {place.place} | {place.holds} | {place.gone} |\n" in PAGE.read_text()
+
+
+def test_the_page_has_no_other_place() -> None:
+    """Its other table has two columns."""
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|") and line.count("|") == 4]
+    assert len(rows) == len(PLACES) + 2
+
+
+def test_every_folder_of_a_stream_and_of_a_derived_table_is_in_the_list() -> None:
+    stream = StreamFolders("s", Path("/root"))
+    folders = {make_result_path(stream).parent}
+    for each in (stream, DerivedFolders("s", Path("/root"))):
+        folders |= {path for name in dir(each) if isinstance(path := getattr(each, name), Path)}
+    names = {folder.name for folder in folders} - WITHOUT_SESSIONS
+    assert names == {place.folder for place in PLACES if place.folder}
