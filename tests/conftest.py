@@ -56,6 +56,7 @@ QUALITY_MODULES = (
 SPARK_MODULES = (
     *QUALITY_MODULES,
     "tests/streams/order_books/test_stream.py",
+    "tests/integration/readers/test_changes.py",
     "tests/integration/readers/test_current_rows.py",
     "tests/integration/readers/test_readers.py",
     "tests/integration/readers/test_generated_values.py",

@@ -187,3 +187,15 @@ def find_broken_rules(folder: Path) -> list[str]:
         assert entry.name == f"{version:020d}.json", "the log has a gap, or was shortened"
         found += table.apply(version, entry.read_bytes())
     return found
+
+
+def make_metadata_line(properties: dict[str, str]) -> bytes:
+    """The `metaData` action of a table without columns."""
+    metadata = {
+        "id": "a",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": '{"type":"struct","fields":[]}',
+        "partitionColumns": [],
+        "configuration": properties,
+    }
+    return json.dumps({"metaData": metadata}).encode()

@@ -260,8 +260,7 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
         for name, at in folder_of.items()
         if delta_log.has_log(at)
     }
-    entry = delta_log.read_entry(folders.table, output.version())
-    head = entry.head if entry is not None else None
+    head = delta_log.read_head(folders.table, output.version())
     dropped = describe_retention(head.retention) if head is not None else ""
     notes = (f"{folders.stream}: {dropped} were dropped",) if dropped else ()
     shows_all = as_of == AsOf() and (head is None or not head.lineage)

@@ -189,10 +189,10 @@ def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool
     """Whether the ledger has advanced from a torn entry of the output table: it follows only what is on disk."""
     if table != folders.table:
         return False
-    before = delta_log.read_entry(table, version - 1)
-    if before is None or before.head is None or torn_entry.find_torn_version(folders.ledger) is not None:
-        return before is None or before.head is None
-    return _held(folders.ledger) > before.head.batch
+    before = delta_log.read_head(table, version - 1)
+    if before is None or torn_entry.find_torn_version(folders.ledger) is not None:
+        return before is None
+    return _held(folders.ledger) > before.batch
 
 
 def _held(folder: Path) -> int:
@@ -249,12 +249,12 @@ def _list_missing(folders: StreamFolders, held: int, head: Head) -> list[_Additi
     """What the ledger lacks after the batch that it holds, as the output table's entries name it, oldest first."""
     found, version = list[_Addition](), head.batch_version
     while version > 0 and (not found or found[0].after > held):
-        entry = delta_log.read_entry(folders.table, version)
-        if entry is None or entry.head is None or entry.head.batch <= held:
+        at = delta_log.read_head(folders.table, version)
+        if at is None or at.batch <= held:
             break
-        newest = found[0].after if found else entry.head.batch
-        if entry.head.ledger is not None and entry.head.batch == newest:
-            found.insert(0, _Addition(entry.head.batch, entry.head.batch_before, entry.head.ledger))
+        newest = found[0].after if found else at.batch
+        if at.ledger is not None and at.batch == newest:
+            found.insert(0, _Addition(at.batch, at.batch_before, at.ledger))
         version -= 1
     return found
 

@@ -74,9 +74,9 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     head = base.head
     if held >= head.batch:
         return _make_versions(folders.table, base.version, ledger.version(), head, log.table_id)
-    before = delta_log.read_entry(folders.table, head.batch_version - 1)
-    if held == head.batch_before and before is not None and before.head is not None:
-        return _make_versions(folders.table, before.version, ledger.version(), before.head, log.table_id)
+    before = delta_log.read_head(folders.table, head.batch_version - 1)
+    if held == head.batch_before and before is not None:
+        return _make_versions(folders.table, head.batch_version - 1, ledger.version(), before, log.table_id)
     raise TableError(
         f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
         next_step="restore the ledger; nothing can be proved until both agree",
@@ -222,6 +222,8 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
         if lines is None:
             return f"the log entry of version {version} is gone"
         kind = _find_kind(change for _, change in lines)
+        if kind is None and not any(change.add or change.remove for _, change in lines):
+            continue  # somebody described the table
         if kind is None or kind.row_change is RowChange.REPLACED:
             return f"version {version} may have changed rows: {'another tool' if kind is None else kind.value}"
         removed.update(change.remove.path for _, change in lines if change.remove is not None)

@@ -32,8 +32,13 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 """Instead of Spark's own, with which each run begins with a banner of warnings that need no action."""
 
 LOOPBACK = "127.0.0.1"
-ON_THIS_MACHINE = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-"""For local masters: only this machine may reach the driver."""
+ON_THIS_MACHINE = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # Its ports take Java objects: of this process alone, not of other users. Spark makes a secret of each run.
+    "spark.authenticate": "true",
+}
+"""For local masters: only this process may reach the driver."""
 
 ON_A_CLUSTER = {
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,

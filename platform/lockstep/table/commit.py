@@ -20,7 +20,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import AddAction, CreateEntry, NextEntry, RemoveAction
-from lockstep.table.foreign_commits import find_foreign_commit
+from lockstep.table.foreign_commits import refuse_foreign_since
 from lockstep.table.head import Desired, FoldCode, Head, PolicyChange, Resumption, SideBatch, SideFile, ViolationPolicy
 from lockstep.table.log_tail import LogTail
 from lockstep.table.losses import NO_LOSSES, BatchLosses, accept_losses, add_losses
@@ -133,7 +133,8 @@ class OutputLog:
         self._tail.refresh()
         version, entry = self._tail.version, self._tail.entry
         if (ours := self._tail.find_number(delta_log.VERSION)) < version:
-            raise find_foreign_commit(self.folder, ours + 1)
+            refuse_foreign_since(self.folder, ours, version)
+            entry = delta_log.read_entry(self.folder, ours)
         if entry is None or entry.head is None:
             raise _unreadable(self.folder, version)
         return Base(version=version, head=entry.head)

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import CommitUnknown, NotCommitted, TableError
@@ -258,6 +258,38 @@ def is_of_kind(table: Path, version: int, kind: str) -> bool:
     except FileNotFoundError:
         return False
     return f'"{KIND}":"{kind}"'.encode() in text
+
+
+def read_head(table: Path, version: int) -> Head | None:
+    """The head as of a version: that of its entry, or of the one before where others described the table since."""
+    while (entry := read_entry(table, version)) is not None and entry.kind is None:
+        version -= 1
+    return None if entry is None else entry.head
+
+
+def read_table_metadata(table: Path, version: int) -> bytes:
+    """The `metaData` action of a version, as a line of an entry.
+
+    Raises:
+        DeltaError: The log does not go back to it.
+    """
+    handle = open_delta_table(table, version=version)
+    return msgspec.json.encode({"metaData": make_table_metadata(handle, handle.schema())})
+
+
+def make_table_metadata(table: DeltaTable, schema: Schema) -> Mapping[str, object]:
+    """The `metaData` action of a table, as it is but for its columns."""
+    found = table.metadata()
+    return {
+        "id": str(found.id),
+        "name": found.name,
+        "description": found.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema.to_json(),
+        "partitionColumns": found.partition_columns,
+        "createdTime": found.created_time,
+        "configuration": found.configuration,
+    }
 
 
 def find_top_version(table: Path) -> int | None:
@@ -545,8 +577,7 @@ def find_head_at(table: Path, at: datetime) -> Head | None:
     after = bisect_right(versions, at, key=lambda version: _written_at(table, version))
     if not after or versions[after : after + 1] not in ([], [versions[after - 1] + 1]):
         return None
-    entry = read_entry(table, versions[after - 1])
-    return None if entry is None else entry.head
+    return read_head(table, versions[after - 1])
 
 
 def _written_at(table: Path, version: int) -> datetime:
@@ -555,5 +586,5 @@ def _written_at(table: Path, version: int) -> datetime:
 
 
 def _batch(table: Path, version: int) -> int:
-    entry = read_entry(table, version)
-    return entry.head.batch if entry is not None and entry.head is not None else -1
+    head = read_head(table, version)
+    return -1 if head is None else head.batch

@@ -1,7 +1,8 @@
 """Foreign commits to a stream's tables: detected by the entries on top of lockstep's newest one.
 
 Every commit of lockstep first checks whether the version under it is one of its own. So a foreign commit
-stays on top, and is detected by the next write, compaction or start, until `lockstep repair` sets it aside.
+stays on top, and is detected by the next write, compaction or start, until `lockstep repair` sets it aside. One that
+only describes the table (see `lockstep.table.descriptions`) is built on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.errors import TableError
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
+from lockstep.table.descriptions import find_reserved_changes
 
 
 class ForeignCommit(TableError):
@@ -26,10 +28,10 @@ class ForeignCommit(TableError):
         author: The engine that wrote it.
     """
 
-    def __init__(self, table: Path, version: int, operation: str, author: str) -> None:
+    def __init__(self, table: Path, version: int, operation: str, author: str, changes: str = "") -> None:
         super().__init__(
-            f"{table}: version {version} is {operation} by {author}, not a commit of lockstep; "
-            "only lockstep writes this table",
+            f"{table}: version {version} is {operation} by {author}{f' ({changes})' if changes else ''}, not a commit "
+            "of lockstep; only lockstep writes this table",
             next_step=f"end whoever wrote version {version}; then: lockstep repair {table.parent.name}",
         )
         self.table, self.version, self.operation, self.author = table, version, operation, author
@@ -55,7 +57,21 @@ def find_foreign_commit(table: Path, version: int) -> ForeignCommit:
     """The error of a foreign version."""
     entry = delta_log.read_entry(table, version)
     what, who = (entry.operation, entry.author) if entry is not None else ("an unreadable entry", "an unknown author")
-    return ForeignCommit(table, version, what, who)
+    is_described = entry is not None and entry.operation in DESCRIBING
+    return ForeignCommit(table, version, what, who, _find_reserved_changes(table, version) if is_described else "")
+
+
+DESCRIBING = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
+"""Operations of which some are allowed: the error of another one says what it changes."""
+
+
+def _find_reserved_changes(table: Path, version: int) -> str:
+    """See `find_reserved_changes`."""
+    try:
+        entry = find_storage(table).read(delta_log.make_entry_path(table, version))
+    except FileNotFoundError:
+        return "its entry is gone"
+    return find_reserved_changes(entry, delta_log.read_table_metadata(table, version - 1))
 
 
 def refresh(handle: DeltaTable, table: Path) -> None:
@@ -73,14 +89,30 @@ def refresh(handle: DeltaTable, table: Path) -> None:
 
 
 def find_foreign_versions(table: Path, newest: int) -> list[int]:
-    """The foreign versions on top of a log, newest first; unreadable ones are not judged."""
+    """The foreign versions on top of a log that are not built on, newest first; unreadable ones are not judged.
+
+    Those that only describe the table are not among them, unless they follow one that is.
+    """
     found: list[int] = []
     for version in range(newest, 0, -1):
         entry = delta_log.read_entry(table, version)
         if entry is None or entry.kind is not None:
             break
         found.append(version)
+    while found and not _find_reserved_changes(table, found[-1]):
+        found.pop()
     return found
+
+
+def refuse_foreign_since(table: Path, ours: int, newest: int) -> None:
+    """Refuse a log in which a foreign or unreadable entry follows the newest one of ours.
+
+    Raises:
+        ForeignCommit: Names the first of them.
+    """
+    for version in range(ours + 1, newest + 1):
+        if _find_reserved_changes(table, version):
+            raise find_foreign_commit(table, version)
 
 
 def refuse_foreign(table: Path, newest: int) -> None:

@@ -427,10 +427,10 @@ def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
         files.append(at.ledger)
         if at.batch <= head.full_ledger_batch:
             return files
-        entry = delta_log.read_entry(table, at.batch_version - 1)
-        if entry is None or entry.head is None or entry.head.batch != at.batch - 1:
+        before = delta_log.read_head(table, at.batch_version - 1)
+        if before is None or before.batch != at.batch - 1:
             return None
-        at = entry.head
+        at = before
     return None
 
 

@@ -6,13 +6,13 @@ So each commit that goes back adds a file and removes one: where it has none of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable, Field, Schema
+from deltalake import Field, Schema
 
 from lockstep.errors import TableError
 from lockstep.table import delta_log
@@ -63,35 +63,28 @@ def find_restored(planned: Restoration, base: int) -> RestoredFiles:
         problem = f"{planned.table}: {len(back)} files come back, and none goes"
         raise OnlyReturns(problem, next_step="nothing: it is repeated after a commit of a mark")
     handle = delta_log.open_delta_table(planned.table, version=base)
-    schema = _find_schema(planned)
+    schema = _find_schema(planned, handle.schema())
     if gone and not (back or planned.adds_more):
         back.append(write_mark(planned.table, schema, planned.commit_hour, planned.written_by).action())
     return RestoredFiles(
         adds=tuple(back),
         removes=tuple(RemoveAction(file.path, file.size, file.commit_hour) for file in gone),
-        table_metadata=None if schema == handle.schema() else _make_metadata(handle, schema),
+        table_metadata=None if schema == handle.schema() else delta_log.make_table_metadata(handle, schema),
     )
 
 
-def _find_schema(planned: Restoration) -> Schema:
-    if planned.fields is not None:
-        return Schema(list(planned.fields))
-    return delta_log.open_delta_table(planned.table, version=planned.version).schema()
-
-
-def _make_metadata(table: DeltaTable, schema: Schema) -> Mapping[str, object]:
-    """The `metaData` action of a table, as it is but for its columns."""
-    found = table.metadata()
-    return {
-        "id": str(found.id),
-        "name": found.name,
-        "description": found.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema.to_json(),
-        "partitionColumns": found.partition_columns,
-        "createdTime": found.created_time,
-        "configuration": found.configuration,
-    }
+def _find_schema(planned: Restoration, now: Schema) -> Schema:
+    """The columns afterwards, described as they are now."""
+    fields = planned.fields
+    if fields is None:
+        fields = delta_log.open_delta_table(planned.table, version=planned.version).schema().fields
+    described = {field.name: field.metadata for field in now.fields}
+    return Schema(
+        [
+            Field(each.name, each.type, nullable=each.nullable, metadata=described.get(each.name, each.metadata))
+            for each in fields
+        ]
+    )
 
 
 def commit_restored(output: OutputLog, proposal: Proposal, commit_hour: str) -> Committed:

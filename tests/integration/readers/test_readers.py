@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 from pyspark.errors import StreamingQueryException
 
 from lockstep.operations.maintenance.housekeeping import run_housekeeping
@@ -205,11 +204,3 @@ def test_structured_streaming_stops_at_a_rewind_and_goes_on_over_it_where_told_s
     held = sorted_rows(READERS["spark"](spark.read.format("delta").load(target)))
     assert [row for row in held if row not in written.expected()] == []
     assert len(held) > len(written.expected()), "what went and what was read again are both there"
-
-
-def test_nobody_changes_rows_under_a_reader(written: Written) -> None:
-    """A change of data would stop every streaming query: the table takes appends only."""
-    table, version = written.runs.folders.table, DeltaTable(written.runs.folders.table).version()
-    with pytest.raises(CommitFailedError, match="table is append-only"):
-        DeltaTable(table).delete("number = 1")
-    assert DeltaTable(table).version() == version

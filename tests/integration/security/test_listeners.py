@@ -18,6 +18,8 @@ from urllib.request import urlopen
 import pytest
 
 from lockstep.localdev.processes import find_free_ports
+from lockstep.spark.jars import fetch_ivy_jar
+from lockstep.spark.java import require_java
 from tests.support.descendants import list_descendants
 from tests.support.installation import ROOT, is_listening, wait_until
 from tests.support.listeners import Listener, find_reachable, list_listeners
@@ -73,6 +75,21 @@ def test_spark_and_the_local_kafka_listen_on_loopback_only(shared_spark: SparkSe
     assert int(shared_spark.sparkContext.getConf().get("spark.driver.port", "0")) in {each.port for each in listeners}
     assert find_reachable(listeners) == []
     assert shared_spark.sparkContext.uiWebUrl is None
+
+
+@pytest.mark.slow
+def test_another_process_of_the_machine_is_no_client_of_sparks_ports(shared_spark: SparkSession) -> None:
+    """Without authentication it is told that this master has no such endpoint: its objects were read."""
+    port = shared_spark.sparkContext.getConf().get("spark.driver.port")
+    backend = ["-cp", f"{fetch_ivy_jar().parent}/*", "org.apache.spark.executor.CoarseGrainedExecutorBackend"]
+    driver = ["--driver-url", f"spark://CoarseGrainedScheduler@127.0.0.1:{port}", "--app-id", "app"]
+    executor = ["--executor-id", "9", "--hostname", "127.0.0.1", "--cores", "1", "--resourceProfileId", "0"]
+    said = subprocess.run(
+        [str(require_java()), *backend, *driver, *executor], capture_output=True, text=True, check=False
+    )
+    assert said.returncode != 0
+    assert "RpcEndpointNotFoundException" not in said.stdout + said.stderr
+    assert "Expected SaslMessage" in said.stdout + said.stderr
 
 
 PROGRAM = """

@@ -11,6 +11,8 @@ from deltalake.schema import Field, PrimitiveType
 
 from lockstep.errors import TableError
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.repair import repair_stream
+from lockstep.table.foreign_commits import ForeignCommit
 from tests.support.protocol_run import HOUR, ProtocolRun, Row, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -77,6 +79,25 @@ def set_property(table: Path) -> None:
     DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
 
 
+def delete(table: Path) -> None:
+    """Delta allows it, as the table is not append-only."""
+    DeltaTable(table).delete("number = 1")
+
+
+def update(table: Path) -> None:
+    DeltaTable(table).update(predicate="number = 1", updates={"number": "7"})
+
+
+def merge(table: Path) -> None:
+    rows = DeltaTable(table).to_pyarrow_table().slice(0, 1)
+    merged = DeltaTable(table).merge(rows, "s.number = t.number", source_alias="s", target_alias="t")
+    merged.when_matched_update({"number": "9"}).execute()
+
+
+def set_append_only(table: Path) -> None:
+    DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"})
+
+
 FOREIGN: dict[str, Callable[[Path], None]] = {
     "WRITE": append,
     "RESTORE": restore,
@@ -84,6 +105,9 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "OPTIMIZE": optimize,
     "ADD COLUMN": add_column,
     "SET TBLPROPERTIES": set_property,
+    "DELETE": delete,
+    "UPDATE": update,
+    "MERGE": merge,
 }
 
 
@@ -98,6 +122,27 @@ def test_a_foreign_commit_stops_a_run_that_is_going_on(
     assert refused.value.problem.startswith(f"{folders.table}: version 4 is {operation} by ")
     assert refused.value.problem.endswith("not a commit of lockstep; only lockstep writes this table")
     assert "whoever wrote version 4" in refused.value.next_step
+
+
+def test_a_reserved_property_is_refused_by_its_name(folders: StreamFolders, run: ProtocolRun) -> None:
+    batch = run.prepared()
+    set_append_only(folders.table)
+    with pytest.raises(ForeignCommit, match=r"SET TBLPROPERTIES by delta-rs\S* \(delta\.appendOnly = true\), not a"):
+        run.commit(batch)
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "UPDATE", "MERGE"])
+def test_what_others_have_done_to_rows_is_undone_by_repair(
+    folders: StreamFolders, run: ProtocolRun, operation: str
+) -> None:
+    before = DeltaTable(folders.table).to_pyarrow_table()
+    FOREIGN[operation](folders.table)
+    assert DeltaTable(folders.table).to_pyarrow_table() != before
+    with pytest.raises(ForeignCommit, match=f"version 4 is {operation} by delta-rs"):
+        run.batch()
+    assert repair_stream(folders, apply=True).checks[2].condition == "repaired"
+    assert DeltaTable(folders.table).to_pyarrow_table() == before
+    ProtocolRun(folders).claim()
 
 
 @pytest.mark.parametrize("operation", FOREIGN)

@@ -1,0 +1,82 @@
+"""Changes to a table that others may make: its name, its comment, the comments of its columns, and own properties.
+
+A catalogue or a person describes a table by a commit of its own, which writes the whole `metaData` action again. Such a
+commit is taken over if nothing else is different; what Delta or lockstep give a meaning (`delta.`, `lockstep.`) is not
+theirs to change. Pure.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep.errors import format_some
+from lockstep.model.decoding import decode_json, decode_json_lines
+
+RESERVED = ("delta.", "lockstep.", "__")
+"""Beginnings of names that readers and writers give a meaning; Spark's are `__`. In any case."""
+
+
+class _TableMetadata(msgspec.Struct, rename="camel"):
+    """The `metaData` action, without name and description."""
+
+    id: str
+    schema_string: str
+    partition_columns: list[str]
+    configuration: dict[str, str]
+    format: dict[str, object]
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    """One line of an entry."""
+
+    meta_data: _TableMetadata | None = None
+    commit_info: dict[str, object] | None = None
+
+
+def find_reserved_changes(entry: bytes, before: bytes) -> str:
+    """The changes in an entry that others may not make; empty where it only describes the table.
+
+    Args:
+        entry: Content of the entry.
+        before: The newest `metaData` action before it, as a line of an entry.
+    """
+    try:
+        actions = [next(iter(line)) for line in decode_json_lines(entry, dict[str, msgspec.Raw])]
+        if sorted(actions) not in (["commitInfo", "metaData"], ["metaData"]):
+            return "it changes more than the description of the table"
+        after = next(line.meta_data for line in decode_json_lines(entry, _Line) if line.meta_data is not None)
+        held = decode_json(before, _Line).meta_data
+    except (msgspec.DecodeError, StopIteration):
+        return "it cannot be read"
+    return "" if held is None else format_some(_list_changes(held, after))
+
+
+def _list_changes(held: _TableMetadata, after: _TableMetadata) -> list[str]:
+    properties = _list_reserved(held.configuration, after.configuration)
+    if (held.id, held.partition_columns, held.format) != (after.id, after.partition_columns, after.format):
+        properties.append("id, partitions or format of the table")
+    if _strip(decode_json(held.schema_string, object)) != _strip(decode_json(after.schema_string, object)):
+        properties.append("columns of the table")
+    return properties
+
+
+def _list_reserved(held: dict[str, str], after: dict[str, str]) -> list[str]:
+    names = sorted(name for name in held.keys() | after.keys() if held.get(name) != after.get(name))
+    return [f"{name} = {after[name]}" if name in after else f"{name} is unset" for name in names if _is_reserved(name)]
+
+
+def _is_reserved(name: str) -> bool:
+    return name.lower().startswith(RESERVED)
+
+
+def _strip(schema: object) -> object:
+    """A schema without what describes its columns."""
+    if isinstance(schema, list):
+        return [_strip(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: _strip(value) for name, value in schema.items() if name != "metadata"}
+    notes = schema.get("metadata")
+    if isinstance(notes, dict):
+        kept["metadata"] = {name: value for name, value in notes.items() if _is_reserved(str(name))}
+    return kept
