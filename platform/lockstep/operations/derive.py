@@ -32,6 +32,7 @@ from lockstep.spark.session import start_context
 from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log
 from lockstep.table.commit import Base
+from lockstep.table.commit_kind import RowChange
 from lockstep.table.head import Head
 from lockstep.table.layout import DerivedFolders, StreamFolders
 
@@ -590,7 +591,7 @@ def _look(derived: Derived, root: Path) -> _Found | None:
             return None
         base = open_table(folders).base()
         heads.append(base.head)
-        histories.append(_make_history(folders, base))
+        histories.append(make_history(folders, base))
     at = DerivedFolders(derived.name, root)
     if not delta_log.has_log(at.table):
         return _Found(tuple(histories), None, RebuildCause.NEW)
@@ -598,7 +599,7 @@ def _look(derived: Derived, root: Path) -> _Found | None:
     checkpoint = None if current is None else _Checkpoint(at.checkpoints / current)
     if checkpoint is None or checkpoint.note is None:
         return _Found(tuple(histories), None, RebuildCause.LOST)
-    cause = _find_other_history(root, checkpoint.note.sources, histories)
+    cause = find_other_history(root, checkpoint.note.sources, histories)
     if cause is None and checkpoint.note.digest != derived.compute_digest():
         cause = RebuildCause.CODE
     if cause is None and not checkpoint.is_usable(at.table):
@@ -615,7 +616,8 @@ def _find_unreadable(
     return RebuildCause.EXPIRED if _has_expired(root, checkpoint, histories, heads) else None
 
 
-def _make_history(folders: StreamFolders, base: Base) -> SourceHistory:
+def make_history(folders: StreamFolders, base: Base) -> SourceHistory:
+    """The history of a source at its newest version."""
     entry, head = delta_log.read_entry(folders.table, base.version), base.head
     return SourceHistory(
         stream=folders.stream,
@@ -644,29 +646,39 @@ def _is_ahead(root: Path, checkpoint: _Checkpoint, histories: Iterable[SourceHis
     return False
 
 
-def _find_other_history(
-    root: Path, noted: Sequence[SourceHistory], now: Sequence[SourceHistory]
-) -> RebuildCause | None:
-    """How the history of the sources differs from the one that a checkpoint belongs to."""
+def find_other_history(root: Path, noted: Sequence[SourceHistory], now: Sequence[SourceHistory]) -> RebuildCause | None:
+    """How the history of the sources differs from the one that a checkpoint belongs to; None where it goes on.
+
+    A query passes over commits that change rows, so that their kinds decide: heads and kinds of all versions since are
+    compared. A version whose entry is gone is not: see `_has_expired`.
+    """
     if [each.stream for each in noted] != [each.stream for each in now]:
         return RebuildCause.CODE
-    for before, after in zip(noted, now, strict=True):
-        if before.erasure != after.erasure:
-            return RebuildCause.ERASED
-        if before.table_id != after.table_id or before.version > after.version:
-            return RebuildCause.REPLACED
-        if before.generation != after.generation:
-            return RebuildCause.REWOUND
-        entry = delta_log.read_entry(StreamFolders(before.stream, root).table, before.version)
-        if entry is not None and (entry.token or "") != before.token:
-            return RebuildCause.REPLACED
-    return None
+    causes = (_find_other_table(root, *pair) for pair in zip(noted, now, strict=True))
+    return next((cause for cause in causes if cause is not None), None)
+
+
+def _find_other_table(root: Path, before: SourceHistory, after: SourceHistory) -> RebuildCause | None:
+    """How the history of one source differs."""
+    if before.erasure != after.erasure:
+        return RebuildCause.ERASED
+    if before.table_id != after.table_id or before.version > after.version:
+        return RebuildCause.REPLACED
+    if before.generation != after.generation:
+        return RebuildCause.REWOUND
+    table = StreamFolders(before.stream, root).table
+    entry = delta_log.read_entry(table, before.version)
+    if entry is not None and (entry.token or "") != before.token:
+        return RebuildCause.REPLACED
+    since = range(before.version + 1, after.version + 1)
+    is_replaced = any(delta_log.read_row_change(table, version) is RowChange.REPLACED for version in since)
+    return RebuildCause.REWOUND if is_replaced else None
 
 
 def _has_changed(derived: Derived, root: Path, histories: Sequence[SourceHistory]) -> bool:
     """Whether a source was rewound, erased from or replaced since."""
     now = _look(derived, root)
-    return now is None or _find_other_history(root, histories, now.histories) is not None
+    return now is None or find_other_history(root, histories, now.histories) is not None
 
 
 def _has_expired(

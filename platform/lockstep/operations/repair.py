@@ -1,7 +1,8 @@
 """Runs every check of a start, and repairs what can be repaired safely.
 
-Repairable: a torn newest log entry and foreign commits (moved away, never deleted), and a ledger behind the head.
-Everything else is reported with a remedy: lockstep cannot restore a lost file.
+Repairable: a torn newest log entry and foreign commits (moved away, never deleted), and a ledger behind the head, or
+one batch ahead of it: that batch is taken back, and its messages are read again. Everything else is reported with a
+remedy: lockstep cannot restore a lost file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lockstep.engine.driver.heartbeat import is_writer_alive, list_epochs, read_
 from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.lost_batch import LostBatch, find_lost_batch, take_back
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.state.changelog import StateDamaged
 from lockstep.storage import find_storage
@@ -26,6 +28,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.foreign_commits import find_foreign_commit, find_foreign_versions
 from lockstep.table.head import Desired, Head, SideFile
 from lockstep.table.layout import StreamFolders
+from lockstep.table.log_tail import make_unreadable
 from lockstep.table.parquet import find_wrong_files, list_named_files
 
 SET_ASIDE = "set-aside"
@@ -149,15 +152,50 @@ def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
         return Check(name, Condition.BROKEN.value, "there is no log", f"restore {table} from a copy")
     if version is None:
         return Check(name, Condition.OK.value, f"version {torn_entry.find_newest_version(table)} is whole")
-    path, found = delta_log.make_entry_path(table, version), f"version {version} is empty or cut"
-    if version == 0 or torn_entry.is_in_checkpoint(table, version) or _was_acknowledged(folders, table, version):
-        step = f"it was whole once, and what came after builds on it: restore {path} from a copy"
+    path, found = delta_log.make_entry_path(table, version), make_unreadable(table, version).problem
+    if wrong := _find_needed(folders, table, version):
+        step = f"it was whole once, and what came after builds on it ({wrong}): restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
     if not apply:
-        step = f"its commit was never confirmed: lockstep repair {folders.stream} --apply sets it aside"
+        step = f"lockstep repair {folders.stream} --apply sets it aside: {_describe_loss(folders, table, version)}"
         return Check(name, Condition.REPAIRABLE.value, found, step)
     kept = torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE)
     return Check(name, Condition.REPAIRED.value, f"{found}: set aside as {kept}", "start the stream")
+
+
+def _find_needed(folders: StreamFolders, table: Path, version: int) -> str:
+    """What is not there any more without a torn entry; empty where it can be set aside."""
+    if version == 0 or not torn_entry.is_readable_without(table, version):
+        return "the log does not go back to what was before it"
+    before = _find_before(folders, version) if table == folders.table else None
+    if before is None:
+        return "" if table != folders.table else "the entry before it has no head"
+    files = ((table / file.path, file.size) for file in delta_log.read_live_files(table, version - 1).values())
+    if wrong := format_some(find_wrong_files(files)):
+        return f"of what was there before it is gone: {wrong}"
+    held = _held_behind(folders, before)
+    if held == before.batch or find_lost_batch(folders, before) is not None:
+        return ""
+    return f"the ledger holds batch {held}, the entry before it {before.batch}"
+
+
+def _find_before(folders: StreamFolders, version: int) -> Head | None:
+    return delta_log.read_head(folders.table, version - 1)
+
+
+def _held_behind(folders: StreamFolders, before: Head) -> int:
+    """The batch that the ledger holds; where its newest entry is torn, too, that one was the same batch."""
+    return before.batch if torn_entry.find_torn_version(folders.ledger) is not None else _held(folders.ledger)
+
+
+def _describe_loss(folders: StreamFolders, table: Path, version: int) -> str:
+    """What setting a torn entry aside undoes."""
+    before = _find_before(folders, version) if table == folders.table else None
+    if before is None or _held_behind(folders, before) == before.batch:
+        return "its commit was never confirmed"
+    lost = find_lost_batch(folders, before)
+    again = f"the messages after batch {before.batch} are read again from Kafka"
+    return f"{again}; repeat this operation: {lost.operation}" if lost is not None and lost.operation else again
 
 
 def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
@@ -185,16 +223,6 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
     )
 
 
-def _was_acknowledged(folders: StreamFolders, table: Path, version: int) -> bool:
-    """Whether the ledger has advanced from a torn entry of the output table: it follows only what is on disk."""
-    if table != folders.table:
-        return False
-    before = delta_log.read_head(table, version - 1)
-    if before is None or torn_entry.find_torn_version(folders.ledger) is not None:
-        return before is None
-    return _held(folders.ledger) > before.batch
-
-
 def _held(folder: Path) -> int:
     return delta_log.open_delta_table(folder).transaction_version(delta_log.BATCH) or 0
 
@@ -211,6 +239,9 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
     found = f"it holds batch {held}, the head is at {head.batch}"
     if held == head.batch:
         return Check(name, Condition.OK.value, found)
+    lost = find_lost_batch(folders, head) if held > head.batch else None
+    if lost is not None:
+        return _take_back(folders, head, lost, found, apply=apply)
     if held > head.batch:
         step = "the table's log has lost entries: restore table/_delta_log from a copy that is as new as the ledger"
         return Check(name, Condition.BROKEN.value, found, step)
@@ -229,6 +260,16 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
     for each in missing:
         side_tables.SideLog(folders.ledger).catch_up((each.file,), each.batch, after=each.after)
     return Check(name, Condition.REPAIRED.value, f"{found}: brought forward", "start the stream")
+
+
+def _take_back(folders: StreamFolders, head: Head, lost: LostBatch, found: str, *, apply: bool) -> Check:
+    """The table has lost its newest batch, which is repaired by a batch: its messages are read again."""
+    again = f"repeat this operation: {lost.operation}" if lost.operation else "start the stream: it reads them again"
+    if not apply:
+        step = f"lockstep repair {folders.stream} --apply takes batch {lost.last} back; then {again}"
+        return Check("ledger", Condition.REPAIRABLE.value, found, step)
+    take_back(folders, head, lost)
+    return Check("ledger", Condition.REPAIRED.value, f"{found}: taken back to batch {head.batch}", again)
 
 
 class _Addition(NamedTuple):

@@ -22,7 +22,7 @@ from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import AddAction, CreateEntry, NextEntry, RemoveAction
 from lockstep.table.foreign_commits import refuse_foreign_since
 from lockstep.table.head import Desired, FoldCode, Head, PolicyChange, Resumption, SideBatch, SideFile, ViolationPolicy
-from lockstep.table.log_tail import LogTail
+from lockstep.table.log_tail import LogTail, make_unreadable
 from lockstep.table.losses import NO_LOSSES, BatchLosses, accept_losses, add_losses
 from lockstep.table.parquet import DataFile
 from lockstep.table.schema_evolution import Growth, find_schema_changes
@@ -135,8 +135,10 @@ class OutputLog:
         if (ours := self._tail.find_number(delta_log.VERSION)) < version:
             refuse_foreign_since(self.folder, ours, version)
             entry = delta_log.read_entry(self.folder, ours)
-        if entry is None or entry.head is None:
-            raise _unreadable(self.folder, version)
+        if entry is None:
+            raise make_unreadable(self.folder, version)
+        if entry.head is None:
+            raise _without_head(self.folder, version)
         return Base(version=version, head=entry.head)
 
     def commit(self, proposal: Proposal) -> Committed:
@@ -212,7 +214,7 @@ def _bad_file(path: Path, problem: str) -> TableError:
     return TableError(f"{path} {problem}; nothing was committed", next_step="start the stream again")
 
 
-def _unreadable(table: Path, version: int) -> TableError:
+def _without_head(table: Path, version: int) -> TableError:
     path = delta_log.make_entry_path(table, version)
     return TableError(
         f"{path} carries no readable head of lockstep", next_step="restore the entry from a copy of the log"

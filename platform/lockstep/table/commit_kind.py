@@ -39,6 +39,7 @@ class CommitKind(Enum):
     SIDE = "side"
     SIDE_COMPACTION = "side compaction"
     SIDE_REDACTION = "side redaction"
+    SIDE_UNDO = "side undo"
 
     @property
     def changes_data(self) -> bool:
@@ -50,8 +51,12 @@ class CommitKind(Enum):
 
     @property
     def row_change(self) -> RowChange:
-        """What it does to rows that were there before: the oldest are dropped, or any may be gone or come back."""
-        if self is CommitKind.RETENTION:
+        """What it does to rows that were there before.
+
+        Some are dropped: the oldest, or those of a commit that was lost, whose messages are read again. Or any may be
+        gone, or others come back.
+        """
+        if self in {CommitKind.RETENTION, CommitKind.SIDE_UNDO}:
             return RowChange.DROPPED
         replaces = {CommitKind.REWIND, CommitKind.PROMOTE, CommitKind.ERASE, CommitKind.SIDE_REDACTION}
         return RowChange.REPLACED if self in replaces else RowChange.NONE

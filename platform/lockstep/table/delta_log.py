@@ -29,13 +29,15 @@ from lockstep.errors import CommitUnknown, NotCommitted, TableError
 from lockstep.model.decoding import decode_json, decode_json_lines
 from lockstep.storage import NotWritten, find_storage
 from lockstep.store_clients import find_delta_options, repeat_broken_off
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table.commit_kind import CommitKind, RowChange
 from lockstep.table.head import Head
 
 HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
 BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
 
 _ENTRY = re.compile(r"\d{20}\.json")
+_KIND = re.compile(rb'"lockstep\.kind":"([a-z ]+)"')
+_FILE_ACTION = re.compile(rb'^\s*\{\s*"(?:add|remove)"', re.MULTILINE)
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b.*\.parquet$")
 _WHOLE_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.parquet")
 _DRAFT = re.compile(r"\.\d{20}\.json\..*\.tmp|\d{20}\.json#\d+")
@@ -258,6 +260,20 @@ def is_of_kind(table: Path, version: int, kind: str) -> bool:
     except FileNotFoundError:
         return False
     return f'"{KIND}":"{kind}"'.encode() in text
+
+
+def read_row_change(table: Path, version: int) -> RowChange | None:
+    """What a version does to rows that were there before it; None where its entry is gone.
+
+    Searches its text, without decoding it. A commit of others with files may do anything.
+    """
+    try:
+        text = find_storage(table).read(make_entry_path(table, version))
+    except FileNotFoundError:
+        return None
+    if (found := _KIND.search(text)) is not None:
+        return CommitKind(found[1].decode()).row_change
+    return RowChange.REPLACED if _FILE_ACTION.search(text) is not None else RowChange.NONE
 
 
 def read_head(table: Path, version: int) -> Head | None:

@@ -13,6 +13,12 @@ from lockstep.table.delta_log import LogEntry
 from lockstep.table.foreign_commits import TableReplaced
 
 
+def make_unreadable(table: Path, version: int) -> TableError:
+    """The error of an entry that is empty or cut; a run, `status` and `repair` find it by the same text."""
+    problem = f"{delta_log.make_entry_path(table, version)} is empty or cut"
+    return TableError(problem, next_step=f"lockstep repair {table.parent.name}")
+
+
 class LogTail:
     """The newest version of a table, and its entry.
 
@@ -72,14 +78,12 @@ class LogTail:
         """
         if self.entry is not None and name in self.entry.transactions:
             return self.entry.transactions[name]
+        if self.entry is None and self._look(self.version) != [None]:
+            raise make_unreadable(self.table, self.version)
         try:
             handle = delta_log.open_delta_table(self.table, version=self.version)
         except DeltaError as error:
-            reason, path = str(error).splitlines()[0], delta_log.make_entry_path(self.table, self.version)
-            if self.entry is None and self._look(self.version) != [None]:
-                step = f"lockstep repair {self.table.parent.name}"
-                raise TableError(f"{path} cannot be read: {reason}", next_step=step) from error
-            raise TableReplaced(self.table, reason) from error
+            raise TableReplaced(self.table, str(error).splitlines()[0]) from error
         return handle.transaction_version(name) or 0
 
     def _look(self, *versions: int) -> list[FileStatus | None]:

@@ -11,7 +11,7 @@ from lockstep.errors import CommitUnknown, TableError
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.commit_kind import CommitKind
-from lockstep.table.delta_log import CreateEntry, NextEntry
+from lockstep.table.delta_log import CreateEntry, NextEntry, RemoveAction
 from lockstep.table.foreign_commits import TableReplaced, refuse_foreign
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
@@ -108,6 +108,33 @@ class SideLogs:
         """The tables that have been read, each with its newest version."""
         sides = (self._ledger, self._quarantine, self._late)
         return [newest for side in sides if (newest := side.newest) is not None]
+
+
+def take_back(side: Path, files: Sequence[RemoveAction], batch: int) -> None:
+    """Take the additions of a batch that the output table has lost out of a side table.
+
+    Args:
+        side: Folder of the table.
+        files: The files to remove.
+        batch: The last batch that added to it before.
+
+    Raises:
+        ForeignCommit: It has a foreign commit.
+        TableReplaced: Its folder was moved or deleted.
+    """
+    tail = _opened(side)
+
+    def next_entry() -> NextEntry:
+        tail.refresh()
+        refuse_foreign(side, tail.version)
+        return NextEntry(
+            version=tail.version + 1,
+            kind=CommitKind.SIDE_UNDO,
+            removes=files,
+            transactions={delta_log.BATCH: batch},
+        )
+
+    delta_log.append_entry(side, next_entry)
 
 
 def catch_up_alongside_writer(folders: StreamFolders, head: Head) -> None:

@@ -30,6 +30,7 @@ LAST_LINES = {
     CommitKind.SIDE.value: {delta_log.BATCH},
     CommitKind.SIDE_COMPACTION.value: {delta_log.BATCH},
     CommitKind.SIDE_REDACTION.value: {delta_log.BATCH},
+    CommitKind.SIDE_UNDO.value: {delta_log.BATCH},
 }
 """The transactions that each kind of entry ends with; all others of ours with their version."""
 
@@ -77,10 +78,17 @@ def is_in_checkpoint(table: Path, version: int) -> bool:
     return any(made >= version for made in delta_log.list_checkpoints(table))
 
 
-def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
-    """Move the entry of a version out of the log, after deleting Spark's checksums of it; returns its new path.
+def is_readable_without(table: Path, version: int) -> bool:
+    """Whether the log has all entries from a log checkpoint, or its beginning, up to the version before."""
+    base = max((made for made in delta_log.list_checkpoints(table) if made < version), default=-1)
+    return set(range(base + 1, version)) <= set(delta_log.list_versions(table))
 
-    Checksums of a version without an entry make the log unreadable to delta-rs; they go first.
+
+def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
+    """Move the entry of a version out of the log, after deleting what others made of it; returns its new path.
+
+    Checksums of a version without an entry make the log unreadable to delta-rs; they go first, as log checkpoints of it
+    and the note of the newest one do.
 
     Raises:
         FileNotFoundError: Another process has moved it.
@@ -91,5 +99,8 @@ def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
     entry = delta_log.make_entry_path(table, version)
     for checksum in (entry.with_suffix(".crc"), *storage.find_files(entry.parent, f".{version:020d}.*crc")):
         storage.delete(checksum)
+    made = [path for at, files in delta_log.list_checkpoints(table).items() if at >= version for path in files]
+    for checkpoint in (entry.parent / "_last_checkpoint", *made) if made else ():
+        storage.delete(checkpoint)
     storage.move(entry, kept)
     return kept

@@ -22,7 +22,9 @@ from dagster import AssetKey, DagsterInstance, TableSchema, materialize
 from deltalake import DeltaTable
 
 from lockstep import Derived, Ordered, OutputMode, Suspend
-from lockstep.compaction.run import compact_stream
+from lockstep.compaction.plan import LiveFiles
+from lockstep.compaction.run import compact_stream, make_removal
+from lockstep.model.commit_hour import compute_next_hour
 from lockstep.operations.derive import (
     BUILD_FOLDER,
     NOTE,
@@ -41,8 +43,10 @@ from lockstep.operations.rewind import plan_rewind, rewind_stream
 from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.storage import find_storage
-from lockstep.table.commit import OutputLog, raise_rewind_floor
+from lockstep.table.commit import OutputLog, Proposal, raise_rewind_floor
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import make_entry_path
+from lockstep.table.head import Retention
 from lockstep.table.layout import DerivedFolders, StreamFolders
 from tests.integration.cli.conftest import Platform
 from tests.integration.operations.killed_derive import IN_BATCH, MOMENTS
@@ -193,6 +197,28 @@ def test_windows_follow_batches_and_a_compaction(built: Site, copy: Path) -> Non
     expected = expected_windows(StreamFolders("adding", copy).table)
     assert expected
     assert stored_windows(DerivedFolders("activity", copy).table) == expected
+
+
+def test_rows_that_retention_has_dropped_stay_derived(site: Site) -> None:
+    """Retention changes data, so that a query without options would end at it."""
+    site.send(interleaved("ann", "bob", updates=20))
+    site.derive()
+    before = stored_windows(site.table)
+    close_hour(site.runs.folders)
+    head = OutputLog(site.runs.folders.table).base().head
+    site.send(updates("ann", 22, 20))
+    files = [file for file in LiveFiles(site.runs.folders.table).at(0) if file.commit_hour <= head.hour]
+    drop = Retention(hour=compute_next_hour(head.hour), batch=head.batch, at=0.0, cause="a test")
+    kept = Proposal(
+        kind=CommitKind.RETENTION,
+        next_head=lambda base: msgspec.structs.replace(base.head, retention=drop),
+        removes=tuple(map(make_removal, files)),
+    )
+    OutputLog(site.runs.folders.table).commit(kept)
+    done = site.derive()
+    assert done.rebuilt == ()
+    assert done.rows > len(before)
+    assert [window for window in before if window not in stored_windows(site.table)] == []
 
 
 def test_a_run_without_news_needs_no_spark(built: Site, copy: Path) -> None:

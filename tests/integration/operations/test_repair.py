@@ -12,11 +12,14 @@ import msgspec
 import pytest
 
 from lockstep import Limits
+from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.repair import Repair, WriterLives, repair_stream
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
 from lockstep.table.torn_entry import find_newest_version, find_torn_version
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
 from tests.integration.operations.test_lifecycle import living, then
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, folded, session, update
@@ -108,12 +111,16 @@ def test_a_cut_entry_that_nobody_built_on_is_set_aside_and_the_stream_goes_on_ex
     assert (made.runs.rows(made.topic), read_until(made.runs.folders.ledger, made.topic)) == (ROWS, len(MESSAGES))
 
 
-def test_a_cut_entry_that_the_ledger_has_followed_is_not_thrown_away(made: Made) -> None:
+def test_a_batch_whose_entry_is_empty_is_read_again_from_kafka(made: Made) -> None:
     newest(made.runs.folders.table).write_bytes(b"")
+    with pytest.raises(TableError, match=r"\.json is empty or cut"):
+        made.runs.run()
     found = repair_stream(made.runs.folders, apply=True)
-    assert conditions(found) == {"newest entry of table/_delta_log": "broken"}
-    assert "restore" in found.checks[0].next_step
-    assert newest(made.runs.folders.table).read_bytes() == b""
+    assert conditions(found) == {"newest entry of table/_delta_log": "repaired", "ledger": "repaired"}
+    made.runs.run()
+    assert (made.runs.rows(made.topic), read_until(made.runs.folders.ledger, made.topic)) == (ROWS, len(MESSAGES))
+    report = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
+    assert report.status is InvariantStatus.PROVEN
 
 
 @pytest.mark.parametrize("missing", [1, 3])

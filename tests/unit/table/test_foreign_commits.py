@@ -186,5 +186,5 @@ def test_a_cut_entry_is_named_with_its_path(folders: StreamFolders, run: Protoco
 
     write_checkpoint(folders.table)
     make_entry_path(folders.table, 3).write_bytes(b"")
-    with pytest.raises(TableError, match=r"00003\.json carries no readable head of lockstep"):
+    with pytest.raises(TableError, match=r"00003\.json is empty or cut"):
         run.output.base()

@@ -1,0 +1,71 @@
+"""A batch that the side tables hold and the output table has lost: its newest entry was emptied by a power loss.
+
+Files of a lost entry have the same names as those of attempts that were never committed. So the batch is taken
+back: what the side tables hold of it is removed, and the next run reads its messages again from the positions before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+
+from lockstep.compaction.ledger_files import LedgerFile, list_live_files
+from lockstep.compaction.side_files import SideTableFile, list_side_files, list_side_tables
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, side_tables
+from lockstep.table.delta_log import RemoveAction
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+
+
+class LostBatch(msgspec.Struct, frozen=True):
+    """A lost batch.
+
+    Attributes:
+        last: The batch; of a promotion the last one.
+        operation: The operation that it was, with its reason; empty for a batch of a run.
+        files: Its files in each side table.
+    """
+
+    last: int
+    operation: str
+    files: Mapping[Path, Sequence[RemoveAction]]
+
+
+def find_lost_batch(folders: StreamFolders, head: Head) -> LostBatch | None:
+    """The batch after a head that the side tables hold; None where they hold none, or more than this one."""
+    added = [file for file in list_live_files(delta_log.open_delta_table(folders.ledger)) if _is_after(file, head)]
+    if len(added) != 1 or added[0].name.first != head.batch + 1:
+        return None
+    files = {folders.ledger: [RemoveAction(added[0].path, added[0].size)]}
+    for side in list_side_tables(folders):
+        of_side = [file for file in list_side_files(delta_log.open_delta_table(side)) if _is_after(file, head)]
+        if any(file.name.first <= head.batch for file in of_side):
+            return None
+        if of_side:
+            files[side] = [RemoveAction(file.path, file.size) for file in of_side]
+    return LostBatch(added[0].name.last, _find_operation(folders.ledger / added[0].path, head), files)
+
+
+def _is_after(file: LedgerFile | SideTableFile, head: Head) -> bool:
+    return file.name.last > head.batch
+
+
+def _find_operation(path: Path, head: Head) -> str:
+    """What its ledger rows say of an operation: they are of another epoch, as it claims and writes at once."""
+    rows = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=["epoch", "restart_cause"]).to_pylist()
+    of_others = [row for row in rows if row["epoch"] != head.epoch]
+    causes = [row["restart_cause"] or f"that of epoch {row['epoch']}" for row in of_others]
+    return causes[0] if causes else ""
+
+
+def take_back(folders: StreamFolders, head: Head, lost: LostBatch) -> None:
+    """Take a lost batch out of the side tables, the ledger last: until then it is found again."""
+    before = {folders.quarantine: head.quarantine, folders.late: head.late}
+    for side in sorted(lost.files, key=lambda side: side == folders.ledger):
+        added = before.get(side)
+        batch = head.batch if side == folders.ledger else (0 if added is None else added.batch)
+        side_tables.take_back(side, lost.files[side], batch)
