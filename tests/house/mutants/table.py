@@ -1030,7 +1030,7 @@ ERASE = list_mutants(
     ),
     Change(
         "what a check has stored goes with an erasure",
-        "    find_storage(path).delete(path)\n",
+        "    forget_sessions(folders)  # 2\n",
         "",
         "test_what_a_killed_erasure_left_is_finished_by_housekeeping",
     ),
