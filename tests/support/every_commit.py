@@ -123,8 +123,9 @@ class EveryCommit:
         self._rewind(self.run.head.rewind_floor)
 
     def _rewind(self, batch: int) -> None:
-        if delta_log.find_head_of_batch(self.run.folders.table, batch) is not None and batch > 0:
-            self._look()
+        self._look()
+        is_kept = delta_log.find_head_of_batch(self.run.folders.table, batch) is not None
+        if is_kept and batch > 0 and self.run.head.may_rewind_to(batch):
             self.run.rewind(batch, self._find_hour())
             self.run.claim()
 

@@ -14,7 +14,6 @@ import msgspec
 import pyarrow as pa
 from deltalake import Field, Schema
 
-from lockstep.errors import TableError
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, Committed, OutputLog, Proposal, RestoredFiles, check_hour_open
 from lockstep.table.commit_kind import CommitKind
@@ -24,7 +23,7 @@ from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.written_by import WrittenBy
 
 
-class OnlyReturns(TableError):
+class _OnlyReturns(Exception):  # no error: a mark is committed first
     """Files would come back, and none would go: a stream reader would take their rows for new ones."""
 
 
@@ -52,7 +51,6 @@ def find_restored(planned: Restoration, base: int) -> RestoredFiles:
     """What a commit on a base version adds and removes to go back.
 
     Raises:
-        OnlyReturns: It would add files, and remove none.
         TableError: The log does not say which files a version has.
     """
     now = delta_log.read_live_files(planned.table, base)
@@ -60,8 +58,7 @@ def find_restored(planned: Restoration, base: int) -> RestoredFiles:
     back = [file for path, file in then.items() if path not in now]
     gone = [file for path, file in now.items() if path not in then]
     if back and not gone:
-        problem = f"{planned.table}: {len(back)} files come back, and none goes"
-        raise OnlyReturns(problem, next_step="nothing: it is repeated after a commit of a mark")
+        raise _OnlyReturns
     handle = delta_log.open_delta_table(planned.table, version=base)
     schema = _find_schema(planned, handle.schema())
     if gone and not (back or planned.adds_more):
@@ -94,7 +91,7 @@ def commit_restored(output: OutputLog, proposal: Proposal, commit_hour: str) -> 
     """
     try:
         return output.commit(proposal)
-    except OnlyReturns:
+    except _OnlyReturns:
         output.commit(_add_mark(output, commit_hour))
         return output.commit(proposal)
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def own_signals() -> Iterator[None]:
-    """Those that a start sets are of a process that ends after it."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """Those that a start sets are of a process that ends after it; a shell's background jobs ignore Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
