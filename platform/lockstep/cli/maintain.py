@@ -53,9 +53,12 @@ T = TypeVar("T")
 
 
 def _erase_plan(found: ErasePlan) -> RenderableType:
-    columns = ("topic", "partition", "rows", "state entries", "quarantined", "late", "unread offsets")
+    columns = ("topic", "partition", "rows", "state entries", "quarantined", "late", "decisions", "unread offsets")
     rows = (
-        (each.topic, each.partition, each.rows, each.state_entries, each.quarantined, each.late, each.unread)
+        (
+            *(each.topic, each.partition, each.rows, each.state_entries, each.quarantined, each.late),
+            *(each.decisions, each.unread),
+        )
         for each in found.partitions
     )
     return make_lines(

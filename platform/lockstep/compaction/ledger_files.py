@@ -219,25 +219,34 @@ def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
 
 
 def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
-    """One file with the rows of a bin, in order; read again, and each row compared by its hash.
+    """One file with the rows of a bin, in order.
 
     A row group at a time is in memory: an hour of a thousand partitions has millions of rows.
     """
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     first, last = part.files[0].name, part.files[-1].name
     name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
+    batched = _batched(find_storage(ledger).map_files(partial(_rows, ledger), part.files), GROUP_ROWS)
+    return write_proven(ledger, schema, name, (merge_rows(tables, schema) for tables in batched))
+
+
+def write_proven(ledger: Path, schema: pa.Schema, prefix: str, groups: Iterable[pa.Table]) -> DataFile:
+    """One ledger file of some rows, a row group each; read again, and each row compared by its hash.
+
+    Raises:
+        TableError: It does not hold these rows; it is deleted.
+    """
     before = list[U64]()
     with DataFileWriter(
         ledger,
         schema,
         commit_hour=None,
-        prefix=name,
+        prefix=prefix,
         compression=COMPRESSION,
         counted_only=True,
         sealed=True,
     ) as writer:
-        for tables in _batched(find_storage(ledger).map_files(partial(_rows, ledger), part.files), GROUP_ROWS):
-            rows = merge_rows(tables, schema)
+        for rows in groups:
             writer.write(rows)
             before.append(_hash(rows))
         written = writer.finish()

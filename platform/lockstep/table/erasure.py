@@ -29,6 +29,31 @@ def compute_session_digest(table_id: str, session: str) -> str:
     return hashlib.sha256(named).hexdigest()[:DIGEST_CHARACTERS]
 
 
+ERASED_MARK = "erased:"
+"""Begins the name in the ledger that stands for an erased session; its digest follows."""
+
+
+class ErasedName:
+    """Recognizes the name of an erased session by its digest."""
+
+    def __init__(self, table_id: str, digest: str) -> None:
+        self._table_id, self._digest = table_id, digest
+        self._known: dict[str, bool] = {}
+
+    @property
+    def mark(self) -> str:
+        """The name that stands for it."""
+        return f"{ERASED_MARK}{self._digest}"
+
+    def match(self, name: str | None) -> bool:
+        """Whether it is the name."""
+        if name is None:
+            return False
+        if name not in self._known:
+            self._known[name] = compute_session_digest(self._table_id, name) == self._digest
+        return self._known[name]
+
+
 class ErasureOvertaken(TableError):
     """What an erasure was planned for has changed: a batch, or other files that hold the rows."""
 
@@ -48,6 +73,7 @@ class ErasureCommit(msgspec.Struct, frozen=True, kw_only=True):
         drops: Savepoints that it deletes.
         at: Time, in seconds since 1970 (UTC).
         cause: The reason and the operator.
+        texts: Texts of the head that name the session, with those that replace them.
     """
 
     seen: Head
@@ -61,6 +87,7 @@ class ErasureCommit(msgspec.Struct, frozen=True, kw_only=True):
     drops: tuple[str, ...]
     at: float
     cause: str
+    texts: Mapping[str, str] = {}
 
     @property
     def batch(self) -> int:
@@ -113,8 +140,13 @@ def _make_head(base: Base, planned: ErasureCommit) -> Head:
         at=planned.at,
         cause=planned.cause,
     )
+    last = head.last_resumption
+    if last is not None:
+        last = msgspec.structs.replace(last, cause=planned.texts.get(last.cause, last.cause))
     return msgspec.structs.replace(
         head,
+        last_resumption=last,
+        reason=planned.texts.get(head.reason, head.reason),
         epoch=head.epoch + 1,
         batch=number,
         batch_version=version,

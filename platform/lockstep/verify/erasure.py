@@ -6,13 +6,15 @@ again: the proof shares no code with the erasure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 from lockstep.verify.ledger import LedgerChain, LedgerRange, RowPosition
 
 REDACTED = "erased with its session"
 """In `expected` of a quarantined or late message, of which only place and cause are left."""
+MARK = "erased:"
+"""Begins the name of an erased session in the ledger; its digest follows."""
 _CHARACTERS = 32
 
 
@@ -51,7 +53,20 @@ class ErasedSessions:
     def find_sessions(self, row: LedgerRange, sessions: Iterable[str]) -> list[str]:
         """Those of some sessions that a ledger row erases."""
         digests = {each.digest for each in row.erased}
-        return [session for session in sessions if self._digest(session) in digests] if digests else []
+        marks = {MARK + digest for digest in digests}
+        return [each for each in sessions if each in marks or self._digest(each) in digests] if digests else []
+
+    def find_mark(self, session: str) -> str | None:
+        """The name that stands for a session in the ledger; None for one that was not erased."""
+        digest = self._digest(session) if self._ends else ""
+        return MARK + digest if digest in self._ends else None
+
+    def name_skips(self, skips: Mapping[str, int], known: Iterable[str]) -> Mapping[str, int]:
+        """Skipped sessions, with the names of known sessions instead of the marks of erased ones."""
+        if not any(name.startswith(MARK) for name in skips):
+            return skips
+        names = {self.find_mark(session): session for session in known}
+        return {names.get(name, name): before for name, before in skips.items()}
 
     def take_count(self, until: int, dropped_up_to: int) -> int:
         """The number of erased rows before an offset, once; without those of batches that retention dropped."""

@@ -231,7 +231,7 @@ class PartitionProof:
         self._claimed = {
             at: hole.cause for hole in row.holes if hole.cause != EXPIRED for at in range(hole.start, hole.until)
         }
-        skipped = self._before.skips if self._next else {}
+        skipped = self._parts.erased.name_skips(self._before.skips, folding.sessions) if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         folding.applying.ended.clear()
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
@@ -274,9 +274,9 @@ class PartitionProof:
             folding.count_suspended()
         before = self._before if self._next else row
         counted = set(before.uncounted_skips).difference(row.uncounted_skips)
-        for skipped in before.suspended_sessions:
-            if skipped.session in counted:
-                folding.count_skipped(skipped.session, skipped.before)
+        skips = {session: offset for session, offset in before.skips.items() if session in counted}
+        for session, offset in self._parts.erased.name_skips(skips, folding.sessions).items():
+            folding.count_skipped(session, offset)
 
     def _use_rules(self, row: LedgerRange) -> GateRules:
         """The rules of a range, which the fold judges by from now on."""
@@ -318,10 +318,12 @@ class PartitionProof:
         if folding.suspension.before != row.suspended_from:
             expected = f"suspended from {folding.suspension.before} after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
-        skipped, found = folding.suspension.skipped, set(row.skips)
+        skipped = folding.suspension.skipped
+        skips = self._parts.erased.name_skips(row.skips, folding.sessions.keys() | skipped.keys())
+        found = set(skips)
         if self._rules.needs_no_snapshot:  # no session waits: what lies before an offset is quarantined, and no more
             left = {session for session, before in skipped.items() if before > row.until}
-            found = {session for session, before in row.skips.items() if before > row.until}
+            found = {session for session, before in skips.items() if before > row.until}
         else:
             waiting = skipped.keys() - folding.applying.ended
             left = {session for session in waiting if not folding.begun(session, skipped[session])}

@@ -11,6 +11,7 @@ from confluent_kafka import Message
 from lockstep.model.record import Envelope, KafkaMessage, Kind, Record, read_headers
 from lockstep.verify import report
 from lockstep.verify.declaration import Declared
+from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.event_time import NOT_OF_THE_MESSAGE, Agenda, Held, ReplayBuffer, ReplayTimers
 from lockstep.verify.gates.base import (
     Action,
@@ -43,7 +44,10 @@ class Replay:
         waiting: The buffered messages.
         due: Timers and releases by the watermark.
         suspension: Sessions suspended by no message of their own.
+        erased: Erased sessions, which the ledger names by a mark.
     """
+
+    erased: ErasedSessions = NONE_ERASED
 
     def __init__(
         self,
@@ -149,6 +153,9 @@ class Replay:
 
     def _in_force(self, session: str) -> Suspension:
         """The suspensions for a session: one that an operator skipped, and that ended again, is skipped no more."""
+        if self.suspension.skipped and (mark := self.erased.find_mark(session)) in self.suspension.skipped:
+            named = {session if name == mark else name: before for name, before in self.suspension.skipped.items()}
+            self.suspension = self.suspension._replace(skipped=named)
         if session not in self.suspension.skipped or session not in self.applying.ended:
             return self.suspension
         return self.suspension._replace(skipped={**self.suspension.skipped, session: 0})

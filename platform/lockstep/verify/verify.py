@@ -622,11 +622,13 @@ class _Proving:
         key, moment = (chain.place.topic_id, chain.place.partition), ReplayWatermark()
         rules = RulesInForce(self._integrity, self._head.policies, moment, joined=chain.is_joined)
         aside = self._aside(chain)
+        folding = Replay(self._declared, rules.find(chain.ranges[first].batch), moment, chain.place, aside)
+        folding.erased = erased
         return PartitionInputs(
             declared=self._declared,
             chain=chain,
             rules=rules,
-            folding=Replay(self._declared, rules.find(chain.ranges[first].batch), moment, chain.place, aside),
+            folding=folding,
             aside=aside,
             cursor=self._rows.cursor(key),
             rows=RowComparison(

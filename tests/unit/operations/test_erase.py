@@ -544,7 +544,7 @@ def test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeed
     assert (done.plan.last_batch, done.plan.refusals, erasure.is_finished) == (erasure.batch - 1, (), True)
     assert erased(folders).batch == erasure.batch
     for other in (EraseRequest(session="s1", topic="sensors.a"), EraseRequest(session="s9")):
-        with pytest.raises(EraseRefused, match="no row, state or message"):
+        with pytest.raises(EraseRefused, match="no row, state, message or decision"):
             erase_session(folders, other, CONTEXT, who="ann", why="test")
 
 

@@ -7,6 +7,7 @@ messages before the positions are not read again, later ones are as those of any
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -26,6 +27,7 @@ from lockstep.compaction.erase import (
     find_files_with,
     rewrite_without,
 )
+from lockstep.compaction.ledger_redaction import count_named, redact_ledger
 from lockstep.compaction.plan import LiveFile, LiveFiles
 from lockstep.compaction.run import make_removal
 from lockstep.compaction.side_files import count_messages, list_side_tables, redact_side_tables
@@ -106,6 +108,7 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
         state_entries: Entries of the state: the session's own, its map rows, timers and buffered messages.
         quarantined: Messages in quarantine.
         late: Messages in the late table.
+        decisions: Ledger rows that name it, in decisions of operators.
         unread: Offsets in Kafka from the position on; None where Kafka does not say.
     """
 
@@ -117,6 +120,7 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
     state_entries: int
     quarantined: int
     late: int
+    decisions: int
     unread: int | None
 
 
@@ -331,7 +335,7 @@ def finish_erasing(folders: StreamFolders) -> int:
 
     By any process, and by housekeeping, where its own process died. Does nothing without one.
 
-    1. Rewrite quarantine and late table.
+    1. Rewrite quarantine, late table, and the ledger of earlier batches.
     2. Forget what the last check has stored of sessions, and delete its report.
     3. Delete what killed deletions of shadows left, and log entries that `lockstep repair` moved away.
     4. Write log checkpoints, so that housekeeping can delete the log entries before it.
@@ -343,6 +347,7 @@ def finish_erasing(folders: StreamFolders) -> int:
     if erasure is None or erasure.is_finished:
         return 0
     messages = redact_side_tables(folders, head, erasure)  # 1
+    redact_ledger(folders, head, erasure)
     storage = find_storage(folders.root)
     forget_sessions(folders)  # 2
     storage.delete(make_report_path(folders))
@@ -404,21 +409,24 @@ class _Counted(msgspec.Struct, frozen=True):
     rows: Counter[Key]
     quarantined: Counter[Key]
     late: Counter[Key]
+    decided: Mapping[Key, int]
 
     @property
     def keys(self) -> frozenset[Key]:
-        return frozenset({*self.rows, *self.quarantined, *self.late})
+        return frozenset({*self.rows, *self.quarantined, *self.late, *self.decided})
 
 
 def _count(folders: StreamFolders, request: EraseRequest, files: Sequence[LiveFile]) -> _Counted:
     table_id = open_table(folders).table_id
+    digest = compute_session_digest(table_id, request.session)
     rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
-    asides = count_messages(folders, table_id, compute_session_digest(table_id, request.session), request.topic)
+    asides = count_messages(folders, table_id, digest, request.topic)
     quarantined, late = (
         Counter((each["topic_id"], each["partition"]) for each in asides.get(side.name, ()))
         for side in (folders.quarantine, folders.late)
     )
-    return _Counted(rows=rows, quarantined=quarantined, late=late)
+    decided = count_named(folders, table_id, digest, request.topic)
+    return _Counted(rows=rows, quarantined=quarantined, late=late, decided=decided)
 
 
 def _find_partitions(
@@ -441,6 +449,7 @@ def _find_partitions(
                 state_entries=entries,
                 quarantined=counted.quarantined[key],
                 late=counted.late[key],
+                decisions=counted.decided.get(key, 0),
                 unread=_count_unread(context, key, row),
             )
 
@@ -480,7 +489,9 @@ def _find_refusals(
         yield EraseRefusal(EraseObstacle.WRITER, f"epoch {head.epoch} is writing", step)
     if not plan.partitions and not plan.rows:
         step = f"lockstep state {name} and lockstep query {name} show sessions; names are compared as they are"
-        yield EraseRefusal(EraseObstacle.NOTHING, "no row, state or message of that session is in the tables", step)
+        yield EraseRefusal(
+            EraseObstacle.NOTHING, "no row, state, message or decision of that session is in the tables", step
+        )
     if any(each.state_entries for each in plan.partitions):
         problem = "the session has state, which its next message would continue"
         step = "stop its producer; then add --drop-state: a later update meets a session without state"
@@ -608,7 +619,16 @@ def _make_commit(
         drops=plan.savepoints,
         at=now.timestamp(),
         cause=cause,
+        texts=dict(_find_texts(head, session, plan.digest)),
     )
+
+
+def _find_texts(head: Head, session: str, digest: str) -> Iterator[tuple[str, str]]:
+    """Operators' reasons in the head that name the session, with the digest instead."""
+    name = re.compile(rf"(?<!\w){re.escape(session)}(?!\w)")
+    for text in (head.reason, head.last_resumption.cause if head.last_resumption is not None else ""):
+        if session and name.search(text):
+            yield text, name.sub(lambda _: digest, text)
 
 
 def _make_row(

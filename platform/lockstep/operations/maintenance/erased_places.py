@@ -17,7 +17,6 @@ class Removal(Enum):
     DERIVE = "with the next run of the derived table"
     RUN = "with the next run of the stream"
     NEVER_NAMED = "never there"
-    STAYS = "stays"
     OUTSIDE = "not by lockstep"
 
 
@@ -50,7 +49,7 @@ PLACES = (
                 Removal.HOUSEKEEPING, "entries with it; log checkpoints an hour later"),
     ErasedPlace("head", "table", "findings of a halt", Removal.REFUSED, "resume the stream first"),
     ErasedPlace("ledger", "ledger", "decisions that skip the session, errors of the stream's code in losses",
-                Removal.STAYS, "and a digest; `--why` is stored as it is"),
+                Removal.COMMIT, "a digest stays; `--why` is stored as it is, but for that of such a decision"),
     ErasedPlace("log of the ledger", "ledger", "counts only", Removal.NEVER_NAMED),
     ErasedPlace("quarantine", "quarantine", "messages", Removal.COMMIT,
                 "place, batch and cause stay; a file of a killed compaction goes after 36 hours"),

@@ -326,7 +326,7 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
         base: The oldest one that is needed; `BEFORE_ALL` while every entry is.
     """
     distance, last = (versions[-1] - base) // CHECKPOINTS_BETWEEN, base
-    needed = {base, *versions[-CHECKPOINTS_KEPT:]}
+    needed = {base, *(version for version in versions[-CHECKPOINTS_KEPT:] if version > base)}
     for version, after in pairwise(version for version in versions if version > base):
         if after - last > distance:
             needed.add(version)
