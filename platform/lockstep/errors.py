@@ -62,6 +62,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- ImportRefused              an exported savepoint does not fit the root, or Kafka (operations/copies/relocate.py)
 |- RestoreRefused             the table root has the stream already (operations/copies/backup.py)
 |- RebuildRefused             lost state cannot be rebuilt from an older one and Kafka (operations/rebuild.py)
+|- PathRefused              a manifest names a file that is none of its folder (storage/named_files.py)
 |- CopyDamaged                a backup is not whole (operations/copies/copies.py)
 |- CopyInProgress             another process writes to the folder of a copy (operations/copies/copies.py)
 |- DeriveFailed               Spark could not run the query of a derived table (operations/derive.py)

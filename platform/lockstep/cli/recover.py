@@ -207,9 +207,12 @@ def restore(  # an option a question
 
 
 def _backed_up(found: CopyReport) -> RenderableType:
-    deleted = f", {found.deleted_files} of the earlier backup deleted" if found.deleted_files else ""
+    verb = "would be deleted" if found.plan_only else "deleted"
+    deleted = f", {len(found.deleted)} of the earlier backup {verb}" if found.deleted else ""
+    listed = found.deleted if found.plan_only else ()
     return make_lines(
         style_text(_copied(found, "backup") + deleted),
+        *(style_text(f"  {name}") for name in listed),
         None
         if found.plan_only
         else style_text(f"to restore it: lockstep restore {found.stream} {shlex.quote(found.target)}"),

@@ -28,7 +28,7 @@ import zstandard
 from lockstep.errors import StateError
 from lockstep.model.position import Position, SegmentRef
 from lockstep.model.state_types import StateTypeSchema
-from lockstep.storage import PendingFile, find_storage
+from lockstep.storage import PendingFile, find_fault, find_storage
 
 MAGIC = b"lockstep"
 VERSION = 1
@@ -417,6 +417,7 @@ def read_segment(folder: Path, ref: SegmentRef, version: StateVersion) -> Segmen
             another partition, a later generation or a later offset than the version.
     """
     place = _place(folder, ref)
+    _check_name(ref, place)
     try:
         data = find_storage(folder).read_range(folder / ref.file, ref.start, ref.length)
     except FileNotFoundError:
@@ -437,12 +438,19 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
         StateDamaged: The file is missing, or the segment's header is incomplete.
     """
     place, path, storage = _place(folder, ref), folder / ref.file, find_storage(folder)
+    _check_name(ref, place)
     try:
         begin = storage.read_range(path, ref.start, min(ref.length, BEGIN_BYTES))
         size = count_header_bytes(begin[:PREAMBLE_BYTES], place)
         return decode_header(begin[:size] if size <= len(begin) else storage.read_range(path, ref.start, size), place)
     except FileNotFoundError:
         raise StateDamaged(place, "a durable state file", "no such file") from None
+
+
+def _check_name(ref: SegmentRef, place: str) -> None:
+    """Refuse an address in another folder: ledger and headers may be of a stranger's copy."""
+    if "/" in ref.file or find_fault(ref.file):
+        raise StateDamaged(place, "the name of a file of the state folder", ascii(ref.file))
 
 
 def _place(folder: Path, ref: SegmentRef) -> str:

@@ -16,18 +16,23 @@ from lockstep.storage.local import (
     require_own_folder,
     require_writable_folder,
 )
+from lockstep.storage.named_files import PathRefused, find_fault, find_named_files, read_named_file
 
 __all__ = [
     "FileStatus",
     "LocalStorage",
     "NeedsFileSystem",
     "NotWritten",
+    "PathRefused",
     "PendingFile",
     "Scratch",
     "Storage",
     "create_owned",
+    "find_fault",
+    "find_named_files",
     "find_storage",
     "make_private_folder",
+    "read_named_file",
     "require_file_system",
     "require_own_folder",
     "require_writable_folder",

@@ -133,6 +133,9 @@ class Storage(Protocol):
     def get_status(self, path: Path) -> FileStatus | None:
         """Size and time of a file; None where there is none."""
 
+    def get_own_status(self, path: Path) -> FileStatus | None:
+        """Size and time of a regular file; None where there is none, or a link, a folder or a device."""
+
     def get_statuses(self, paths: Sequence[Path]) -> list[FileStatus | None]:
         """Those of several files, in their order."""
         return list(self.map_files(self.get_status, paths))

@@ -112,6 +112,13 @@ class LocalStorage(Storage):
         return FileStatus(found.st_size, found.st_mtime)
 
     @override
+    def get_own_status(self, path: Path) -> FileStatus | None:
+        try:
+            return _to_own_status(path.lstat())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @override
     def exists(self, path: Path) -> bool:
         return path.exists()
 
@@ -245,9 +252,12 @@ class LocalPendingFile(PendingFile):
 def _read_status(entry: os.DirEntry[str]) -> FileStatus | None:
     """Size and time of a listed file; None where it is none, or is gone."""
     try:
-        found = entry.stat(follow_symlinks=False)
+        return _to_own_status(entry.stat(follow_symlinks=False))
     except FileNotFoundError:
         return None
+
+
+def _to_own_status(found: os.stat_result) -> FileStatus | None:
     return FileStatus(found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
 
 

@@ -141,6 +141,10 @@ class ObjectStorage(Storage):
             return None
 
     @override
+    def get_own_status(self, path: Path) -> FileStatus | None:
+        return self.get_status(path)
+
+    @override
     def map_files(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         return ask_ahead(act, items)
 

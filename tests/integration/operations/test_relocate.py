@@ -292,6 +292,9 @@ def test_an_export_that_is_killed_passes_for_nothing_and_is_made_again(
     kill(runs, feed, folder, "export", moment)
     with pytest.raises(CopyDamaged, match=r"there is no manifest\.json"):
         import_into(other, folder)
+    with pytest.raises(CopyDamaged, match="files or folders are in it"):
+        export_savepoint(runs.handle, NAME, folder)
+    shutil.rmtree(folder)
     export_savepoint(runs.handle, NAME, folder)
     assert len(list((folder / "files").rglob("*.*"))) == len(list((exported / "files").rglob("*.*")))
     import_into(other, folder)

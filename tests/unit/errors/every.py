@@ -55,7 +55,7 @@ from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import IntegrityClassChanged, MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
-from lockstep.storage import NeedsFileSystem
+from lockstep.storage import NeedsFileSystem, PathRefused
 from lockstep.table.commit import HourClosed, NoSuchLoss
 from lockstep.table.erasure import ErasureOvertaken
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
@@ -180,6 +180,7 @@ EVERY: tuple[LockstepError, ...] = (
     RestoreRefused("books", Path("tables/books"), "there is something already", "set another table_root"),
     CopyDamaged(Path("copies/books"), "there is no manifest.json: not a whole copy", "make it again"),
     CopyInProgress(Path("copies/books")),
+    PathRefused(Path("copies/books"), "a/../../keys", "a part of it is empty, '.' or '..'"),
     RebuildRefused("books", ("books.eth/0: Kafka has deleted offsets 0 to 119, which were read since batch 1",)),
     ShadowRefused(
         "books", "promotion of fix", (RewindObstacle(Obstacle.BEHIND, "fix is 3 offsets behind", "lockstep run fix"),)

@@ -134,7 +134,7 @@ def test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_e
         """Another backup ends, after a clean-up, just before this one gets the folder."""
         monkeypatch.setattr(backup, "lock_copy", lock_copy)
         run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
-        assert make_backup(idle.folders, folder).deleted_files
+        assert make_backup(idle.folders, folder).deleted
         return lock_copy(folder)
 
     monkeypatch.setattr(backup, "lock_copy", lock_late)
@@ -162,7 +162,7 @@ def test_a_restore_that_a_backup_overtakes_says_so(
     def copy_late(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(backup, "copy_file", copy_file)
         run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
-        assert make_backup(idle.folders, tmp_path / "copy").deleted_files
+        assert make_backup(idle.folders, tmp_path / "copy").deleted
         return copy_file(*arguments, **named)
 
     monkeypatch.setattr(backup, "copy_file", copy_late)

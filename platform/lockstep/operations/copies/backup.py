@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from deltalake.exceptions import DeltaError
@@ -20,12 +21,18 @@ from deltalake.exceptions import DeltaError
 from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.operations.copies.copies import (
+    BEGUN,
     MANIFEST,
+    NOTHING_DONE,
+    BegunCopy,
     CopiedFile,
     CopyDamaged,
+    check_files,
     copy_file,
-    delete_others,
+    delete_copied,
     hash_file,
+    list_drafts,
+    list_foreign_names,
     lock_copy,
     read_manifest,
     write_manifest,
@@ -33,7 +40,7 @@ from lockstep.operations.copies.copies import (
 from lockstep.operations.copies.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.operations.tables import open_table
 from lockstep.state.changelog import read_header
-from lockstep.storage import FileStatus, find_storage
+from lockstep.storage import FileStatus, find_named_files, find_storage
 from lockstep.table import delta_log, ledger, torn_entry
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
@@ -44,8 +51,8 @@ from lockstep.table.side_tables import SideLogs
 FILES = "files"
 """Files lie below this folder of a backup, so that no run takes a backup for a table root."""
 LOOKS_MAX = 20
+GONE = "it is gone from the backup"
 RESTORING = ".restoring-"
-NOTHING_RESTORED = "use another backup; nothing was restored from this one"
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +94,7 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
         bytes: Their bytes.
         copied_files: Those of them that the target lacked.
         copied_bytes: Their bytes.
-        deleted_files: Files of an earlier backup that were deleted.
+        deleted: Files of earlier backups that were deleted, or would be, relative to the folder of files.
         plan_only: Nothing was changed.
     """
 
@@ -100,7 +107,7 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     copied_files: int
     copied_bytes: int
-    deleted_files: int = 0
+    deleted: tuple[str, ...] = ()
     plan_only: bool = False
 
 
@@ -148,7 +155,7 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
     4. Check that everything is copied that the moment needs; choose another one where a clean-up has begun to delete
        what its rewind floor or its savepoints need.
     5. Replace the manifest: the earlier backup holds until then.
-    6. Delete what only the earlier one had.
+    6. Delete what only the earlier one had, and what a killed one left: of its own files, no others.
 
     Args:
         folders: Folders of the stream.
@@ -160,30 +167,35 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
         BackupOvertaken: Files vanished meanwhile.
         CopyDamaged: The folder has the backup of another stream, or something else.
         CopyInProgress: Another process writes to it.
+        PathRefused: Its manifest names files elsewhere, or a folder in it is a link; nothing was written.
     """
     open_table(folders)
-    _read_held(folders, target)  # refuses before anything is written to a folder with something else
+    earlier = _read_earlier(folders, target)  # refuses before anything is written to a folder with something else
     if plan_only:
-        plan = _plan(folders, target, _read_held(folders, target))
+        plan = _plan(folders, target, earlier.held)
         wanted, missing = (_describe(folders, files) for files in (plan.wanted, plan.missing))
-        return _report(folders, plan.cut, target, wanted, missing, plan_only=True)
+        planned = _report(folders, plan.cut, target, wanted, missing, plan_only=True)
+        return msgspec.structs.replace(planned, deleted=tuple(sorted(earlier.find_present(target, plan.wanted))))
     with lock_copy(target):  # 1
-        held = _read_held(folders, target)
-        cut, there = _copy_moment(folders, target, held)  # 2 to 4
+        earlier = _read_earlier(folders, target)
+        cut, there = _copy_moment(folders, target, earlier)  # 2 to 4
         files = tuple(there[name] for name in sorted(there))
         write_manifest(target, _make_manifest(cut, files))  # 5
-        deleted = delete_others(target, FILES, there)  # 6
-    done = _report(folders, cut, target, files, [file for file in files if held.get(file.path) is not file])
-    return msgspec.structs.replace(done, deleted_files=deleted)
+        own = _read_earlier(folders, target).own  # with all that this backup has begun
+        drafts = list_drafts(target, FILES, own | set(there)) if earlier.was_killed else []
+        deleted = delete_copied(target, FILES, [*(own - set(there)), *drafts])  # 6
+        find_storage(target).delete(target / BEGUN)
+    done = _report(folders, cut, target, files, [file for file in files if earlier.held.get(file.path) is not file])
+    return msgspec.structs.replace(done, deleted=deleted)
 
 
-def _copy_moment(
-    folders: StreamFolders, target: Path, held: Mapping[str, CopiedFile]
-) -> tuple[_Cut, dict[str, CopiedFile]]:
+def _copy_moment(folders: StreamFolders, target: Path, earlier: _Earlier) -> tuple[_Cut, dict[str, CopiedFile]]:
     """Copy what the folder lacks of a moment; gives all of its files."""
-    known = dict(held)
+    known, own = dict(earlier.held), set(earlier.own)
     for _ in range(LOOKS_MAX):
         plan = _plan(folders, target, known)
+        own |= set(plan.missing)
+        write_manifest(target, BegunCopy(folders.stream, tuple(sorted(own))), BEGUN)
         copies = find_storage(folders.root).map_files(
             lambda file: _copy(file[1], target / FILES / file[0], file[0]), plan.missing.items()
         )
@@ -214,10 +226,11 @@ def _plan(folders: StreamFolders, target: Path, held: Mapping[str, CopiedFile]) 
     wanted = dict(_list_files(folders, cut))
     _check_complete(folders, cut, wanted)
     statuses = find_storage(folders.root).get_statuses(list(wanted.values()))
+    copies = find_named_files(target, wanted, below=FILES)
     missing = {
         name: path
         for (name, path), status in zip(wanted.items(), statuses, strict=True)
-        if not _is_held(held.get(name), status, target / FILES / name)
+        if not _is_held(held.get(name), status, copies[name])
     }
     return _Plan(cut, wanted, missing)
 
@@ -265,17 +278,23 @@ def _list_files(folders: StreamFolders, cut: _Cut) -> Iterator[tuple[str, Path]]
 
 def _check_complete(folders: StreamFolders, cut: _Cut, wanted: Mapping[str, Path]) -> None:
     """Refuse a copy that lacks what the head needs, as after a clean-up that went on meanwhile."""
-    names, root = set(wanted.values()), folders.root / folders.stream
+    names = set(wanted.values())
     for table, end in cut.logs.items():
         if not _has_whole_log(table, end, names):
             raise BackupOvertaken(folders.stream, f"the log of {table.name} up to version {end} is not whole")
     try:
-        needed = {path for table, end in cut.logs.items() for path, _ in list_named_files(table, end)}
+        gone = _find_gone(folders, cut.head, cut.logs, names)
     except DeltaError as error:
         raise BackupOvertaken(folders.stream, f"a log was cleaned up: {str(error).splitlines()[0]}") from error
-    needed |= set(_list_head_files(folders, cut.head)) | set(_list_state_files(folders, cut.head))
-    if gone := sorted(str(path.relative_to(root)) for path in needed - names):
+    if gone:
         raise BackupOvertaken(folders.stream, f"{len(gone)} files are missing: {format_some(gone)}")
+
+
+def _find_gone(folders: StreamFolders, head: Head, logs: Mapping[Path, int], names: AbstractSet[Path]) -> list[str]:
+    """The files that the logs, the head and the state need and that are not among some."""
+    needed = {path for table, end in logs.items() for path, _ in list_named_files(table, end)}
+    needed |= set(_list_head_files(folders, head)) | set(_list_state_files(folders, head))
+    return sorted(str(path).removeprefix(f"{folders.root / folders.stream}/") for path in needed - names)
 
 
 def _has_whole_log(table: Path, end: int, names: AbstractSet[Path]) -> bool:
@@ -303,28 +322,63 @@ def _list_state_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
         yield from (folders.state / ref.file for ref in header.chain)
 
 
-def _read_held(folders: StreamFolders, target: Path) -> dict[str, CopiedFile]:
-    """The files of the earlier backup in a folder; none in an empty one, or where the first backup was killed.
+class _Earlier(msgspec.Struct, frozen=True):
+    """What earlier backups have left in a folder.
+
+    Attributes:
+        held: The files of the last whole one.
+        own: All files that are theirs.
+        was_killed: One has begun, and not ended.
+    """
+
+    held: Mapping[str, CopiedFile]
+    own: frozenset[str]
+    was_killed: bool
+
+    def find_present(self, target: Path, wanted: Iterable[str]) -> Iterator[str]:
+        """Those of their files that are there and not wanted any more."""
+        found = find_named_files(target, sorted(self.own.difference(wanted)), below=FILES)
+        return (name for name, status in found.items() if status is not None)
+
+
+def _read_earlier(folders: StreamFolders, target: Path) -> _Earlier:
+    """What earlier backups have left in a folder; nothing in an empty one.
 
     Raises:
-        CopyDamaged: It has something else, such as an exported savepoint, which a backup would delete.
+        CopyDamaged: It has something else, such as an exported savepoint: a backup has its folder for itself.
+        PathRefused: A manifest names files elsewhere.
     """
+    storage = find_storage(target)
+    there = {name for name in (MANIFEST, BEGUN) if name in storage.list_names(target)}
+    if not there and (foreign := list_foreign_names(target)):
+        problem = f"it has no {MANIFEST}, and {len(foreign)} other files or folders: {format_some(foreign)}"
+        raise CopyDamaged(target, problem, f"name an empty folder for {folders.stream}: a backup deletes in its own")
+    manifest = _read_own(folders, target, BackupManifest, MANIFEST) if MANIFEST in there else None
+    begun = _read_own(folders, target, BegunCopy, BEGUN) if BEGUN in there else None
+    held = {} if manifest is None else {file.path: file for file in manifest.files}
+    own = frozenset(held) | frozenset(() if begun is None else begun.files)
+    find_named_files(target, sorted(own), below=FILES)  # refuses foreign ones
+    return _Earlier(held, own, begun is not None)
+
+
+K = TypeVar("K", BackupManifest, BegunCopy)
+
+
+def _read_own(folders: StreamFolders, target: Path, kind: type[K], name: str) -> K:
+    """One of the two files in which a backup names its own."""
     try:
-        manifest = read_manifest(target, BackupManifest)
+        found = read_manifest(target, kind, name)
     except CopyDamaged as error:
-        if not find_storage(target).exists(target / MANIFEST):
-            return {}
         step = f"name another folder for {folders.stream}: a backup deletes what is not its own"
-        raise CopyDamaged(target, f"its {MANIFEST} is not that of a backup: {error.reason}", step) from error
-    if manifest.stream != folders.stream:
+        raise CopyDamaged(target, f"its {name} is not that of a backup: {error.reason}", step) from error
+    if found.stream != folders.stream:
         step = f"name another folder for {folders.stream}: each stream has its own"
-        raise CopyDamaged(target, f"it has the backup of stream {manifest.stream}", step)
-    return {file.path: file for file in manifest.files}
+        raise CopyDamaged(target, f"it has the backup of stream {found.stream}", step)
+    return found
 
 
-def _is_held(held: CopiedFile | None, here: FileStatus | None, copy: Path) -> bool:
+def _is_held(held: CopiedFile | None, here: FileStatus | None, there: FileStatus | None) -> bool:
     """Whether the earlier backup has a file as it is now, and still has it."""
-    there = find_storage(copy).get_status(copy)
     if held is None or here is None or there is None:
         return False
     return (held.size, held.modified_at, held.size) == (here.size, here.modified_at, there.size)
@@ -333,7 +387,7 @@ def _is_held(held: CopiedFile | None, here: FileStatus | None, copy: Path) -> bo
 def _copy(source: Path, target: Path, name: str) -> CopiedFile | None:
     """Copy a file; one that a killed backup has copied is compared with its original instead. None where it is gone."""
     try:
-        here, there = find_storage(target).get_status(target), find_storage(source).get_status(source)
+        here, there = find_storage(target).get_own_status(target), find_storage(source).get_status(source)
         if here is not None and there is not None and here.size == there.size:
             digest = hash_file(source)
             if digest == hash_file(target):
@@ -400,6 +454,7 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
 
     Raises:
         CopyDamaged: The backup is not whole, or of another stream.
+        PathRefused: Its manifest names files elsewhere, or a folder in it is a link; nothing was written.
         RestoreRefused: The root has the stream already.
     """
     manifest = read_manifest(source, BackupManifest)
@@ -408,6 +463,7 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
         raise CopyDamaged(source, f"it is the backup of stream {manifest.stream}", step)
     if is_taken(folders):
         raise _occupied(folders)
+    check_files(source, FILES, manifest.files, GONE)
     done = CopyReport(
         stream=folders.stream,
         source=str(source),
@@ -443,33 +499,40 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
         draft = drafted.table.parent
         storage.make_folder(draft)
         list(storage.map_files(partial(_copy_back, source / FILES, draft), files))  # 1
-        _open_logs(drafted, source)
+        logs = _open_logs(drafted, source)
         try:
-            SideLogs(drafted).catch_up(OutputLog(drafted.table).base().head)  # 2
+            head = OutputLog(drafted.table).base().head
+            gone = _find_gone(drafted, head, logs, {draft / file.path for file in files})
+            if gone:
+                problem = f"{len(gone)} files that its logs or its state name are not its own: {format_some(gone)}"
+                raise CopyDamaged(source, problem, NOTHING_DONE)
+            SideLogs(drafted).catch_up(head)  # 2
         except TableError as error:
-            raise CopyDamaged(source, error.problem, NOTHING_RESTORED) from error
+            raise CopyDamaged(source, error.problem, NOTHING_DONE) from error
         if not take_name(drafted, folders):  # 3
             raise _occupied(folders)
 
 
-def _open_logs(drafted: StreamFolders, source: Path) -> None:
-    """Read the log of each table, before anything has the stream's name."""
+def _open_logs(drafted: StreamFolders, source: Path) -> dict[Path, int]:
+    """Read the log of each table, before anything has the stream's name; gives their newest versions."""
+    newest = dict[Path, int]()
     for table in (drafted.table, drafted.ledger, drafted.quarantine, drafted.late):
         if not delta_log.has_log(table) and table != drafted.late:
-            raise CopyDamaged(source / FILES / table.name, "its log is not whole", NOTHING_RESTORED)
+            raise CopyDamaged(source / FILES / table.name, "its log is not whole", NOTHING_DONE)
         try:
             if delta_log.has_log(table):
-                delta_log.open_delta_table(table)
+                newest[table] = delta_log.open_delta_table(table).version()
         except DeltaError as error:
             problem = f"its log cannot be read: {str(error).splitlines()[0]}"
-            raise CopyDamaged(source / FILES / table.name, problem, NOTHING_RESTORED) from error
+            raise CopyDamaged(source / FILES / table.name, problem, NOTHING_DONE) from error
+    return newest
 
 
 def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:
     try:
         copy_file(source / file.path, target / file.path, expected=file)
     except FileNotFoundError:
-        raise CopyDamaged(source / file.path, "it is gone from the backup", NOTHING_RESTORED) from None
+        raise CopyDamaged(source / file.path, GONE, NOTHING_DONE) from None
 
 
 def _occupied(folders: StreamFolders) -> RestoreRefused:

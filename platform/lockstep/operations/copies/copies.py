@@ -1,14 +1,17 @@
 """Copies of files in a folder of their own, whole or not at all, and the manifest that names them.
 
 A manifest is written last and replaced at once: a folder without one, or with files that it does not name, is what a
-killed copy left, and passes for nothing.
+killed copy left, and passes for nothing. What a copy is about to write it names before (`begun.json`): of a folder only
+what one of the two names is deleted or replaced.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -17,11 +20,18 @@ import msgspec
 
 from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_json
-from lockstep.storage import find_storage
+from lockstep.storage import PathRefused, find_named_files, find_storage, read_named_file
 
-MANIFEST = "manifest.json"
+MANIFEST, BEGUN, LOCK = "manifest.json", "begun.json", "lock"
+MANIFEST_BYTES_MAX = 256_000_000
+"""A million files; a larger one is not read into memory."""
 CHUNK_BYTES = 8_000_000
 PARTIAL = ".partial"
+_DRAFT = re.compile(rf"(.+)\.[0-9a-f]{{32}}{re.escape(PARTIAL)}")
+"""The name of a file before it is whole: that of the file, and a number of its own."""
+
+
+NOTHING_DONE = "use another copy; nothing was restored from this one"
 
 
 class CopiedFile(msgspec.Struct, frozen=True):
@@ -107,45 +117,113 @@ def check_copied(path: Path, found: CopiedFile, expected: CopiedFile) -> None:
     """Refuse a file that is not as the manifest says. Raises CopyDamaged."""
     if (found.size, found.sha256) != (expected.size, expected.sha256):
         problem = f"not as it was written: {found.size} bytes of {expected.size}, sha256 {found.sha256[:12]}"
-        raise CopyDamaged(path, problem, "use another copy; nothing was restored from this one")
+        raise CopyDamaged(path, problem, NOTHING_DONE)
 
 
 M = TypeVar("M", bound=msgspec.Struct)
 
 
-def write_manifest(folder: Path, manifest: msgspec.Struct) -> None:
-    """Write the manifest of a folder, or replace it, at once and synced: its files must be on disk."""
-    storage = find_storage(folder)
-    draft = folder / f"{MANIFEST}.{uuid.uuid4().hex}{PARTIAL}"
-    pending = storage.open_pending(draft)
+class BegunCopy(msgspec.Struct, frozen=True):
+    """A copy that has begun; deleted at its end.
+
+    Attributes:
+        stream: Name of the stream.
+        files: All files of the folder that its copies have written or will write.
+    """
+
+    stream: str
+    files: tuple[str, ...]
+
+
+def write_manifest(folder: Path, manifest: msgspec.Struct, name: str = MANIFEST) -> None:
+    """Write the manifest of a folder, or replace it, at once and synced: its files must be on disk.
+
+    Raises:
+        CopyDamaged: It names so many files that it could not be read.
+    """
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    if len(content) > MANIFEST_BYTES_MAX:
+        problem = f"its {name} would have {len(content)} bytes, at most {MANIFEST_BYTES_MAX} are read"
+        raise CopyDamaged(folder, problem, "lockstep compact STREAM first: it makes few files of many")
+    pending = find_storage(folder).open_pending(folder / f"{name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
-        pending.sink.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-        pending.finish(MANIFEST)
+        pending.sink.write(content)
+        pending.finish(name)
     finally:
         pending.abandon()
 
 
-def read_manifest(folder: Path, kind: type[M]) -> M:
+def read_manifest(folder: Path, kind: type[M], name: str = MANIFEST) -> M:
     """The manifest of a folder.
 
     Raises:
         CopyDamaged: There is none, or it is of something else.
+        PathRefused: It is a link, or too large to be one.
     """
     try:
-        return decode_json(find_storage(folder).read(folder / MANIFEST), kind)
+        return decode_json(read_named_file(folder, name, MANIFEST_BYTES_MAX), kind)
     except FileNotFoundError:
         step = "name the folder that the copy was written to; a copy that was killed has none: make it again"
-        raise CopyDamaged(folder, f"there is no {MANIFEST}: not a whole copy", step) from None
+        raise CopyDamaged(folder, f"there is no {name}: not a whole copy", step) from None
     except msgspec.DecodeError as error:
-        raise CopyDamaged(folder / MANIFEST, str(error), "use another copy, or the release that wrote it") from None
+        raise CopyDamaged(folder / name, str(error), "use another copy, or the release that wrote it") from None
 
 
-def delete_others(folder: Path, below: str, names: Iterable[str]) -> int:
-    """Delete the files below a folder that are not named, of an older copy or a killed one; gives their number."""
-    storage, kept = find_storage(folder), {folder / below / name for name in names}
-    found = (path for path in storage.find_files(folder / below, "**/*.*") if path not in kept)
-    drafts = (folder / name for name in storage.list_names(folder) if name.endswith(PARTIAL))
-    return sum(storage.delete(path) is not None for path in (*found, *drafts))
+def check_files(folder: Path, below: str, files: Iterable[CopiedFile], lost: str) -> None:
+    """Look at the files that a manifest names, before the first of them is read: their places and their sizes.
+
+    Args:
+        folder: The folder of the manifest.
+        below: The folder in it to which they are relative.
+        files: The files.
+        lost: What is said of one that is gone.
+
+    Raises:
+        PathRefused: One is not below the folder, or behind a link.
+        CopyDamaged: One is gone, or has another size.
+    """
+    named = list(files)
+    found = find_named_files(folder, (file.path for file in named), below=below)
+    for file in named:
+        status = found[file.path]
+        if status is None:
+            raise CopyDamaged(folder / below / file.path, lost, NOTHING_DONE)
+        if status.size != file.size:
+            problem = f"not as it was written: {status.size} bytes of {file.size}"
+            raise CopyDamaged(folder / below / file.path, problem, NOTHING_DONE)
+
+
+def list_foreign_names(folder: Path) -> list[str]:
+    """What is in a folder that has no copy yet, besides its lock and what a kill left of its first file."""
+    names = sorted(find_storage(folder).list_names(folder))
+    return [name for name in names if name != LOCK and _find_original(name) not in {MANIFEST, BEGUN}]
+
+
+def list_drafts(folder: Path, below: str, names: AbstractSet[str]) -> list[str]:
+    """Files that killed copies left behind unfinished, below a folder: their names say of which file they are."""
+    found = (name for name, _ in find_storage(folder).walk_files(folder / below))
+    return sorted(name for name in found if _find_original(name) in names)
+
+
+def delete_copied(folder: Path, below: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Delete some files of earlier copies; gives those that were there. Drafts of the manifest, too.
+
+    Raises:
+        PathRefused: One is not below the folder, or behind a link; nothing was deleted.
+    """
+    storage, found = find_storage(folder), find_named_files(folder, sorted(names), below=below)
+    there = tuple(name for name, status in found.items() if status is not None)
+    storage.delete_files([folder / below / name for name in there])
+    storage.delete_files(
+        [folder / name for name in storage.list_names(folder) if _find_original(name) in {MANIFEST, BEGUN}]
+    )
+    return there
+
+
+def _find_original(name: str) -> str:
+    """The file of which a name is a draft; empty for no draft."""
+    found = _DRAFT.fullmatch(name)
+    return "" if found is None else found[1]
 
 
 class CopyInProgress(LockstepError):
@@ -166,11 +244,17 @@ def lock_copy(folder: Path) -> Iterator[None]:
 
     Raises:
         CopyInProgress: Another process writes to it.
+        PathRefused: Its lock is a link, or no file.
     """
     storage = find_storage(folder)
     storage.make_folder(folder)
+    is_there = storage.exists(folder / LOCK)
+    if storage.resolve(folder / LOCK) != storage.resolve(folder) / LOCK or (
+        is_there and storage.get_own_status(folder / LOCK) is None
+    ):
+        raise PathRefused(folder, LOCK, "it is a link, or no file")
     try:
-        with storage.lock(folder / "lock"):
+        with storage.lock(folder / LOCK):
             yield
     except BlockingIOError:
         raise CopyInProgress(folder) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,15 +25,18 @@ from lockstep.kafka.audit import audit_positions
 from lockstep.model.decoding import decode_json
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Key, Position, SegmentRef
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.copies.copies import (
     MANIFEST,
+    MANIFEST_BYTES_MAX,
     CopiedFile,
     CopyDamaged,
     check_copied,
-    delete_others,
+    check_files,
+    delete_copied,
     hash_file,
+    list_foreign_names,
     lock_copy,
     read_manifest,
     write_manifest,
@@ -54,9 +58,10 @@ from lockstep.operations.rewind import (
 )
 from lockstep.operations.shadows.shadow import make_moved_rows
 from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.state.changelog import read_header
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state
-from lockstep.storage import find_storage
+from lockstep.storage import PathRefused, find_storage, read_named_file
 from lockstep.table import ledger, side_tables
 from lockstep.table.create import open_tables
 from lockstep.table.first_batch import FirstBatch, commit_first_batch
@@ -71,6 +76,7 @@ FILES = "files"
 """Files lie below this folder of an exported savepoint, so that no run takes it for a table root."""
 IMPORTING = ".importing-"
 EVIDENCE = "evidence.json"
+GONE = "it is gone from the export"
 
 
 class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,7 +270,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
         _refuse_taken(target)  # by an export that has ended since
         written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
         if kept not in open_table(folders).base().head.savepoints:  # 5
-            _withdraw(target)
+            _withdraw(target, written)
             problem = f"savepoint {name} was deleted while it was exported"
             step = f"lockstep savepoint {head.stream} lists the others; an erasure deletes all of them"
             raise LockstepError(f"stream {head.stream}: {problem}; the export is withdrawn", next_step=step)
@@ -272,15 +278,20 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
 
 
-def _withdraw(target: Path) -> None:
-    storage = find_storage(target)
+def _withdraw(target: Path, written: Iterable[CopiedFile]) -> None:
+    storage, names = find_storage(target), [file.path for file in written]
     storage.delete(target / MANIFEST)
-    delete_others(target, FILES, ())
+    delete_copied(target, FILES, names)
+    for folder in (*{(target / FILES / name).parent for name in names} - {target / FILES}, target / FILES):
+        storage.delete_empty_folder(folder)
 
 
 def _refuse_taken(target: Path) -> None:
-    if find_storage(target).exists(target / MANIFEST):
+    if MANIFEST in find_storage(target).list_names(target):
         raise CopyDamaged(target, "there is an export or a backup already", "name another folder: each export has one")
+    if foreign := list_foreign_names(target):
+        problem = f"{len(foreign)} files or folders are in it: {format_some(foreign)}"
+        raise CopyDamaged(target, problem, "name an empty folder; delete what an export that was killed has left")
 
 
 def _write_export(
@@ -316,7 +327,6 @@ def _write_export(
         evidence="".join(path.name for path in evidence),
         files=files,
     )
-    delete_others(target, FILES, (file.path for file in files))  # of an export that was killed
     write_manifest(target, manifest)  # 4
     return files, remark
 
@@ -430,6 +440,7 @@ def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
     exported = StreamFolders(manifest.stream, source / FILES)
     stored = ledger.read_ledger_file(exported.ledger, manifest.positions)
     rows = tuple(sorted(stored, key=lambda each: (each.topic_id, each.partition)))
+    _refuse_other_state(exported, manifest, rows)
     migrated = check_state_types(handle.stream, exported, rows)
     obstacles = list(_find_obstacles(handle, manifest, mirror))
     moved, positions = MirroredPositions(), [read_position(row) for row in rows]
@@ -463,11 +474,31 @@ def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
     return _Prepared(plan, manifest, exported, rows, moved.moves)
 
 
+def _refuse_other_state(exported: StreamFolders, manifest: SavepointManifest, rows: Iterable[LedgerRow]) -> None:
+    """Refuse positions whose state is in files that the manifest does not name.
+
+    Raises:
+        PathRefused: It names the first one.
+    """
+    named = {file.path for file in manifest.files}
+
+    def check(ref: SegmentRef) -> None:
+        if (name := f"{exported.state.name}/{ref.file}") not in named:
+            raise PathRefused(exported.root, name, "it is not among the files of the manifest")
+
+    segments = [segment for row in rows if (segment := read_position(row).state) is not None]
+    for segment in segments:
+        check(segment)
+    for header in find_storage(exported.state).map_files(partial(read_header, exported.state), segments):
+        for ref in header.chain:
+            check(ref)
+
+
 def _read_evidence(source: Path, manifest: SavepointManifest) -> list[PositionEvidence]:
     if not manifest.evidence:
         return []
     path = source / FILES / manifest.evidence
-    return decode_json(find_storage(path).read(path), list[PositionEvidence])
+    return decode_json(read_named_file(path.parent, path.name, MANIFEST_BYTES_MAX), list[PositionEvidence])
 
 
 def read_export(source: Path, stream: str) -> SavepointManifest:
@@ -475,19 +506,21 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
 
     Raises:
         CopyDamaged: There is none, it is of another stream, or a file is missing or not as it was written.
+        PathRefused: It names files elsewhere.
     """
     manifest = read_manifest(source, SavepointManifest)
     if manifest.stream != stream:
         step = f"lockstep import-savepoint {manifest.stream} {shlex.quote(str(source))}: it keeps its name"
         raise CopyDamaged(source, f"it is a savepoint of stream {manifest.stream}", step)
+    check_files(source, FILES, manifest.files, GONE)
     for file in manifest.files:
         path = source / FILES / file.path
-        try:
-            found = _describe(path, source / FILES)
-        except FileNotFoundError:
-            step = "use another copy of the export; nothing was imported from this one"
-            raise CopyDamaged(path, "it is gone from the export", step) from None
-        check_copied(path, found, file)
+        check_copied(path, _describe(path, source / FILES), file)
+    named = {file.path for file in manifest.files}
+    parts = [f"{StreamFolders(stream, Path()).ledger.name}/{manifest.positions}", manifest.evidence]
+    for part in parts:
+        if part and part not in named:
+            raise PathRefused(source / FILES, part, "it is not among the files of the manifest")
     return manifest
 
 
