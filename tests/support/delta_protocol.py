@@ -41,6 +41,14 @@ class _Table:
         self.metadata: dict[str, Any] = {}
         self.numbers: dict[str, int] = {}
 
+    def begin(self, checkpoint: pa.Table) -> None:
+        """Go on from a log checkpoint."""
+        for row in checkpoint.to_pylist():
+            if (add := row.get("add")) is not None:
+                self.live[unquote(add["path"])] = add | {"partitionValues": dict(add["partitionValues"])}
+            if (metadata := row.get("metaData")) is not None:
+                self.metadata = metadata | {"configuration": dict(metadata["configuration"])}
+
     def apply(self, version: int, entry: bytes) -> Iterator[str]:
         actions: list[tuple[str, dict[str, Any]]] = [
             next(iter(json.loads(line).items())) for line in entry.splitlines() if line.strip()
@@ -180,13 +188,19 @@ def _check_statistics(rows: pa.Table, statistics: dict[str, Any]) -> Iterator[st
 
 
 def find_broken_rules(folder: Path) -> list[str]:
-    """The rules that some version of a table breaks; nothing for a table whose log begins with its first version."""
-    table, found = _Table(folder), list[str]()
-    entries = sorted((folder / "_delta_log").glob("[0-9]*.json"))
-    for version, entry in enumerate(entries):
-        assert entry.name == f"{version:020d}.json", "the log has a gap, or was shortened"
-        found += table.apply(version, entry.read_bytes())
-    return found
+    """The rules that some version of a table breaks, as far back as its log goes without a gap."""
+    log, found = folder / "_delta_log", list[str]()
+    versions = sorted(int(path.stem) for path in log.glob("*.json") if path.stem.isdecimal())
+    first = next(at for at in versions if set(range(at, versions[-1] + 1)) <= set(versions))
+    table = _Table(folder)
+    if first > 0:
+        made = sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
+        base = min(at for at in made if at >= first - 1)
+        table.begin(pq.ParquetFile(log / f"{base:020d}.checkpoint.parquet").read())
+        first = base + 1
+    for version in range(first, versions[-1] + 1):
+        found += table.apply(version, (log / f"{version:020d}.json").read_bytes())
+    return [*found, *(f"{path} is live, and gone" for path in table.live if not (folder / path).exists())]
 
 
 def make_metadata_line(properties: dict[str, str]) -> bytes:

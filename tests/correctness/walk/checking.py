@@ -20,6 +20,7 @@ from lockstep.verify.verify import verify_stream
 from tests.correctness.walk.walked_stream import Fold, Folded, fold
 from tests.correctness.walk.walked_windows import COLUMNS as WINDOW_COLUMNS
 from tests.correctness.walk.walked_windows import FoldWindows
+from tests.support.delta_protocol import find_broken_rules
 from tests.support.proven import PROVEN_OR_LOST
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ def check_files(walk: Walk, head: Head) -> None:
     assert found <= {"ok", "repairable"} or head.desired is Desired.HALTED, found  # a start repairs what a kill left
     for each in head.savepoints:
         DeltaTable(walk.folders.table, version=each.version).to_pyarrow_table()
+    tables = (walk.folders.table, walk.folders.ledger, walk.folders.quarantine, walk.folders.late)
+    broken = {table.name: find_broken_rules(table) for table in filter(delta_log.has_log, tables)}
+    assert not any(broken.values()), broken
     targets = [batch for batch in walk.model.after if head.may_rewind_to(batch)]
     for batch in walk.choose.sample(targets, min(2, len(targets))):
         kinds = {each.kind for each in plan_rewind(walk.runs.handle, str(batch)).obstacles}

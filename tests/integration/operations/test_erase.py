@@ -14,10 +14,12 @@ from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.maintenance.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.table.commit import OutputLog
+from lockstep.table.delta_log import has_log
 from lockstep.table.written_by import WrittenBy, read_written_by
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
 from tests.support.adding_stream import POISON, adding
+from tests.support.delta_protocol import find_broken_rules
 from tests.support.feed import folded, session, update
 from tests.support.plain_reader import read_table
 
@@ -44,6 +46,8 @@ def head_of(runs: LocalRuns) -> Head:
 
 
 def assert_proven(runs: LocalRuns) -> None:
+    tables = (runs.folders.table, runs.folders.ledger, runs.folders.quarantine, runs.folders.late)
+    assert [problem for table in filter(has_log, tables) for problem in find_broken_rules(table)] == []
     report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
     assert report.status.value == "proven", (report.violations, report.notes)
 

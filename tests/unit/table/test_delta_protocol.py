@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lockstep.operations.maintenance.retain import drop_old_rows
 from lockstep.table import delta_log
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit_kind import CommitKind, RowChange
 from tests.support.delta_protocol import find_broken_rules
 from tests.support.every_commit import EveryCommit
@@ -81,6 +82,23 @@ def test_each_kind_of_commit_with_files_is_made_and_keeps_the_rules(tmp_path: Pa
     with_files = {CommitKind.BATCH, CommitKind.COMPACTION, CommitKind.RETENTION, CommitKind.REWIND, CommitKind.PROMOTE}
     with_files |= {CommitKind.ERASE, CommitKind.SIDE, CommitKind.SIDE_COMPACTION, CommitKind.SIDE_REDACTION}
     assert {each.value for each in with_files} <= kinds
+
+
+def test_the_rules_are_checked_from_a_log_checkpoint_on(tmp_path: Path) -> None:
+    """As housekeeping shortens a log; a broken rule after it is found."""
+    made = EveryCommit(tmp_path)
+    for step in ("batch", "hour", "hour"):
+        made.step(step)
+    table, version = made.run.folders.table, made.run.output.base().version
+    write_checkpoint(table)
+    made.step("compact")
+    made.step("rewind")
+    for at in range(version + 1):
+        delta_log.make_entry_path(table, at).unlink()
+    assert find_broken_rules(table) == []
+    entry = delta_log.make_entry_path(table, version + 1)
+    entry.write_bytes(entry.read_bytes().replace(b'"path":"commit_hour', b'"path":"other/commit_hour', 1))
+    assert find_broken_rules(table)
 
 
 def test_no_table_is_append_only(tmp_path: Path) -> None:
