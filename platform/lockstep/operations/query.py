@@ -247,7 +247,7 @@ def _to_value(scalar: Any) -> object:
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
-    """The output table as of a version or a time; of the side tables, which are append-only, the batches that count.
+    """The output table as of a version or a time; of the side tables, which keep their rows, the batches that count.
 
     Their own old versions are deleted soon: the files of a batch are compacted, the rows stay.
     """
