@@ -32,14 +32,21 @@ class StreamHalted(LockstepError):
         findings: The evidence that halted it.
     """
 
-    def __init__(self, stream: str, findings: tuple[Finding, ...]) -> None:
+    def __init__(self, stream: str, findings: tuple[Finding, ...], *, hides_sessions: bool = False) -> None:
+        next_step = make_resume_command(stream, findings, hides_sessions=hides_sessions)
+        if hides_sessions:
+            findings = tuple(finding.without_session() for finding in findings)
         shown = [f"  {finding}{_indented(finding.traceback)}" for finding in findings[:SHOWN_MAX]]
         if len(findings) > SHOWN_MAX:
             shown.append(f"  and {len(findings) - SHOWN_MAX} more: lockstep status {stream}")
         listed = "\n".join(shown)
-        super().__init__(f"stream {stream} is halted:\n{listed}", next_step=make_resume_command(stream, findings))
+        super().__init__(f"stream {stream} is halted:\n{listed}", next_step=next_step)
         self.stream = stream
         self.findings = findings
+
+    def without_sessions(self) -> StreamHalted:
+        """The error for events and logs, which no erasure reaches."""
+        return type(self)(self.stream, self.findings, hides_sessions=True)
 
 
 class IntegrityLost(StreamHalted):
@@ -50,14 +57,19 @@ def _indented(traceback: str) -> str:
     return "".join(f"\n    {line}" for line in traceback.splitlines())
 
 
-def make_resume_command(stream: str, findings: tuple[Finding, ...]) -> str:
-    """The command that resumes a stream after an operator found the cause; for many findings, the one that plans it."""
+def make_resume_command(stream: str, findings: tuple[Finding, ...], *, hides_sessions: bool = False) -> str:
+    """The command that resumes a stream after an operator found the cause.
+
+    For many findings, or options that name a session which is to be hidden, it is the command that plans it.
+    """
     at_messages = any(finding.cause not in {*NOTHING_THERE, *OF_A_TOPIC} for finding in findings)
     find = f"find the cause with lockstep message {stream}" if at_messages else "find the cause"
     fixed = "(or --fixed, if the cause is fixed)"
-    if len(findings) > LISTED_MAX:
+    options = [suggest_option(finding) for finding in findings[: LISTED_MAX + 1]]
+    names = hides_sessions and any(isinstance(option, SkipSession) for option in options)
+    if names or len(options) > LISTED_MAX:
         return f"{find}, then: lockstep resume {stream} --suggested --plan, then with --why '...' {fixed}"
-    given_up = list_options(suggest_option(finding) for finding in findings)
+    given_up = list_options(options)
     return f"{find}, then: lockstep resume {stream} {given_up} --why '...' {fixed}"
 
 

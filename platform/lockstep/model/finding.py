@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 TEXT_MAX, CUT = 2_000, " ..."
 """Most characters of a text that shows a value, and how a longer one ends."""
+
+HIDDEN = "<session>"
+"""Stands for the name of a session."""
 
 
 def escape_surrogates(text: str) -> str:
@@ -89,6 +93,17 @@ class Finding(msgspec.Struct, frozen=True):
             found=found,
             detail=detail,
         )
+
+    def without_session(self) -> Finding:
+        """The violation without the name of its session, for places that no erasure reaches: its offset is enough."""
+        if not self.session:
+            return self
+        spellings = {self.session, repr(self.session)[1:-1], ascii(self.session)[1:-1]}
+        listed = "|".join(re.escape(each) for each in sorted(spellings, key=len, reverse=True))
+        name = re.compile(rf"(?<!\w)(?:{listed})(?!\w)")
+        texts = {part: getattr(self, part) for part in ("expected", "found", "detail", "traceback")}
+        hidden = {part: name.sub(HIDDEN, text) for part, text in texts.items() if text}
+        return msgspec.structs.replace(self, session=None, **hidden)
 
     def __str__(self) -> str:
         """One line: a value in it, which anybody may have sent, makes no second line of a log."""

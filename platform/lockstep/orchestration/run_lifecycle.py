@@ -112,7 +112,8 @@ def interrupt_run(
 
 
 def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
-    """The failure of a run that may not be restarted before an operator has looked."""
+    """The failure of a run that may not be restarted before an operator has looked; it names no session."""
+    error = error.without_sessions()
     context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: "halted", **NO_RETRY})
     findings = [msgspec.to_builtins(finding) for finding in error.findings]
     metadata: dict[str, RawMetadataValue] = {"findings": MetadataValue.json(findings), "next": error.next_step}

@@ -360,7 +360,7 @@ class _TableRun:
             outcome = self._run(spark, trigger)
         except StreamHalted as error:
             self._record_termination()
-            raise run_lifecycle.report_halt(self._context, error) from error
+            raise run_lifecycle.report_halt(self._context, error) from None  # a cause would be stored with its text
         except LockstepError as error:
             self._record_termination()
             raise run_lifecycle.report_failure(error) from error

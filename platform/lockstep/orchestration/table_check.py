@@ -222,7 +222,8 @@ def make_check_result(
         metadata |= {**of_rows, "partitions_with_violations": result.unexpected}
     elif not result.crashed:
         metadata |= {"unexpected": result.unexpected, "checked": result.checked}
-    tables = {"worst": result.worst, "sample": result.sample}
+    sample = [{name: cell for name, cell in row.items() if name != "session"} for row in result.sample]
+    tables = {"worst": result.worst, "sample": sample}
     metadata |= {name: MetadataValue.table([TableRecord(row) for row in rows]) for name, rows in tables.items() if rows}
     return AssetCheckResult(
         asset_key=table,

@@ -483,7 +483,8 @@ def _halted_or_resumed(head: Head, findings: tuple[Finding, ...], reason: str) -
     halted = head.desired is Desired.HALTED
     if findings:
         before = head.resumes_as if halted else head.desired
-        return msgspec.structs.replace(head, desired=Desired.HALTED, reason=str(findings[0]), resumes_as=before)
+        reason = str(findings[0].without_session())  # it is shown in alarms, which no erasure reaches
+        return msgspec.structs.replace(head, desired=Desired.HALTED, reason=reason, resumes_as=before)
     return msgspec.structs.replace(head, desired=head.resumes_as, reason=reason) if halted else head
 
 

@@ -38,5 +38,7 @@ def test_a_broken_stream_fails_with_its_evidence_and_is_not_run_again(installati
     evidence = event.step_failure_data.user_failure_data.metadata
     (finding,) = msgspec.convert(evidence["findings"].value, list[Finding])
     assert (finding.topic, finding.partition, finding.offset) == ("order_books.cut", 0, 0)
+    assert finding.session is None  # no erasure reaches Dagster's storage
+    assert event.step_failure_data.error is None or event.step_failure_data.error.cause is None
     assert "lockstep resume order_books" in str(evidence["next"].value)
     assert installation.epoch() == 1  # the second run did not even claim

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from dagster import AssetCheckResult, AssetKey
+from dagster import AssetCheckResult, AssetKey, TableMetadataValue
 
 from lockstep.orchestration.table_check import make_check_result
 from lockstep.quality.check import Checked, Coverage
@@ -41,6 +41,14 @@ def test_what_is_unexpected_is_counted_as_what_it_is(result: RuleResult, counts:
     shown = show(result)
     counted = {"unexpected", "unexpected_percent", "partitions_with_violations", "checked"}
     assert {name: value.value for name, value in shown.metadata.items() if name in counted} == counts
+
+
+def test_a_failing_row_is_shown_by_its_offset_and_not_by_its_session() -> None:
+    row = {"topic": "x.a", "partition": 0, "offset": 7, "session": "maria@example.org"}
+    shown = show(msgspec.structs.replace(OF_ROWS, sample=(row,)))
+    table = shown.metadata["sample"]
+    assert isinstance(table, TableMetadataValue)
+    assert [record.data for record in table.records] == [{"topic": "x.a", "partition": 0, "offset": 7}]
 
 
 def test_a_description_is_shown_letter_by_letter_where_dagster_reads_markdown() -> None:

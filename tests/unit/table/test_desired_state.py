@@ -90,7 +90,11 @@ def test_the_claim_of_a_never_ending_run_makes_the_stream_running(run: Run, befo
 def test_a_resumption_gives_back_the_desired_state_of_before_the_halt(run: Run, before: Desired) -> None:
     in_state(run, before)
     halted = run.halt()
-    assert (halted.desired, halted.reason, halted.resumes_as) == (Desired.HALTED, str(FINDING), before)
+    assert (halted.desired, halted.reason, halted.resumes_as) == (
+        Desired.HALTED,
+        str(FINDING.without_session()),
+        before,
+    )
     resumed = run.resume()
     assert (resumed.desired, resumed.findings, resumed.reason) == (before, (), "resumed: it was mended (ann)")
 
@@ -108,7 +112,11 @@ def test_a_resumption_that_halts_again_leaves_the_state_to_resume_into(run: Run,
 def test_what_is_wanted_of_a_halted_stream_holds_once_it_is_resumed(run: Run, wanted: Desired) -> None:
     in_state(run, Desired.RUNNING).halt()
     halted = run.wanting(wanted)
-    assert (halted.desired, halted.findings, halted.reason) == (Desired.HALTED, (FINDING,), str(FINDING))
+    assert (halted.desired, halted.findings, halted.reason) == (
+        Desired.HALTED,
+        (FINDING,),
+        str(FINDING.without_session()),
+    )
     assert run.resume().desired is wanted
 
 

@@ -122,6 +122,13 @@ def read_known_health(handle: StreamHandle, head: Head) -> Health:
     return Health(facts=facts, alarms=judge_health(facts, handle.stream), figures=cluster.figures)
 
 
+def _find_next_step(head: Head) -> str:
+    """The command after a halt; alarms are sent to others, so it names no session."""
+    if head.desired is not Desired.HALTED:
+        return ""
+    return make_resume_command(head.stream, head.findings, hides_sessions=True)
+
+
 def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts:
     folders, now = handle.folders, time.time()
     last, beaten_at = read_heartbeat(folders.control, head.epoch), find_heartbeat_time(folders.control, head.epoch)
@@ -132,7 +139,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         stream=handle.stream.name,
         desired=head.desired,
         reason=head.reason,
-        next_step=make_resume_command(head.stream, head.findings) if head.desired is Desired.HALTED else "",
+        next_step=_find_next_step(head),
         epoch=head.epoch,
         batch=head.batch,
         writer=None if last is None else last.phase,

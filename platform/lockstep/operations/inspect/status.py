@@ -11,6 +11,7 @@ import msgspec
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import WriterState, find_writer
+from lockstep.integrity.resume_options import make_resume_command
 from lockstep.model.finding import Finding
 from lockstep.model.position import Key
 from lockstep.operations.inspect.derived import DerivedStatus, read_derived
@@ -265,7 +266,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         alarms=health.alarms,
         unknown=facts.unknown,
         halted_at=_halted_at(folders, head),
-        next_step=facts.next_step,
+        next_step=make_resume_command(stream, head.findings) if head.desired is Desired.HALTED else facts.next_step,
         dropped=describe_retention(head.retention),
         debt=facts.debt,
         growth=read_growth(folders),
