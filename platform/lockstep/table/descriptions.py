@@ -38,17 +38,20 @@ def find_reserved_changes(entry: bytes, before: bytes) -> str:
 
     Args:
         entry: Content of the entry.
-        before: The newest `metaData` action before it, as a line of an entry.
+        before: An entry with the newest `metaData` action before it, or that line of it.
     """
     try:
         actions = [next(iter(line)) for line in decode_json_lines(entry, dict[str, msgspec.Raw])]
         if sorted(actions) not in (["commitInfo", "metaData"], ["metaData"]):
             return "it changes more than the description of the table"
-        after = next(line.meta_data for line in decode_json_lines(entry, _Line) if line.meta_data is not None)
-        held = decode_json(before, _Line).meta_data
+        held, after = (_read_metadata(each) for each in (before, entry))
     except (msgspec.DecodeError, StopIteration):
         return "it cannot be read"
-    return "" if held is None else format_some(_list_changes(held, after))
+    return format_some(_list_changes(held, after))
+
+
+def _read_metadata(entry: bytes) -> _TableMetadata:
+    return next(line.meta_data for line in decode_json_lines(entry, _Line) if line.meta_data is not None)
 
 
 def _list_changes(held: _TableMetadata, after: _TableMetadata) -> list[str]:

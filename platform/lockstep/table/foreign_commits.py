@@ -7,6 +7,7 @@ only describes the table (see `lockstep.table.descriptions`) is built on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -58,20 +59,31 @@ def find_foreign_commit(table: Path, version: int) -> ForeignCommit:
     entry = delta_log.read_entry(table, version)
     what, who = (entry.operation, entry.author) if entry is not None else ("an unreadable entry", "an unknown author")
     is_described = entry is not None and entry.operation in DESCRIBING
-    return ForeignCommit(table, version, what, who, _find_reserved_changes(table, version) if is_described else "")
+    changes = next(_find_reserved_changes(table, version, version))[1] if is_described else ""
+    return ForeignCommit(table, version, what, who, changes)
 
 
 DESCRIBING = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
 """Operations of which some are allowed: the error of another one says what it changes."""
 
 
-def _find_reserved_changes(table: Path, version: int) -> str:
-    """See `find_reserved_changes`."""
-    try:
-        entry = find_storage(table).read(delta_log.make_entry_path(table, version))
-    except FileNotFoundError:
-        return "its entry is gone"
-    return find_reserved_changes(entry, delta_log.read_table_metadata(table, version - 1))
+def _find_reserved_changes(table: Path, first: int, last: int) -> Iterator[tuple[int, str]]:
+    """Versions with the changes that others may not make, up to the first with one; see `find_reserved_changes`.
+
+    Only what was before the first is read from the table: a catalogue may have described it a thousand times.
+    """
+    before = delta_log.read_table_metadata(table, first - 1)
+    for version in range(first, last + 1):
+        try:
+            entry = find_storage(table).read(delta_log.make_entry_path(table, version))
+        except FileNotFoundError:
+            yield version, "its entry is gone"
+            return
+        changes = find_reserved_changes(entry, before)
+        yield version, changes
+        if changes:
+            return
+        before = entry
 
 
 def refresh(handle: DeltaTable, table: Path) -> None:
@@ -99,9 +111,10 @@ def find_foreign_versions(table: Path, newest: int) -> list[int]:
         if entry is None or entry.kind is not None:
             break
         found.append(version)
-    while found and not _find_reserved_changes(table, found[-1]):
-        found.pop()
-    return found
+    if not found:
+        return found
+    allowed = {version for version, changes in _find_reserved_changes(table, found[-1], found[0]) if not changes}
+    return [version for version in found if version not in allowed]
 
 
 def refuse_foreign_since(table: Path, ours: int, newest: int) -> None:
@@ -110,8 +123,8 @@ def refuse_foreign_since(table: Path, ours: int, newest: int) -> None:
     Raises:
         ForeignCommit: Names the first of them.
     """
-    for version in range(ours + 1, newest + 1):
-        if _find_reserved_changes(table, version):
+    for version, changes in _find_reserved_changes(table, ours + 1, newest):
+        if changes:
             raise find_foreign_commit(table, version)
 
 

@@ -14,6 +14,7 @@ import pytest
 from lockstep import Limits
 from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations.inspect.status import read_status
 from lockstep.operations.repair import Repair, WriterLives, repair_stream
 from lockstep.operations.tables import NoTable
 from lockstep.table import delta_log
@@ -115,6 +116,8 @@ def test_a_batch_whose_entry_is_empty_is_read_again_from_kafka(made: Made) -> No
     newest(made.runs.folders.table).write_bytes(b"")
     with pytest.raises(TableError, match=r"\.json is empty or cut"):
         made.runs.run()
+    with pytest.raises(TableError, match=r"\.json is empty or cut"):
+        read_status(made.runs.handle)
     found = repair_stream(made.runs.folders, apply=True)
     assert conditions(found) == {"newest entry of table/_delta_log": "repaired", "ledger": "repaired"}
     made.runs.run()

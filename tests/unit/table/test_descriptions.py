@@ -141,6 +141,22 @@ def test_a_batch_is_found_whatever_descriptions_are_between_batches(run: Protoco
     assert [each.event for each in read_history(run.folders, last=3).events][-2:] == ["foreign commit", "batches"]
 
 
+def test_a_catalogue_that_describes_a_table_for_ever_costs_a_read_of_each_entry(
+    run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(30):
+        set_owner(run.folders.table)
+    opened, open_delta_table = list[object](), delta_log.open_delta_table
+
+    def count(folder: Path, *, version: int | None = None) -> DeltaTable:
+        opened.append(version)
+        return open_delta_table(folder, version=version)
+
+    monkeypatch.setattr(delta_log, "open_delta_table", count)
+    assert run.output.base().version == 3 + 30
+    assert len(opened) <= 3
+
+
 def test_a_check_reads_on_past_a_description(run: ProtocolRun) -> None:
     before = find_matching_versions(run.folders)
     set_comment(run.folders.table)
