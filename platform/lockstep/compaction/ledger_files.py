@@ -31,7 +31,7 @@ from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import NextEntry, RemoveAction
 from lockstep.table.file_checksum import read_verified_rows
-from lockstep.table.foreign_commits import refuse_foreign
+from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
@@ -137,10 +137,11 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
     done = FilesCompaction()
     handle, storage = delta_log.open_delta_table(folders.ledger), find_storage(folders.ledger)
     for part in plan_ledger(list_live_files(handle), head):
-        output = _rewrite(folders.ledger, handle, part)  # 2
+        output = _rewrite_live(folders.ledger, handle, part)  # 2
         inputs = {file.path: file.size for file in part.files}
-        if not commit_replacement(folders.ledger, handle, part.hour, inputs, output):  # 3
-            storage.delete(folders.ledger / output.path)
+        if output is None or not commit_replacement(folders.ledger, handle, part.hour, inputs, output):  # 3
+            if output is not None:
+                storage.delete(folders.ledger / output.path)
             LOG.info("compaction of the ledger came too late for hour %s", part.hour)
             continue
         done = done.with_bin(len(part.files), output.rows)
@@ -216,6 +217,17 @@ def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
         for path, size, rows in found
         if (name := LedgerFileName.parse(path)) is not None
     )
+
+
+def _rewrite_live(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile | None:
+    """One file with the rows of a bin; None if an erasure has replaced an input and deleted it."""
+    try:
+        return _rewrite(ledger, table, part)
+    except TableError:
+        refresh(table, ledger)
+        if set(part.files) <= set(list_live_files(table)):
+            raise
+        return None
 
 
 def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:

@@ -8,6 +8,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockstep.compaction import ledger_files
+from lockstep.compaction.ledger_files import LedgerBin, LedgerFile, compact_ledger
 from lockstep.compaction.ledger_redaction import count_named, redact_ledger
 from lockstep.model.position import SuspendedSession
 from lockstep.model.state_loss import StateLoss
@@ -21,10 +23,12 @@ from tests.integration.quality.stream_tables import CLEAN, Batch, clean_batches,
 from tests.support.traces import find_traces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     import pytest
 
+    from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
 
 NAME = "maria@example.org"
@@ -94,6 +98,25 @@ def test_the_session_goes_and_all_other_values_stay(
     assert ledger.read_ledger(folders.ledger) == [hide(row, f"{ERASED_MARK}{digest}", decided) for row in before]
     assert find_traces(folders.ledger, NAME) == []
     assert redact_ledger(folders, head, erasure) == 0
+
+
+def test_a_compaction_that_an_erasure_overtakes_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = clean_batches(3)
+    batches[0][CLEAN[0]].change_ledger(accepted=[accept(NAME)])
+    folders = write(tmp_path, batches)
+    head = OutputLog(folders.table).base().head
+    digest = compute_session_digest(head.table_id, NAME)
+    erasure = Erasure(digest=digest, topic="", batch=3, version=1, at=0.0, cause="")
+
+    def plan_before_erasure(files: Iterable[LedgerFile], _: Head) -> tuple[LedgerBin, ...]:
+        planned = tuple(file for file in files if file.name.last < erasure.batch)
+        assert redact_ledger(folders, head, erasure) == 1
+        return (LedgerBin(planned[0].name.hour, planned),)
+
+    monkeypatch.setattr(ledger_files, "plan_ledger", plan_before_erasure)
+    assert compact_ledger(folders, head).hours == 0
+    assert find_traces(folders.ledger, NAME) == []
+    assert len(ledger.read_ledger(folders.ledger)) == 3 * len(CLEAN)
 
 
 def test_errors_of_losses_go_where_the_session_was_and_of_other_topics_nothing(tmp_path: Path) -> None:
