@@ -88,6 +88,12 @@ def find_problem(error: OSError | EOFError) -> EnvironmentProblem | None:
     return EnvironmentProblem(f"{error.strerror}: {error.filename}", next_step=step)
 
 
+_NO_MEMORY: Final = EnvironmentProblem(
+    "this command ran out of memory",
+    next_step="repeat it on a machine with more memory, or raise the limit of its container",
+)
+
+
 class _Lockstep(TyperGroup):
     """Shows errors as one clear message instead of a traceback, with a distinct exit code for scripts."""
 
@@ -106,6 +112,9 @@ class _Lockstep(TyperGroup):
             if (problem := find_problem(error)) is None:
                 raise
             show_error(problem)
+            raise typer.Exit(FAILED) from None
+        except MemoryError:
+            show_error(_NO_MEMORY)
             raise typer.Exit(FAILED) from None
         except Exception as error:  # also of Delta, which is not imported for this
             if (damage := _find_damage(error)) is None:

@@ -13,6 +13,7 @@ rows as they are in their file.
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -29,15 +30,18 @@ from lockstep.compaction.proof import digest_rows
 from lockstep.compaction.rewrite import ROW_GROUP_BYTES, regroup_rows, widen_schema
 from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_json
-from lockstep.storage import find_storage, require_file_system
+from lockstep.storage import find_storage, read_named_file, require_file_system
 
 SUFFIX, POINTER, MANIFEST, STAGING = ".compacted", "current", "_manifest.json", ".staging-"
 GROUP_ROWS_MAX = 1_000_000
 COMPRESSION_LEVEL = 3
 """zstd's default: a foreign dataset is compacted once and read for years."""
+MANIFEST_BYTES_MAX = 256_000_000
 STALE_SECONDS = 86_400.0
 """Age of a staging folder that a killed compaction left."""
 MODULUS = 2**64
+_GENERATION, _STAGED = re.compile(r"generation-\d{6,}"), re.compile(rf"{re.escape(STAGING)}[0-9a-f]{{32}}")
+"""What has another name is not ours."""
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
 OTHER_LOGS = {
@@ -204,6 +208,8 @@ def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_o
     """
     began, plan = time.process_time(), plan_dataset(dataset, target_bytes=target_bytes)  # 1
     dataset, storage = Path(plan.dataset), find_storage(dataset)
+    for name in plan.removable if remove_old else ():
+        _refuse_foreign_files(dataset, name)
     _delete_stale(dataset)
     _point_to_newest(dataset)
     manifest = None
@@ -234,12 +240,34 @@ def _home(dataset: Path) -> Path:
 
 def _list_generations(dataset: Path) -> list[str]:
     """The published generations, oldest first."""
-    return sorted(name for name in find_storage(dataset).list_names(_home(dataset)) if name.startswith("generation-"))
+    return sorted(name for name in find_storage(dataset).list_names(_home(dataset)) if _GENERATION.fullmatch(name))
 
 
 def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
-    path = _home(dataset) / generation / MANIFEST
-    return decode_json(find_storage(path).read(path), DatasetManifest)
+    """What a generation holds.
+
+    Raises:
+        DatasetRefused: It has no manifest, or that of something else.
+        PathRefused: It is a link.
+    """
+    folder, step = _home(dataset) / generation, f"move {_home(dataset)} away to begin again: it is not deleted"
+    try:
+        return decode_json(
+            read_named_file(_home(dataset), f"{generation}/{MANIFEST}", MANIFEST_BYTES_MAX), DatasetManifest
+        )
+    except FileNotFoundError:
+        raise DatasetRefused(folder, f"has no {MANIFEST}: it is no generation", step) from None
+    except msgspec.DecodeError as error:
+        raise DatasetRefused(folder, f"{MANIFEST} cannot be read: {error}", step) from error
+
+
+def _refuse_foreign_files(dataset: Path, generation: str) -> None:
+    """Refuse to delete a generation that holds more than its manifest says."""
+    own, folder = _read_manifest(dataset, generation).files + 1, _home(dataset) / generation
+    found = list(find_storage(folder).walk_files(folder))
+    if len(found) > own:
+        problem = f"has {len(found)} files, of which {own} are its own: it is not deleted"
+        raise DatasetRefused(folder, problem, "take the others away, or delete the generation yourself")
 
 
 def _refuse_other_formats(dataset: Path) -> None:
@@ -458,5 +486,5 @@ def _delete_stale(dataset: Path) -> None:
     storage, home = find_storage(dataset), _home(dataset)
     for name in storage.list_names(home):
         status = storage.get_status(home / name)
-        if name.startswith(STAGING) and status is not None and time.time() - status.modified_at > STALE_SECONDS:
+        if _STAGED.fullmatch(name) and status is not None and time.time() - status.modified_at > STALE_SECONDS:
             storage.delete_folder(home / name)

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.options import Export
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, format_some
 from lockstep.export.publish import delete_stale_folders, find_whole_folders, publish_folder, take_back_folder
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
@@ -161,12 +161,15 @@ def read_options(folder: Path) -> ExportOptions | None:
 
 
 def check_options(folder: Path, options: ExportOptions) -> None:
-    """Refuse a dataset that is written otherwise.
+    """Refuse a dataset that is written otherwise, and a folder in use that is none.
 
     Raises:
         ExportMismatch: It names the first difference.
     """
     found = read_options(folder)
+    foreign = sorted(set(find_storage(folder).list_names(folder)) - {OPTIONS}) if found is None else []
+    if foreign:
+        raise ExportMismatch(folder, f"it is no dataset, and has other files or folders: {format_some(foreign)}")
     for name in ExportOptions.__struct_fields__ if found is not None else ():
         wanted, actual = getattr(options, name), getattr(found, name)
         if wanted != actual:

@@ -12,6 +12,7 @@ deleted in the other order: the manifest first, `_claim` last, and a staging fol
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Iterable
@@ -19,11 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.addresses import is_in_object_store
-from lockstep.storage import create_owned, find_storage
+from lockstep.storage import PathRefused, create_owned, find_fault, find_storage
 
 STAGING, CLAIM = "_staging", "_claim"
 STALE_SECONDS = 86_400.0
 """No hour takes a day to write."""
+_STAGED = re.compile(r"[^/]+-[0-9a-f]{32}")
+"""The name of a staging folder: what has another name is not ours."""
 
 
 def make_staging_folder(folder: Path, name: str) -> Path:
@@ -78,7 +81,7 @@ def take_back_folder(folder: Path, target: Path, last: str) -> None:
     """Take a folder back: by one rename, or its last file first; a kill is then that of an export."""
     storage, staged = find_storage(target), make_staging_folder(folder, target.name)
     if is_in_object_store(target):
-        staged = folder / STAGING / storage.read(target / CLAIM).decode()
+        staged = folder / STAGING / _read_claim(target)
         storage.replace(staged / CLAIM, b"")
         _delete_published(target, last)
         storage.delete_folder(staged)
@@ -88,6 +91,18 @@ def take_back_folder(folder: Path, target: Path, last: str) -> None:
     except FileNotFoundError:
         return
     storage.delete_folder(staged)
+
+
+def _read_claim(target: Path) -> str:
+    """The staging folder that a claim names.
+
+    Raises:
+        PathRefused: It names none.
+    """
+    name = find_storage(target).read(target / CLAIM).decode(errors="replace")
+    if find_fault(name) or _STAGED.fullmatch(name) is None:
+        raise PathRefused(target / CLAIM, name, "it is no staging folder")
+    return name
 
 
 def _delete_published(target: Path, last: str) -> None:
@@ -114,7 +129,8 @@ def delete_stale_folders(folder: Path, targets: Iterable[Path], last: str) -> in
         last: The file of each that says that it is whole.
     """
     storage = find_storage(folder)
-    stale = [name for name in storage.list_names(folder / STAGING) if _is_stale(folder / STAGING / name)]
+    staged = [name for name in storage.list_names(folder / STAGING) if _STAGED.fullmatch(name)]
+    stale = [name for name in staged if _is_stale(folder / STAGING / name)]
     if stale and is_in_object_store(folder):
         _delete_unfinished({name.encode() for name in stale}, list(targets), last)
     for name in stale:

@@ -35,6 +35,13 @@ VERSION = 1
 BLOCK_BYTES = 4 << 20
 """Entries packed at a time: bounds memory on both sides to one block, besides the compressed segment.
 Much smaller blocks compress worse; much larger ones only cost memory."""
+HEADER_BYTES_MAX = 4_000_000
+"""Of a header, decompressed: a chain and a few schemas have some kilobytes."""
+ANY_FRAME_BYTES, RATIO_MAX = 32_000_000, 1_000
+"""A frame takes at most so many bytes of memory, or so many for each of its own: a small file cannot take gigabytes.
+A block beyond `BLOCK_BYTES` has one large value; one that compresses better is padded to this ratio."""
+BLOCK_ENTRIES_MAX = 1_500_000
+"""More sessions have longer keys than fit into a block."""
 ZSTD_LEVEL = 1
 """Higher levels cost several times the CPU for a few percent, on data that lives for minutes."""
 BEGIN_BYTES = 4096
@@ -47,6 +54,7 @@ ones copy a large, slowly changing state too often."""
 _PREAMBLE = struct.Struct("<8sHII")
 PREAMBLE_BYTES = _PREAMBLE.size
 _LENGTH = struct.Struct("<I")
+_LONG_LIST = b"\xdd"
 _ENCODER = msgspec.msgpack.Encoder()
 
 Change = tuple[bytes, bytes | None]
@@ -320,24 +328,56 @@ def _checked_preamble(data: bytes, place: str) -> tuple[int, int]:
         raise StateDamaged(place, f"the mark {MAGIC!r}", f"{magic!r}")
     if version != VERSION:
         raise StateDamaged(place, f"format version {VERSION}", f"{version}")
+    if head_length > HEADER_BYTES_MAX:
+        raise StateDamaged(place, f"a header of at most {HEADER_BYTES_MAX} bytes", f"{head_length}")
     return head_length, checksum
 
 
 def _header(frame: memoryview, place: str) -> SegmentHeader:
     try:
+        _check_frame(frame, HEADER_BYTES_MAX, place)
         return _HEADERS.decode(zstandard.ZstdDecompressor().decompress(frame))
-    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+    except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
         raise StateDamaged(place, "a header as encoded", str(error)) from error
 
 
 def _block(entries: list[Change], compressor: zstandard.ZstdCompressor) -> bytes:
-    frame = compressor.compress(_ENCODER.encode(entries))
+    content = _ENCODER.encode(entries)
+    frame = compressor.compress(content)
+    if len(content) > compute_frame_limit(len(frame)):
+        frame = frame.ljust(-(-len(content) // RATIO_MAX), b"\0")  # a reader passes over what is behind the frame
     return _LENGTH.pack(len(frame)) + frame
+
+
+def compute_frame_limit(length: int) -> int:
+    """Bytes that a block of some length may have once it is decompressed."""
+    return max(ANY_FRAME_BYTES, length * RATIO_MAX)
+
+
+def _check_frame(frame: memoryview, limit: int, place: str) -> None:
+    """Look at the size that a frame states before memory is taken for it: the decompressor takes all of it at once.
+
+    Raises:
+        StateDamaged: It states none, or more than the limit.
+        zstandard.ZstdError: It is no frame.
+    """
+    size = zstandard.frame_content_size(frame)
+    if not 0 <= size <= limit:
+        raise StateDamaged(place, f"a frame of at most {limit} bytes", "no size" if size < 0 else f"{size} bytes")
+
+
+def _count_entries(content: bytes) -> int:
+    """The length that a list in msgpack states; 0 of a short one, and of what is no list."""
+    return int.from_bytes(content[1:5], "big") if content[:1] == _LONG_LIST else 0
 
 
 def _unpacked(decompressor: zstandard.ZstdDecompressor, frame: memoryview, place: str) -> list[Change]:
     try:
-        return _CHANGES.decode(decompressor.decompress(frame))
+        _check_frame(frame, compute_frame_limit(len(frame)), place)
+        content = decompressor.decompress(frame)
+        if (entries := _count_entries(content)) > BLOCK_ENTRIES_MAX:
+            raise StateDamaged(place, f"at most {BLOCK_ENTRIES_MAX} entries in a block", entries)
+        return _CHANGES.decode(content)
     except (zstandard.ZstdError, msgspec.MsgspecError) as error:
         raise StateDamaged(place, "entries as packed", str(error)) from error
 
@@ -448,7 +488,9 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
 
 
 def _check_name(ref: SegmentRef, place: str) -> None:
-    """Refuse an address in another folder: ledger and headers may be of a stranger's copy."""
+    """Refuse an address in another folder, or before a file: ledger and headers may be of a stranger's copy."""
+    if min(ref.start, ref.length) < 0:
+        raise StateDamaged(place, "bytes of the file", f"{ref.length} from {ref.start} on")
     if "/" in ref.file or find_fault(ref.file):
         raise StateDamaged(place, "the name of a file of the state folder", ascii(ref.file))
 

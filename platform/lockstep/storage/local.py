@@ -73,7 +73,8 @@ class LocalStorage(Storage):
     @override
     def read_range(self, path: Path, start: int, length: int) -> bytes:
         with path.open("rb", buffering=0) as file:
-            return os.pread(file.fileno(), length, start)
+            left = os.fstat(file.fileno()).st_size - start  # the memory is taken at once, whatever the file has
+            return os.pread(file.fileno(), max(0, min(length, left)), start)
 
     @override
     def open_source(self, path: Path) -> str:

@@ -103,6 +103,30 @@ def test_a_second_compaction_does_nothing_and_a_new_file_makes_a_new_generation(
     assert read(current(dataset)) == read(dataset)
 
 
+@pytest.mark.parametrize("what", ["a file of others", "no manifest", "a linked manifest", "another name"])
+def test_what_no_manifest_of_ours_names_is_not_deleted(dataset: Path, tmp_path: Path, what: str) -> None:
+    compact_dataset(dataset)
+    pq.write_table(rows(5_000), dataset / DAYS[1] / "9.parquet")
+    compact_dataset(dataset)
+    home = dataset.with_name(f"{dataset.name}.compacted")
+    old, manifest = home / "generation-000001", home / "generation-000001" / MANIFEST
+    if what == "a file of others":
+        (old / "photo").write_bytes(b"mine")
+    elif what == "another name":
+        old.rename(home / "generation-of-1990")
+    else:
+        manifest.rename(tmp_path / "elsewhere")
+        if what == "a linked manifest":
+            manifest.symlink_to(tmp_path / "elsewhere")
+    before = sorted(home.rglob("*"))
+    if what == "another name":
+        assert compact_dataset(dataset, remove_old=True).removed == ()
+    else:
+        with pytest.raises(DatasetRefused):
+            compact_dataset(dataset, remove_old=True)
+    assert sorted(home.rglob("*")) == before
+
+
 def test_large_files_stay_as_they_are_and_part_the_others(dataset: Path) -> None:
     target = 2 * (dataset / DAYS[0] / "0.parquet").stat().st_size + 2_000
     pq.write_table(pa.concat_tables([rows(3_000 + 40 * n) for n in range(20)]), dataset / DAYS[0] / "2a.parquet")

@@ -33,7 +33,7 @@ from lockstep.export.dataset import (
     read_manifest,
     take_back_hour,
 )
-from lockstep.export.publish import STAGING, STALE_SECONDS
+from lockstep.export.publish import CLAIM, STAGING, STALE_SECONDS, _read_claim  # the claims of object stores
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.copies.backup import make_backup, restore_backup
 from lockstep.operations.maintenance import export as operation
@@ -41,6 +41,7 @@ from lockstep.operations.maintenance import retain
 from lockstep.operations.maintenance.export import ExportResult, WaitReason, export_stream, plan_export
 from lockstep.operations.maintenance.housekeeping import HousekeepingFailed, run_housekeeping
 from lockstep.operations.savepoint import make_savepoint
+from lockstep.storage import PathRefused
 from lockstep.table.commit import HourClosed, raise_rewind_floor
 from tests.support import stream_table
 from tests.support.protocol_run import ProtocolRun, folders_in
@@ -412,6 +413,36 @@ def test_an_older_copy_that_was_restored_is_not_exported_to_the_folder_of_the_ne
     restore_backup(folders, tmp_path / "backup")
     with pytest.raises(ExportMismatch, match="an older copy was restored"):
         export_stream(stream, folders)
+
+
+def test_a_folder_in_use_that_is_no_dataset_is_refused_and_stays_as_it_is(filled: StreamTable, tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    old = folder / STAGING / "photos"
+    old.mkdir(parents=True)
+    os.utime(old, (time.time() - 2 * STALE_SECONDS,) * 2)
+    before = sorted(folder.rglob("*"))
+    for act in (plan_export, export_stream):
+        with pytest.raises(ExportMismatch, match="it is no dataset, and has other files or folders: _staging"):
+            act(make_stream(Export(folder=str(folder))), filled.folders)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_only_staging_folders_of_ours_are_deleted(filled: StreamTable) -> None:
+    export_stream(PLAIN, filled.folders)
+    staging = filled.folders.export / STAGING
+    ours, other = staging / f"{HOURS[0]}-{'0' * 32}", staging / "photos"
+    for each in (ours, other):
+        each.mkdir(parents=True)
+        os.utime(each, (time.time() - 2 * STALE_SECONDS,) * 2)
+    assert export_stream(PLAIN, filled.folders).stale_deleted == 1
+    assert (ours.exists(), other.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("claim", [b"../../victim", b"", b"..", b"/etc", b"a/b-" + b"0" * 32, b"\xff" + b"0" * 40])
+def test_a_claim_leads_to_a_staging_folder_only(tmp_path: Path, claim: bytes) -> None:
+    (tmp_path / CLAIM).write_bytes(claim)
+    with pytest.raises(PathRefused):
+        _read_claim(tmp_path)
 
 
 def test_a_damaged_source_is_refused_and_nothing_of_its_hour_is_published(filled: StreamTable) -> None:

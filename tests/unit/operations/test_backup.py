@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from lockstep.errors import LockstepError
 from lockstep.operations.copies import backup
 from lockstep.operations.copies.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
 from lockstep.operations.copies.copies import (
@@ -247,3 +249,17 @@ def test_a_backup_whose_log_cannot_be_read_is_not_restored(idle: ProtocolRun, tm
     write_manifest(tmp_path / "copy", msgspec.structs.replace(document, files=files[:-1]))
     with pytest.raises(CopyDamaged):
         restore_backup(folders_in(tmp_path / "restored"), tmp_path / "copy")
+
+
+@pytest.mark.parametrize("gone", ["", "table", "ledger", "state", "table/_delta_log"])
+def test_a_table_that_vanishes_in_the_middle_is_a_named_error(
+    idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    root = idle.folders.root / idle.folders.stream
+    meanwhile(monkeypatch, lambda: shutil.rmtree(root / gone, ignore_errors=True))
+    if gone == "state":  # this run has none
+        assert make_backup(idle.folders, tmp_path / "copy").batch == 40
+        return
+    with pytest.raises(LockstepError):
+        make_backup(idle.folders, tmp_path / "copy")
+    assert not (tmp_path / "copy" / "manifest.json").exists()
