@@ -483,7 +483,7 @@ def _refuse_other_state(exported: StreamFolders, manifest: SavepointManifest, ro
     named = {file.path for file in manifest.files}
 
     def check(ref: SegmentRef) -> None:
-        if (name := f"{exported.state.name}/{ref.file}") not in named:
+        if (name := f"{exported.state.relative_to(exported.root)}/{ref.file}") not in named:
             raise PathRefused(exported.root, name, "it is not among the files of the manifest")
 
     segments = [segment for row in rows if (segment := read_position(row).state) is not None]
@@ -517,7 +517,7 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
         path = source / FILES / file.path
         check_copied(path, _describe(path, source / FILES), file)
     named = {file.path for file in manifest.files}
-    parts = [f"{StreamFolders(stream, Path()).ledger.name}/{manifest.positions}", manifest.evidence]
+    parts = [f"{StreamFolders(stream, Path()).ledger}/{manifest.positions}", manifest.evidence]
     for part in parts:
         if part and part not in named:
             raise PathRefused(source / FILES, part, "it is not among the files of the manifest")
