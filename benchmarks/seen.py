@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.workload import Size
-from lockstep.table.commit import CommitKind
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import read_entry
 from lockstep.table.ledger import read_columns, read_ledger
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from assets.order_books import BookMessage, LevelChange, order_books
+from assets.order_books import BookMessage, LevelChange, PriceLevel, order_books
 from lockstep import Checksum, Envelope, Kind, Linked, LogOnly, Repeats, Sequence, SessionStart, Strict, Suspend
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import PartitionTime
@@ -23,6 +23,7 @@ from tests.support.golden_streams import STREAMS, Change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
+    from decimal import Decimal
 
     from lockstep.integrity.verdict import GateState
     from lockstep.testing import RunResult
@@ -34,7 +35,7 @@ BUFFERING = dataclasses.replace(order_books, integrity=Strict(evidence=Linked(),
 
 
 @cache
-def rows(book: str, *, received: bool) -> RunResult[dict[tuple[str, str], str], LevelChange]:
+def rows(book: str, *, received: bool) -> RunResult[dict[tuple[str, Decimal], PriceLevel], LevelChange]:
     days = read_recorded_days(RECORDINGS, book)
     messages: Many[Recorded] = to_received(days) if received else to_sent(days).messages
     sent = [SentMessage[BookMessage](value=each.value, key=each.key) for each in messages[:MESSAGES]]
