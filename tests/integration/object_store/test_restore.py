@@ -252,10 +252,11 @@ def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_fro
         created.append(path)
         create_whole(self, path, content)
 
-    def start_meanwhile(drafted: StreamFolders, source: Path) -> None:
+    def start_meanwhile(drafted: StreamFolders, source: Path) -> object:
         ConsumerGroup(elsewhere.settings.kafka, elsewhere.stream.name).forget()
         elsewhere.run()
-        open_logs(drafted, source)
+        opened: object = open_logs(drafted, source)
+        return opened
 
     monkeypatch.setattr(ObjectStorage, "create_whole", record)
     monkeypatch.setattr(backup_module, "_open_logs", start_meanwhile)
@@ -271,10 +272,11 @@ def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_
     """The faster one deletes its draft, as that of a killed one."""
     open_logs = vars(backup_module)["_open_logs"]
 
-    def restore_meanwhile(drafted: StreamFolders, source: Path) -> None:
+    def restore_meanwhile(drafted: StreamFolders, source: Path) -> object:
         monkeypatch.setattr(backup_module, "_open_logs", open_logs)
         restore_backup(elsewhere.folders, backup)
-        open_logs(drafted, source)
+        opened: object = open_logs(drafted, source)
+        return opened
 
     monkeypatch.setattr(backup_module, "_open_logs", restore_meanwhile)
     with pytest.raises(RestoreRefused, match="something already"):

@@ -229,13 +229,14 @@ def test_of_two_restores_one_ends_and_the_other_is_refused(
         if folder == slower[0]:
             raise OSError(errno.ENOTEMPTY, "a file was added meanwhile", str(folder))
 
-    def restore_meanwhile(drafted: StreamFolders, source: Path) -> None:
+    def restore_meanwhile(drafted: StreamFolders, source: Path) -> object:
         slower.append(drafted.root)
         with monkeypatch.context() as patch:
             patch.setattr(backup, "_open_logs", open_logs)
             patch.setattr(shutil, "rmtree", delete_and_fail)
             assert restore_backup(other.folders, target).batch == 1
-        open_logs(drafted, source)
+        opened: object = open_logs(drafted, source)
+        return opened
 
     slower = list[Path]()
     monkeypatch.setattr(backup, "_open_logs", restore_meanwhile)
