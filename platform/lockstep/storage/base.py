@@ -188,7 +188,11 @@ class Storage(Protocol):
         """
 
     def make_folder(self, folder: Path) -> None:
-        """Create a folder and those above it, where they are missing."""
+        """Create a folder and those above it, where they are missing.
+
+        Raises:
+            NotADirectoryError: One of them is a file.
+        """
 
     def lock(self, path: Path) -> AbstractContextManager[None]:
         """Keep other processes out while a block runs; the end of the process ends it, too.
