@@ -42,10 +42,8 @@ from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.maintenance.erased_places import PLACES, ErasedPlace
 from lockstep.operations.repair import SET_ASIDE
-from lockstep.operations.report import make_report_path
 from lockstep.operations.shadows.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
-from lockstep.quality.check import forget_sessions
 from lockstep.state.changelog import StateVersion
 from lockstep.state.erase import ErasedState, StateKeys, count_entries, write_without
 from lockstep.storage import find_storage
@@ -341,6 +339,9 @@ def finish_erasing(folders: StreamFolders) -> int:
     4. Write log checkpoints, so that housekeeping can delete the log entries before it.
     5. Record that it is finished.
     """
+    from lockstep.operations.report import make_report_path  # heavy; a code location must load fast
+    from lockstep.quality.check import forget_sessions
+
     output = open_table(folders)
     head = output.base().head
     erasure = head.erasure
