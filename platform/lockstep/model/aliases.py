@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
+from functools import cache
 from typing import Any, TypeVar, cast, get_origin
 
 import msgspec
@@ -17,10 +18,55 @@ from lockstep.model.type_parts import list_type_parts
 V = TypeVar("V")
 
 
-def find_alias(state: object, path: str = "state") -> str:
+def find_alias(state: object) -> str:
     """Two places with one object that can be changed; empty without any."""
+    return _name_alias(state) if _has_alias(state) else ""
+
+
+def _has_alias(state: object) -> bool:
+    """Whether there are any: looked for after each message of a test, so without names and what cannot have one."""
+    seen = set[int]()
+    inside = [state]
+    while inside:
+        value = inside.pop()
+        if is_mutable(value):
+            if id(value) in seen:
+                return True
+            seen.add(id(value))
+        parts = _list_values(value)
+        deep = {kind for kind in set(map(type, parts)) if not _is_flat(kind)}
+        if deep:
+            inside.extend(part for part in parts if type(part) in deep)
+    return False
+
+
+def _list_values(value: Any) -> Collection[object]:
+    """The values directly inside a value; keys and rows of a `MapState` cannot be changed."""
+    if isinstance(value, msgspec.Struct):
+        return [getattr(value, name) for name in value.__struct_fields__]
+    if isinstance(value, dict):
+        return cast("Collection[object]", value.values())
+    return cast("Collection[object]", value) if isinstance(value, (list, tuple)) else ()
+
+
+@cache
+def _is_flat(kind: type) -> bool:
+    """Whether no value of a class has an object inside that can be changed, nor can be changed itself."""
+    if not issubclass(kind, msgspec.Struct):
+        return not issubclass(kind, (list, dict, tuple, MapState))
+    try:
+        info = inspect.type_info(kind)
+    except TypeError:  # no type of a state
+        return False
+    return not any(isinstance(part, _UNKNOWN) or _find_mutable(part) for part in list_type_parts(info))
+
+
+_UNKNOWN = (inspect.AnyType, inspect.CustomType)
+
+
+def _name_alias(state: object) -> str:
     places: dict[int, str] = {}
-    inside = deque([(path, state)])
+    inside = deque([("state", state)])
     while inside:
         place, value = inside.popleft()
         if is_mutable(value):
