@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import tempfile
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -200,13 +200,16 @@ def _servers(value: str) -> str:
     return value
 
 
-class TopicIdentity(Enum):
+class TopicIdentity(StrEnum):
     """What makes a topic the same one as before."""
 
     ID = "id"
     """Kafka's topic id: a re-created topic is another one."""
     NAME = "name"
-    """The name, for brokers without topic ids: a re-created topic is read as the old one, so `Strict` is refused."""
+    """The name, for brokers without topic ids: a re-created topic is read as the old one.
+
+    `Strict` and `Once` are refused.
+    """
 
 
 class KafkaSettings(_Refusing):
@@ -219,7 +222,7 @@ class KafkaSettings(_Refusing):
             path, or `env:` and a variable. Fetched by each process that connects.
         timeout_seconds: Timeout of one request to the cluster.
         topic_identity: `id`: topics are known by their topic id. `name`: by their name, for brokers that give no ids; a
-            re-created topic is then read as the old one, and the class `Strict` is refused (docs/brokers.md).
+            re-created topic is then read as the old one; `Strict` and `Once` are refused (docs/brokers.md).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 CHUNK_BYTES = 16 * 1024
 LOST_BYTES = 3  # of an answer that breaks off: of its body, or of the end of its header
@@ -97,13 +97,23 @@ class Link:
 @contextmanager
 def open_link(port: int) -> Iterator[Link]:
     """A link that carries everything, until the block ends."""
-    link, loop = Link(port), asyncio.new_event_loop()
+    link = Link(port)
     link.carries.set()
-    server = loop.run_until_complete(asyncio.start_server(link.connect, "127.0.0.1", port))
-    thread = threading.Thread(target=loop.run_forever, name="link")
+    with serve(link.connect, port):
+        yield link
+
+
+@contextmanager
+def serve(
+    connect: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], port: int
+) -> Iterator[None]:
+    """Carry connections to a port of loopback on a thread of its own, until the block ends."""
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(connect, "127.0.0.1", port))
+    thread = threading.Thread(target=loop.run_forever, name=f"port {port}")
     thread.start()
     try:
-        yield link
+        yield
     finally:
         loop.call_soon_threadsafe(server.close)
         loop.call_soon_threadsafe(loop.stop)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import threading
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tests.support.link import serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,19 +94,6 @@ async def _write_frame(writer: asyncio.StreamWriter, frame: bytes) -> None:
 @contextmanager
 def open_capping_proxy(port: int, caps: Mapping[int, int] = BEFORE_TOPIC_IDS) -> Iterator[CappingProxy]:
     """The proxy on a port of loopback, until the block ends."""
-    proxy, loop = CappingProxy(caps), asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(proxy.connect, "127.0.0.1", port))
-    thread = threading.Thread(target=loop.run_forever, name="older broker")
-    thread.start()
-    try:
+    proxy = CappingProxy(caps)
+    with serve(proxy.connect, port):
         yield proxy
-    finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left))
-        loop.close()

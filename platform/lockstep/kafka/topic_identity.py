@@ -35,8 +35,9 @@ def find_identities(ids: Mapping[str, str], settings: KafkaSettings) -> dict[str
     """
     if settings.topic_identity is TopicIdentity.NAME:
         return {name: NAMED + name for name in ids}
-    times = Counter(ids.values())
-    if NO_ID in times or len(times) < len(ids):
+    distinct = set(ids.values())
+    if NO_ID in distinct or len(distinct) < len(ids):
+        times = Counter(ids.values())
         shared = sorted(name for name, each in ids.items() if each == NO_ID or times[each] > 1)
         raise make_topics_without_ids(shared, read_api_versions(settings).get(METADATA))
     return dict(ids)
@@ -59,5 +60,5 @@ def make_topics_without_ids(topics: Sequence[str], highest: int | None) -> Topic
         f"the brokers give no topic id of its own to {topics[0]} (one of {len(topics)} topics): {known}, and topic ids "
         f"come with version {TOPIC_IDS_SINCE}",
         next_step="upgrade the brokers, or set kafka.topic_identity to name: a topic that was re-created is then not "
-        "recognized, and the class Strict is refused (docs/brokers.md)",
+        "recognized, and the classes Strict and Once are refused (docs/brokers.md)",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, Strict
+from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, Strict, Suspend
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError, LockstepError, TableError
 from lockstep.kafka import admin as kafka_admin
@@ -116,8 +116,20 @@ def test_no_class_lets_a_position_go_back(
     assert runs.handle.require_head().batch <= 1
 
 
-def test_strict_is_refused_where_topics_are_identified_by_name(older: tuple[str, str], tmp_path: Path) -> None:
-    runs, topics = make_runs(older, tmp_path, "capped", TopicIdentity.NAME, Strict(evidence=Sequence()))
+CAPPED = {
+    "strict": Strict(evidence=Sequence()),
+    "strict, suspends": Strict(evidence=Sequence(), on_violation=Suspend(accept_loss=True)),
+    "once": Once(keep_ids=10),
+    "once, suspends": Once(keep_ids=10, on_violation=Suspend()),
+}
+
+
+@pytest.mark.parametrize("name", CAPPED)
+def test_classes_that_promise_every_message_are_refused_where_topics_are_identified_by_name(
+    older: tuple[str, str], tmp_path: Path, name: str
+) -> None:
+    family = f"capped{list(CAPPED).index(name)}"
+    runs, topics = make_runs(older, tmp_path, family, TopicIdentity.NAME, CAPPED[name])
     with pytest.raises(LockstepError, match=rf"{topics[0]} \(one of 2\) is identified by its name"):
         runs.run()
     assert runs.handle.require_head().batch == 0
@@ -139,3 +151,20 @@ def test_another_identity_is_another_topic(older: tuple[str, str], tmp_path: Pat
     with pytest.raises(LockstepError, match=rf"knows topic {topics[0]} as name:{topics[0]}"):
         upgraded.run()
     assert {row.topic_id for row in upgraded.handle.positions.values()} == {f"name:{topic}" for topic in topics}
+
+
+@pytest.mark.parametrize("integrity", [Ordered(), NoIntegrity()], ids=["ordered", "none"])
+def test_a_topic_made_again_goes_on_from_the_old_position(
+    older: tuple[str, str], tmp_path: Path, integrity: IntegrityClass
+) -> None:
+    """As docs/brokers.md warns: what it has before that position is not read."""
+    family = f"again{type(integrity).__name__}"
+    runs, (first, _) = make_runs(older, tmp_path, family, TopicIdentity.NAME, integrity)
+    runs.run()
+    feed, before = Feed(older[0], family), runs.rows(first)
+    feed.delete(first)
+    feed.create_again("first")
+    feed.send(first, session(40))
+    assert runs.run() is RunOutcome.ENDED
+    assert runs.rows(first)[: len(before)] == before
+    assert [row[0] for row in runs.rows(first)[len(before) :]] == [at for at in range(11, 41) for _ in range(2)]

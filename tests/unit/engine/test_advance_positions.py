@@ -10,34 +10,34 @@ from msgspec.structs import replace
 from lockstep.engine.driver.positions import LedgerStamp, advance_positions, make_unchanged_row
 from lockstep.errors import TableError
 from lockstep.model.position import Position
-from lockstep.table.ledger import LedgerRow, read_clock
+from lockstep.table.ledger import FORGOTTEN, LedgerRow, read_clock
 
 STAMP = LedgerStamp(generation=1, batch=1, epoch=1, committed_at=read_clock(), batch_seconds=0.0, restart_cause=None)
 KEYS = st.tuples(st.sampled_from(["id1", "id2"]), st.integers(0, 1))
-RANGES = st.tuples(st.integers(0, 6), st.integers(-2, 6))
+RANGES = st.tuples(st.integers(0, 6), st.integers(-2, 6), st.booleans())
 BATCHES = st.lists(st.lists(st.tuples(KEYS, RANGES), max_size=3), max_size=6)
+Batches = list[list[tuple[tuple[str, int], tuple[int, int, bool]]]]
 
 
-def make_row(key: tuple[str, int], start: int, until: int) -> LedgerRow:
+def make_row(key: tuple[str, int], start: int, until: int, *, is_forgotten: bool) -> LedgerRow:
     """The ledger row of a range."""
     position = Position(topic="t", topic_id=key[0], partition=key[1], next_offset=start)
-    return replace(make_unchanged_row(STAMP, position, None), until=until)
+    lifecycle = FORGOTTEN if is_forgotten else None
+    return replace(make_unchanged_row(STAMP, position, None), until=until, lifecycle=lifecycle)
 
 
 @given(BATCHES)
-def test_positions_of_taken_batches_only_grow(batches: list[list[tuple[tuple[str, int], tuple[int, int]]]]) -> None:
+def test_positions_of_taken_batches_only_grow_until_their_topic_is_forgotten(batches: Batches) -> None:
     reached: dict[tuple[str, int], int] = {}
     for batch in batches:
-        ranges = [(key, start, start + length) for key, (start, length) in batch]
-        keys = [key for key, _, _ in ranges]
-        is_right = len(set(keys)) == len(keys) and all(
-            reached.get(key, 0) <= start <= until for key, start, until in ranges
-        )
-        rows = [make_row(*each) for each in ranges]
+        keys = [key for key, _ in batch]
+        follows = all(reached.get(key, 0) <= start and length >= 0 for key, (start, length, _) in batch)
+        is_right = follows and len(set(keys)) == len(keys)
+        rows = [make_row(key, start, start + length, is_forgotten=gone) for key, (start, length, gone) in batch]
         if not is_right:
             with pytest.raises(TableError, match="nothing was committed"):
                 advance_positions(reached, rows)
             continue
         after = advance_positions(reached, rows)
-        assert after == {key: until for key, _, until in ranges}
+        assert after == {key: 0 if gone else start + length for key, (start, length, gone) in batch}
         reached |= after

@@ -202,7 +202,7 @@ def advance_positions(reached: Mapping[Key, int], rows: Iterable[LedgerRow]) -> 
     """The next offsets after a batch. In a generation a position never goes back; what begins again has another key.
 
     A rewind begins a generation, and a re-created topic, a reset and an import begin with positions of their own. An
-    accepted truncation keeps the position.
+    accepted truncation keeps the position. A topic that is forgotten has none any more: one of its name may follow.
 
     Args:
         reached: Next offset of each partition before the batch.
@@ -214,14 +214,18 @@ def advance_positions(reached: Mapping[Key, int], rows: Iterable[LedgerRow]) -> 
     after: dict[Key, int] = {}
     for row in rows:
         key = row.topic_id, row.partition
-        place = f"{row.topic}/{row.partition} (topic id {row.topic_id})"
+        before = reached.get(key, 0)
         if key in after:
-            raise TableError(f"the batch has two positions of {place}", next_step=_GONE_BACK)
-        if not reached.get(key, 0) <= row.start <= row.until:
-            moved = f"from {reached.get(key, 0)} to {row.start}, and the batch ends at {row.until}"
-            raise TableError(f"the position of {place} would go {moved}", next_step=_GONE_BACK)
-        after[key] = row.until
+            raise TableError(f"the batch has two positions of {_describe_place(row)}", next_step=_GONE_BACK)
+        if not before <= row.start <= row.until:
+            moved = f"from {before} to {row.start}, and the batch ends at {row.until}"
+            raise TableError(f"the position of {_describe_place(row)} would go {moved}", next_step=_GONE_BACK)
+        after[key] = 0 if row.lifecycle == FORGOTTEN else row.until
     return after
+
+
+def _describe_place(row: LedgerRow) -> str:
+    return f"{row.topic}/{row.partition} (topic id {row.topic_id})"
 
 
 _GONE_BACK = "nothing was committed: prove the table (lockstep verify STREAM), and report this"

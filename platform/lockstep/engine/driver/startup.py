@@ -24,6 +24,7 @@ from lockstep.engine.driver.positions import find_retired_topics, read_position
 from lockstep.engine.driver.topic_history import Instant, TopicHistory
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
 from lockstep.integrity.base import IntegrityClass, OnGrowth, Suspend
+from lockstep.integrity.once import Once
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.integrity.strict import Strict
 from lockstep.integrity.verdict import Judgement
@@ -372,11 +373,11 @@ def _check_class_fits(integrity: IntegrityClass, topics: Mapping[str, Topic]) ->
             next_step="set cleanup.policy=delete on the topics, or exclude them with Topics(exclude=...)",
         )
     named = sorted(topic.name for topic in topics.values() if is_named(topic.topic_id))
-    if named and isinstance(integrity, Strict):
+    if named and isinstance(integrity, (Strict, Once)):
         raise LockstepError(
             f"topic {named[0]} (one of {len(named)}) is identified by its name (kafka.topic_identity): a re-created "
-            "topic would be read as the old one, which Strict excludes",
-            next_step="declare Ordered, FuzzyWindow, Once or NoIntegrity, or use brokers with topic ids",
+            f"topic would be read from the old position, and {type(integrity).__name__} promises every message",
+            next_step="declare Ordered, FuzzyWindow or NoIntegrity, or use brokers with topic ids",
         )
 
 

@@ -223,7 +223,9 @@ def judge_api_versions(versions: Mapping[str, Mapping[str, int]], identity: Topi
         return
     oldest = min(each.get(METADATA, 0) for each in known.values())
     found = f"{METADATA} up to version {oldest}, topic ids come with {TOPIC_IDS_SINCE}"
-    step = "brokers with topic ids, or kafka.topic_identity = name without the class Strict (docs/brokers.md)"
+    step = (
+        "brokers with topic ids, or kafka.topic_identity = name without the classes Strict and Once (docs/brokers.md)"
+    )
     if identity is TopicIdentity.NAME:
         risk = "a topic that was re-created is read as the old one"
         yield make_warning(check, f"topics are identified by name ({found}): {risk}", step)
