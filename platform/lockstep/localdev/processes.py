@@ -133,7 +133,7 @@ def _start(
 
 def find_free_ports(count: int) -> tuple[int, ...]:
     """Different free loopback TCP ports; another process may still take one first."""
-    shuffled = random.sample(PORTS, len(PORTS))
+    shuffled = random.SystemRandom().sample(PORTS, len(PORTS))
     return tuple(islice(filter(is_free, shuffled), count))
 
 

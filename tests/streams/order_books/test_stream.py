@@ -189,7 +189,7 @@ def disagreements(rows: Sequence[tuple[object, ...]], sent: Sent) -> tuple[int, 
 
 def changes_by_offset(rows: Sequence[tuple[object, ...]]) -> dict[int, list[Change]]:
     changes: dict[int, list[Change]] = defaultdict(list)
-    for offset, _, side, price, quantity, previous in rows:
+    for offset, _, side, _, price, quantity, previous in rows:
         assert isinstance(offset, int)
         changes[offset].append(Change(str(side), str(price), text(previous), text(quantity)))
     return changes
