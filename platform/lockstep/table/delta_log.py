@@ -14,8 +14,9 @@ import re
 import time
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -27,7 +28,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import CommitUnknown, NotCommitted, TableError
 from lockstep.model.decoding import decode_json, decode_json_lines
-from lockstep.storage import NotWritten, find_storage
+from lockstep.storage import NotWritten, find_fault, find_storage
 from lockstep.store_clients import find_delta_options, repeat_broken_off
 from lockstep.table.commit_kind import CommitKind, RowChange
 from lockstep.table.head import Head
@@ -112,14 +113,18 @@ class _Added(msgspec.Struct, rename="camel"):
     stats: str | None = None
 
 
-class _Removed(msgspec.Struct):
-    """The `remove` action of an entry."""
+class _Named(msgspec.Struct):
+    """The path in an `add` or `remove` action of an entry."""
 
     path: str
 
 
 class _RemoveLine(msgspec.Struct):
-    remove: _Removed | None = None
+    remove: _Named | None = None
+
+
+class _PathLine(_RemoveLine):
+    add: _Named | None = None
 
 
 class _FileLine(_RemoveLine):
@@ -380,6 +385,27 @@ def _replay(table: Path, version: int) -> dict[str, AddAction]:
                 file = _make_file(line.add)
                 live[file.path] = file
     return live
+
+
+def find_foreign_paths(table: Path) -> list[str]:
+    """The paths that any entry or log checkpoint adds or removes and that are no files of the table's own folder.
+
+    A reader of an older version would read them, clean-up of removed files would delete them.
+    """
+    return sorted(path for path in set(_list_logged_paths(table)) if find_fault(path))
+
+
+def _list_logged_paths(table: Path) -> Iterator[str]:
+    storage = find_storage(table)
+    for version in list_versions(table):
+        for line in decode_json_lines(storage.read(make_entry_path(table, version)), _PathLine):
+            yield from (unquote(action.path) for action in (line.add, line.remove) if action is not None)
+    for path in chain.from_iterable(list_checkpoints(table).values()):
+        with pq.ParquetFile(storage.open_source(path)) as parquet:
+            held = {"add", "remove"}.intersection(parquet.schema_arrow.names)
+            for group in parquet.iter_batches(columns=[f"{action}.path" for action in sorted(held)]):
+                actions = chain.from_iterable(group[action].to_pylist() for action in held)
+                yield from (unquote(action["path"]) for action in actions if action and action["path"])
 
 
 def _make_file(added: _Added) -> AddAction:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROW = re.compile(r"^\| (?P<id>A\d\d) \| (?P<attack>[^|]+) \| (?P<guard>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)
-THREATS = [f"A{number:02}" for number in range(1, 26)]
+THREATS = [f"A{number:02}" for number in range(1, 27)]
 UNPICKLES = {
     "engine/driver/spark_job.py": "errors of this driver's own tasks, and the stream that it ships to them",
     "engine/executor/compiled_stream.py": "the stream that the driver ships to its tasks",

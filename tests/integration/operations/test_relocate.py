@@ -263,7 +263,7 @@ from tests.support.local_runs import LocalRuns
 servers, root, pattern, folder, verb, moment = sys.argv[1:]
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-places = {"manifest": (relocate, "write_manifest"), "positions": (relocate.ledger, "write_ledger"),
+places = {"positions": (relocate, "write_manifest"), "evidence": (relocate, "collect_evidence"),
     "commit": (relocate, "commit_first_batch"), "ledger": (relocate.side_tables.SideLogs, "catch_up"),
     "move": (LocalStorage, "move"), "offsets": (relocate, "publish_positions")}
 setattr(*places[moment], die)
@@ -284,7 +284,7 @@ def kill(runs: LocalRuns, feed: Feed, folder: Path, verb: str, moment: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["positions", "manifest"])
+@pytest.mark.parametrize("moment", ["positions", "evidence"])
 def test_an_export_that_is_killed_passes_for_nothing_and_is_made_again(
     exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path, moment: str
 ) -> None:

@@ -7,11 +7,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.errors import LockstepError
 from lockstep.operations.copies.backup import FILES, BackupManifest, make_backup, restore_backup
 from lockstep.operations.copies.copies import (
     BEGUN,
@@ -23,7 +24,7 @@ from lockstep.operations.copies.copies import (
     read_manifest,
     write_manifest,
 )
-from lockstep.operations.copies.relocate import SavepointManifest, read_export
+from lockstep.operations.copies.relocate import POSITIONS, ExportedPositions, SavepointManifest, read_export
 from lockstep.storage import PathRefused, find_fault, find_named_files
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 
@@ -160,16 +161,16 @@ def test_a_backup_deletes_and_replaces_only_what_is_its_own(
 
 
 @SMALL
-@given(names=st.lists(HOSTILE, min_size=1, max_size=3), positions=HOSTILE, evidence=HOSTILE)
+@given(names=st.lists(HOSTILE, min_size=1, max_size=3), evidence=HOSTILE)
 def test_an_import_reads_nothing_that_is_not_in_its_folder(
-    copied: Path, tmp_path: Path, names: list[str], positions: str, evidence: str
+    copied: Path, tmp_path: Path, names: list[str], evidence: str
 ) -> None:
     copy = set_trap(tmp_path / "place", copied)
     document = read_manifest(copy, BackupManifest)
     (copy / MANIFEST).unlink()
     hostile = SavepointManifest(
         stream="readings", savepoint="s", cluster_id="c", table_id="t", batch=1, version=1,
-        exported_at=document.taken_at, accepts_burst=False, digest="", positions=positions, evidence=evidence,
+        exported_at=document.taken_at, accepts_burst=False, digest="", evidence=evidence,
         files=tuple(CopiedFile(name, len(VICTIM), "") for name in names),
     )  # fmt: skip
     try:
@@ -262,24 +263,68 @@ def test_a_manifest_that_is_too_large_is_not_read(copied: Path, tmp_path: Path) 
         restore_backup(folders_in(copy.parent / "tables"), copy)
 
 
-def test_a_log_that_names_files_elsewhere_is_not_restored(run: ProtocolRun, tmp_path: Path) -> None:
-    """The manifest is in order, the table's log leads out of the stream."""
+@pytest.mark.parametrize("table", ["table", "ledger"])
+@pytest.mark.parametrize("action", ["add", "remove"])
+@pytest.mark.parametrize("name", ["../../victim/x.parquet", "/etc/passwd", "a%2F..%2F..%2Fvictim"])
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_log_that_names_files_elsewhere_in_any_version_is_not_restored(
+    run: ProtocolRun, tmp_path: Path, table: str, action: str, name: str, place: int
+) -> None:
+    """The manifest is in order, a table's log leads out of the stream: for its reader, or for the clean-up of files."""
     copy = tmp_path / "copy"
     make_backup(run.folders, copy)
-    document = read_manifest(copy, BackupManifest)
-    entries = sorted((copy / FILES / "table" / "_delta_log").glob("*.json"))
-    entry = next(each for each in reversed(entries) if b'"add"' in each.read_bytes())
-    at = entry.read_bytes().index(b'"path":"commit_hour=') + len(b'"path":"')
-    content = entry.read_bytes()
-    entry.write_bytes(content[:at] + b"../../victim/" + content[at:])
-    name = str(entry.relative_to(copy / FILES))
-    mine = CopiedFile(name, entry.stat().st_size, hash_file(entry))
-    files = tuple(mine if file.path == name else file for file in document.files)
-    write_manifest(copy, msgspec.structs.replace(document, files=files))
+    entry = sorted((copy / FILES / table / "_delta_log").glob("*.json"))[place]
+    line = {"path": name, "size": 1, "modificationTime": 0, "dataChange": True, "partitionValues": {}}
+    entry.write_bytes(entry.read_bytes().rstrip() + b"\n" + msgspec.json.encode({action: line}) + b"\n")
+    name_again(copy, entry)
     restored = folders_in(tmp_path / "restored")
-    with pytest.raises(LockstepError, match="files that its logs or its state name are not its own"):
+    with pytest.raises(CopyDamaged, match="its log names 1 files that are not its own"):
         restore_backup(restored, copy)
     assert not restored.table.parent.exists()
+
+
+def test_a_checkpoint_that_names_files_elsewhere_is_not_restored(run: ProtocolRun, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    make_backup(run.folders, copy)
+    log = copy / FILES / "table" / "_delta_log"
+    hostile = log / "00000000000000000001.checkpoint.parquet"
+    pq.write_table(pa.table({"remove": [{"path": "../../victim/x.parquet"}]}), hostile)
+    name_again(copy, hostile)
+    with pytest.raises(CopyDamaged, match=r"its log names 1 files .*victim/x\.parquet"):
+        restore_backup(folders_in(tmp_path / "restored"), copy)
+
+
+def test_a_log_with_actions_that_are_not_whole_is_not_restored(run: ProtocolRun, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    make_backup(run.folders, copy)
+    entry = max((copy / FILES / "table" / "_delta_log").glob("*.json"))
+    line = {"path": "x.parquet", "size": 1, "modificationTime": 0, "dataChange": True, "partitionValues": {}}
+    entry.write_bytes(entry.read_bytes().rstrip() + b"\n" + msgspec.json.encode({"add": line}) + b"\n")
+    name_again(copy, entry)
+    with pytest.raises(CopyDamaged, match="its log cannot be read: "):
+        restore_backup(folders_in(tmp_path / "restored"), copy)
+
+
+def name_again(copy: Path, changed: Path) -> None:
+    """State a changed or new file in the manifest as it is now."""
+    document, name = read_manifest(copy, BackupManifest), str(changed.relative_to(copy / FILES))
+    mine = CopiedFile(name, changed.stat().st_size, hash_file(changed))
+    files = (*(file for file in document.files if file.path != name), mine)
+    write_manifest(copy, msgspec.structs.replace(document, files=files))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 40])
+def test_positions_are_read_only_as_a_file_of_the_export(copied: Path, tmp_path: Path, size: int) -> None:
+    """A file of positions that is missing, a link, not JSON or too large is a named error, without memory for it."""
+    copy = set_trap(tmp_path / "place", copied)
+    positions = copy / FILES / POSITIONS
+    if size:
+        with positions.open("wb") as file:
+            file.truncate(size)
+    else:
+        positions.symlink_to(copy.parent / "victim" / "keys")
+    with pytest.raises((PathRefused, CopyDamaged)):
+        read_manifest(copy / FILES, ExportedPositions, POSITIONS)
 
 
 def test_names_are_looked_up_without_following_a_link(tmp_path: Path) -> None:

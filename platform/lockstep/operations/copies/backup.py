@@ -521,11 +521,19 @@ def _open_logs(drafted: StreamFolders, source: Path) -> dict[Path, int]:
             raise CopyDamaged(source / FILES / table.name, "its log is not whole", NOTHING_DONE)
         try:
             if delta_log.has_log(table):
+                _refuse_foreign_paths(table, source)
                 newest[table] = delta_log.open_delta_table(table).version()
-        except DeltaError as error:
+        except (DeltaError, msgspec.DecodeError, ValueError) as error:  # delta-rs and pyarrow raise both
             problem = f"its log cannot be read: {str(error).splitlines()[0]}"
             raise CopyDamaged(source / FILES / table.name, problem, NOTHING_DONE) from error
     return newest
+
+
+def _refuse_foreign_paths(table: Path, source: Path) -> None:
+    """Older versions count: a reader may ask for them, and clean-up deletes files that a version removed."""
+    if foreign := delta_log.find_foreign_paths(table):
+        problem = f"its log names {len(foreign)} files that are not its own: {format_some(foreign)}"
+        raise CopyDamaged(source / FILES / table.name, problem, NOTHING_DONE)
 
 
 def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:

@@ -1,8 +1,9 @@
 """Takes a savepoint out of a table root, and begins the stream with it in another root or cluster: docs/relocate.md.
 
-State and positions move, rows stay: a folder with one ledger file and one state file, both in the formats of a table,
-and a manifest that is written last. The import makes a table whose first batch stands where the savepoint stood. For
-a mirrored cluster the export has digests of the messages around each position, too (operations/copies/mirror.py).
+State and positions move, rows stay: a folder with a file of positions, one state file in the format of a table, and a
+manifest that is written last. The import makes a table whose first batch stands where the savepoint stood. For a
+mirrored cluster the export has digests of the messages around each position, too (operations/copies/mirror.py).
+Positions are JSON: a Parquet file of some kilobytes can decode to more than the memory of a machine.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ from lockstep.table.written_by import WrittenBy
 FILES = "files"
 """Files lie below this folder of an exported savepoint, so that no run takes it for a table root."""
 IMPORTING = ".importing-"
-EVIDENCE = "evidence.json"
+POSITIONS, EVIDENCE = "positions.json", "evidence.json"
 GONE = "it is gone from the export"
 
 
@@ -92,7 +93,6 @@ class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
         exported_at: When it was exported (UTC).
         accepts_burst: As the head after that batch.
         digest: SHA-256 of state and positions, as an import computes it again.
-        positions: The ledger file, relative to the ledger's folder.
         evidence: The file with digests of the messages around each position; empty where Kafka did not answer.
         files: All files, relative to the folder of files.
         format: Version of this layout.
@@ -107,10 +107,15 @@ class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
     exported_at: datetime
     accepts_burst: bool
     digest: str
-    positions: str
     evidence: str = ""
     files: tuple[CopiedFile, ...]
     format: int = 1
+
+
+class ExportedPositions(msgspec.Struct, frozen=True):
+    """The file of positions: a ledger row of each partition, as an import commits it again."""
+
+    rows: tuple[LedgerRow, ...]
 
 
 class SavepointExport(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,9 +314,9 @@ def _write_export(
     )
     ordered = sorted(rows, key=lambda each: (each.topic_id, each.partition))
     copied = _copy_state(source, ordered, folders, batch=after.batch, epoch=after.epoch)  # 2
-    positions = ledger.write_ledger(folders.ledger, make_moved_rows(stamp, ordered, copied))  # 3
+    write_manifest(target / FILES, ExportedPositions(tuple(make_moved_rows(stamp, ordered, copied))), POSITIONS)  # 3
     evidence, remark = _write_evidence(handle, ordered, target / FILES)
-    written = [folders.ledger / positions.path, *copied.needs, *evidence]
+    written = [target / FILES / POSITIONS, *copied.needs, *evidence]
     files = tuple(_describe(path, target / FILES) for path in written)
     manifest = SavepointManifest(
         stream=source.stream,
@@ -323,7 +328,6 @@ def _write_export(
         exported_at=datetime.now(UTC),
         accepts_burst=after.accepts_burst,
         digest=copied.digest,
-        positions=positions.path,
         evidence="".join(path.name for path in evidence),
         files=files,
     )
@@ -438,7 +442,7 @@ def import_savepoint(
 def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
     manifest = read_export(source, handle.stream.name)
     exported = StreamFolders(manifest.stream, source / FILES)
-    stored = ledger.read_ledger_file(exported.ledger, manifest.positions)
+    stored = read_manifest(source / FILES, ExportedPositions, POSITIONS).rows
     rows = tuple(sorted(stored, key=lambda each: (each.topic_id, each.partition)))
     _refuse_other_state(exported, manifest, rows)
     migrated = check_state_types(handle.stream, exported, rows)
@@ -517,8 +521,7 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
         path = source / FILES / file.path
         check_copied(path, _describe(path, source / FILES), file)
     named = {file.path for file in manifest.files}
-    parts = [f"{StreamFolders(stream, Path()).ledger}/{manifest.positions}", manifest.evidence]
-    for part in parts:
+    for part in (POSITIONS, manifest.evidence):
         if part and part not in named:
             raise PathRefused(source / FILES, part, "it is not among the files of the manifest")
     return manifest
