@@ -15,17 +15,19 @@ from lockstep.operations.monitoring.webhook import Webhook
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.health_policy import HealthCursor
-from lockstep.orchestration.health_sensor import observe_health
+from lockstep.orchestration.health_sensor import OutageNotes, observe_health
 from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, look_at_streams
 from lockstep.settings import Settings
 
 POLL_SECONDS = 29
 """Every 30 seconds, as the daemon polls every five. An alarm is announced by the second look in a row that sees it."""
+OUTAGE_SECONDS = 15.0
+"""A tick to which Kafka does not answer asks again after this time, so that an outage is announced within a minute."""
 
 
 def health_sensor(streams: Sequence[AnyStream], settings: Settings) -> SensorDefinition:
     """Looks at the health of the streams; starts nothing."""
-    cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
+    cluster, outages = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX), OutageNotes()
 
     @sensor(
         name=names.STREAM_HEALTH,
@@ -38,9 +40,10 @@ def health_sensor(streams: Sequence[AnyStream], settings: Settings) -> SensorDef
 
         def look(stream: AnyStream, cursor: HealthCursor) -> SensorResult:
             handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
-            return observe_health(handle, context.instance, cursor, webhook)
+            return observe_health(handle, context.instance, cursor, webhook, outages, is_kafka_away=is_away)
 
         cluster.ask_again()
+        is_away = cluster.stays_away(OUTAGE_SECONDS)
         result = look_at_streams(context, streams, HealthCursor, look)
         if webhook.problem:
             context.log.warning("the webhook did not take all, it is tried again: %s", webhook.problem)

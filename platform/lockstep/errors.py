@@ -14,6 +14,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  `- PortTaken               another process took a port of the local Kafka (localdev/broker.py)
 |- TopicsWithoutIds           the brokers give topics no ids of their own (kafka/topic_identity.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
+|  `- KafkaUnreachable        no broker answered: an outage, which runs wait for
 |- TableError                 the table, its log or a side table does not match the head
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
 |  |- NotCommitted            the storage did not take a commit: it is full, or not writable
@@ -184,6 +185,10 @@ class RegistryUnreachable(EnvironmentProblem):
 
 class KafkaError(LockstepError):
     """Kafka could not be read. Callers retry and must never conclude that there are no topics."""
+
+
+class KafkaUnreachable(KafkaError):
+    """No broker answered, or none was able to: an outage. A refusal, which only an operator can end, is none."""
 
 
 class TableError(LockstepError):

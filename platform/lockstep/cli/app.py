@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from lockstep.errors import EnvironmentProblem, LockstepError, StoreFailed, TableError, name_stream
+from lockstep.errors import EnvironmentProblem, KafkaUnreachable, LockstepError, StoreFailed, TableError, name_stream
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 
-DONE, FAILED, WRONG_ARGUMENTS, INTEGRITY_LOST, NOT_PROVEN = 0, 1, 2, 3, 4
+DONE, FAILED, WRONG_ARGUMENTS, INTEGRITY_LOST, NOT_PROVEN, KAFKA_AWAY = 0, 1, 2, 3, 4, 5
 EXIT_CODES = {
     DONE: "done",
     FAILED: "an error, which names the next step",
     WRONG_ARGUMENTS: "wrong arguments",
     INTEGRITY_LOST: "integrity was lost: the stream is halted, or `verify` found a violation",
     NOT_PROVEN: "`verify` found no violation, and could not prove everything, or a loss that no one has accepted",
+    KAFKA_AWAY: "Kafka did not answer for as long as the command waits; what was committed before stays",
 }
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream; `lockstep streams` lists them.")]
@@ -106,8 +107,7 @@ class _Lockstep(TyperGroup):
             return super().invoke(ctx)
         except LockstepError as error:
             show_error(error)
-            halted = isinstance(error, (IntegrityLost, StreamHalted))
-            raise typer.Exit(INTEGRITY_LOST if halted else FAILED) from None
+            raise typer.Exit(find_exit_code(error)) from None
         except (OSError, EOFError) as error:
             if (problem := find_problem(error)) is None:
                 raise
@@ -121,6 +121,13 @@ class _Lockstep(TyperGroup):
                 raise
             show_error(damage)
             raise typer.Exit(FAILED) from None
+
+
+def find_exit_code(error: LockstepError) -> int:
+    """The exit code of a command that ends with an error."""
+    if isinstance(error, (IntegrityLost, StreamHalted)):
+        return INTEGRITY_LOST
+    return KAFKA_AWAY if isinstance(error, KafkaUnreachable) else FAILED
 
 
 def _find_damage(error: Exception) -> TableError | None:

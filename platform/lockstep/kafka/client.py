@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo
 from confluent_kafka.admin._topic import TopicDescription
 
-from lockstep.errors import KafkaError
+from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
 from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
@@ -141,9 +141,11 @@ class ClusterClient(AdminClient):
         self.poll(0)
         cause = self._connection_log.cause()
         if error.code() >= 0 or cause is None:
-            return KafkaError(f"Kafka did not answer about {what}: {error.str()}", next_step=_BY_ITSELF)
+            kind = KafkaUnreachable if error.code() < 0 or error.retriable() else KafkaError
+            return kind(f"Kafka did not answer about {what}: {error.str()}", next_step=_BY_ITSELF)
         reason = explain_unverified_certificate(cause.unverified, self.settings.options) if cause.unverified else ""
-        return KafkaError(
+        kind = KafkaError if cause.certain else KafkaUnreachable
+        return kind(
             f"Kafka did not answer about {what}: {cause.problem}{f': {reason}' if reason else ''}",
             next_step=cause.next_step,
         )

@@ -75,7 +75,7 @@ DAEMON_END_SECONDS = 5.0
 ANSWER_SECONDS = 20
 """Time for an answer of Dagster's web server."""
 LOG_TAIL_LINES = 15
-KEEPER = "keeper"
+KEEPER, KAFKA = "keeper", "kafka"
 KEEP_SECONDS, KEEP_SECONDS_MAX = 2.0, 60.0
 """Pause before a server is started again, and its bound: it doubles with each start after which the server did not live
 for the bound, as with a module that cannot be imported."""
@@ -433,7 +433,7 @@ def _stays_down(head: Head | None) -> str | None:
 
 
 def keep_servers(platform: LocalPlatform, over: threading.Event) -> list[subprocess.Popen[bytes]]:
-    """Start servers again that have died, each with its own command, until the end; Kafka is left alone.
+    """Start servers again that have died, each with its own command, until the end; Kafka at its address.
 
     Args:
         platform: The platform.
@@ -448,13 +448,16 @@ def keep_servers(platform: LocalPlatform, over: threading.Event) -> list[subproc
         servers, now = platform.servers(), time.monotonic()
         for name in servers.dead():
             age, pause = now - at.get(name, -math.inf), pauses.get(name, 0.0)
-            if name not in servers.commands or age < pause:
+            if name not in {KAFKA, *servers.commands} or age < pause:
                 continue
             at[name] = now
             pauses[name] = min(2 * pause, KEEP_SECONDS_MAX) if age < KEEP_SECONDS_MAX else KEEP_SECONDS
             SAY.print(f"{name} had ended and is started again")
             try:
-                processes.append(platform.start(name, servers.commands[name]))
+                if name == KAFKA:
+                    platform.restart_kafka()
+                else:
+                    processes.append(platform.start(name, servers.commands[name]))
             except LockstepError as error:
                 SAY.print(error.problem)
     return [process for process in processes if process.poll() is None]

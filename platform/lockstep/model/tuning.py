@@ -27,10 +27,11 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             deletion is an event: three intervals of such reads. What a producer wrote after that read is lost unseen.
         end_look_seconds: Age of the last read of all ends at which a run reads them again on a thread of its own, for
             example during a long batch. It is less often than with the trigger of 5 seconds.
-        patience_seconds: Time without an answer of Kafka after which a run ends, and without a leader of an unread
-            partition after which a bounded run does. A broker restart takes a minute; a waiting run costs nothing, an
-            ended one must be restarted. A bounded run ends, too, where a partition gives nothing for so long.
-        retry_seconds: Pause before the next question to a Kafka that does not answer.
+        patience_seconds: Time without an answer of Kafka, without a leader of an unread partition, or without a message
+            of one, after which a bounded run ends; a broker restart takes a minute. A never-ending run waits for the
+            end of an outage, and as long as this for a refusal to pass.
+        retry_seconds: First pause before the next question to a Kafka that does not answer; it doubles.
+        retry_seconds_max: Longest such pause: when Kafka returns, messages wait for no more than a trigger's interval.
         idle_seconds: Pause of a run that waits for something other than time: files to fill, a leader to come back. A
             bounded run that has just committed does not pause. A look at Kafka costs some 10 ms of CPU.
         stuck_seconds_min: Time that a last stable offset may stay unchanged, at least. Transactions of a minute are
@@ -71,7 +72,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     end_seconds_max: float = 60.0
     end_look_seconds: float = 20.0
     patience_seconds: float = 120.0
-    retry_seconds: float = 2.0
+    retry_seconds: float = 1.0
+    retry_seconds_max: float = 4.0
     idle_seconds: float = 1.0
     stuck_seconds_min: float = 60.0
     stuck_triggers: int = 3

@@ -99,6 +99,7 @@ class SharedCluster:
         self._lock, self._asks, self._made_at = threading.Lock(), threading.Lock(), 0.0
         self._cluster: ClusterAdmin | None = None
         self._names: frozenset[str] | KafkaError | None = None
+        self._was_away = False
 
     def connect(self) -> ClusterAdmin:
         """The client.
@@ -129,6 +130,25 @@ class SharedCluster:
             if isinstance(self._names, KafkaError):
                 raise self._names.with_traceback(None)
             return self._names
+
+    def stays_away(self, seconds: float) -> bool:
+        """Whether Kafka does not answer, and does not some seconds later either, or did not the last time."""
+        is_away = self._is_away()
+        if is_away and not self._was_away:
+            time.sleep(seconds)
+            self.ask_again()
+            is_away = self._is_away()
+        self._was_away = is_away
+        return is_away
+
+    def _is_away(self) -> bool:
+        try:
+            self.topic_names()
+        except KafkaError:
+            return True
+        except LockstepError:  # each look reports it
+            return False
+        return False
 
     def ask_again(self) -> None:
         """Forget the topics: the next look requests them."""

@@ -67,6 +67,7 @@ class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
         materialization: Storage id of the table's newest materialization; 0 without one.
         is_hidden: Whether Dagster shows a run that left the check out, in place of the last evaluation.
         notifies: Whether there is a webhook.
+        certain: Alarms of which this look is as good as two.
     """
 
     stream: str
@@ -76,6 +77,7 @@ class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
     materialization: int = 0
     is_hidden: bool = False
     notifies: bool = False
+    certain: frozenset[AlarmKind] = frozenset()
 
 
 class HealthDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +109,9 @@ def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthD
     """
     known = {each.alarm.kind: each for each in cursor.raised}
     new = [alarm for alarm in look.alarms if alarm.kind not in known]
-    raised = tuple(_raised(look, known, cursor.seen, now))  # 1
-    seen = tuple(alarm.kind for alarm in new if alarm.kind not in cursor.seen)
+    twice = look.certain.union(cursor.seen)
+    raised = tuple(_raised(look, known, twice, now))  # 1
+    seen = tuple(alarm.kind for alarm in new if alarm.kind not in twice)
     notes = (*cursor.waiting, *_compare(look.stream, known.values(), raised, now))[-WAITING_MAX:]  # 2
     said = _fingerprint(raised, look.unknown)
     is_due = (
@@ -125,7 +128,7 @@ def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthD
 
 
 def _raised(
-    look: HealthLook, known: dict[AlarmKind, RaisedAlarm], seen: tuple[AlarmKind, ...], now: float
+    look: HealthLook, known: dict[AlarmKind, RaisedAlarm], seen: frozenset[AlarmKind], now: float
 ) -> Iterator[RaisedAlarm]:
     for alarm in look.alarms:
         if alarm.kind in known:

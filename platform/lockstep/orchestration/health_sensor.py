@@ -9,6 +9,8 @@ import msgspec
 from dagster import SensorResult, SkipReason
 
 from lockstep.operations.inspect.health import read_health
+from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
+from lockstep.operations.monitoring.webhook import Notification, NotificationEvent
 from lockstep.orchestration.health_check import (
     find_hidden_checks,
     find_newest_materialization,
@@ -29,8 +31,38 @@ NOTES_A_LOOK = 10
 """Notifications that one look sends; the next one continues. A webhook may take seconds for each."""
 
 
+class OutageNotes:
+    """Passes on notifications of an outage of Kafka for the first stream alone: it is one outage for all of them."""
+
+    def __init__(self) -> None:
+        """Nothing was sent."""
+        self._sent = set[tuple[NotificationEvent, AlarmSeverity]]()
+
+    def send(self, note: Notification, webhook: Webhook) -> bool:
+        """Send one notification, unless it was sent for another stream; gives whether it was taken."""
+        if note.alarm is not AlarmKind.KAFKA:
+            return webhook.send(note)
+        if (note.event, note.severity) in self._sent:
+            return True
+        if not webhook.send(note):
+            return False
+        self._sent = {each for each in self._sent if _is_end(each[0]) is _is_end(note.event)}
+        self._sent.add((note.event, note.severity))
+        return True
+
+
+def _is_end(event: NotificationEvent) -> bool:
+    return event is NotificationEvent.ENDED
+
+
 def observe_health(
-    handle: StreamHandle, instance: DagsterInstance, cursor: HealthCursor, webhook: Webhook
+    handle: StreamHandle,
+    instance: DagsterInstance,
+    cursor: HealthCursor,
+    webhook: Webhook,
+    outages: OutageNotes,
+    *,
+    is_kafka_away: bool = False,
 ) -> SensorResult:
     """Look at a stream.
 
@@ -38,6 +70,14 @@ def observe_health(
     2. Decide what is announced.
     3. Send what waits for the webhook; what it does not take waits for the next look.
     4. Give what was decided, and the hidden results of the other checks again.
+
+    Args:
+        handle: The stream.
+        instance: Dagster.
+        cursor: Cursor of the look before.
+        webhook: Takes notifications.
+        outages: Knows what was sent of an outage of Kafka.
+        is_kafka_away: Kafka was asked twice, and did not answer.
     """
     health, newest = read_health(handle), find_newest_materialization(handle.stream, instance)  # 1
     hidden = find_hidden_checks(handle.stream, instance)
@@ -49,9 +89,10 @@ def observe_health(
         materialization=0 if newest is None else newest.storage_id,
         is_hidden=HEALTH in hidden,
         notifies=bool(webhook.reference),
+        certain=frozenset({AlarmKind.KAFKA}) if is_kafka_away else frozenset(),
     )
     decision = decide_health(look, cursor, time.time())  # 2
-    after = send_waiting(decision.cursor, webhook)  # 3
+    after = send_waiting(decision.cursor, webhook, outages)  # 3
     # 4
     announced = [each.alarm for each in after.raised]
     events = [make_health_evaluation(handle.stream, health.facts, announced, newest)] if decision.evaluates else []
@@ -60,9 +101,9 @@ def observe_health(
     return SensorResult(asset_events=events, skip_reason=SkipReason(f"{decision.says}{left}"), cursor=after.encode())
 
 
-def send_waiting(cursor: HealthCursor, webhook: Webhook) -> HealthCursor:
+def send_waiting(cursor: HealthCursor, webhook: Webhook, outages: OutageNotes) -> HealthCursor:
     """Send notifications, oldest first, until the webhook does not take one; gives the cursor without those it took."""
     for sent, note in enumerate(cursor.waiting[:NOTES_A_LOOK]):
-        if not webhook.send(note):
+        if not outages.send(note, webhook):
             return msgspec.structs.replace(cursor, waiting=cursor.waiting[sent:])
     return msgspec.structs.replace(cursor, waiting=cursor.waiting[NOTES_A_LOOK:])

@@ -106,6 +106,11 @@ class Going:
         self._stop.set()
         self._executor.shutdown()
 
+    def stop(self) -> RunOutcome:
+        """End the run."""
+        self._stop.set()
+        return self._run.result(WAIT_SECONDS_MAX)
+
     def wait_until(self, condition: Callable[[], bool]) -> float:
         """The seconds that it took; the run's own error if it ends before."""
         began = time.monotonic()

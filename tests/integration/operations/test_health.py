@@ -260,7 +260,7 @@ def test_a_kafka_that_does_not_answer_is_unknown_and_a_torn_table_too(feed: Feed
     runs.run()
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.2)
     silent = read_health(StreamHandle(runs.stream, runs.settings.model_copy(update={"kafka": nowhere})))
-    assert raised(silent) == {AlarmKind.KAFKA: AlarmSeverity.WARNING}
+    assert raised(silent) == {AlarmKind.KAFKA: AlarmSeverity.ERROR}
     assert {AlarmKind.HEADROOM, AlarmKind.LEADERLESS} < set(silent.unknown)
     assert (silent.facts.lag_messages, silent.facts.headroom_seconds) == (None, None)
 

@@ -21,6 +21,7 @@ from dagster import (
 )
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
+from lockstep import Every
 from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
 from lockstep.operations.monitoring.webhook import Notification, NotificationEvent
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
@@ -29,6 +30,7 @@ from lockstep.orchestration.health_policy import HealthCursor
 from lockstep.orchestration.names import HEALTH, make_table_key
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import HealthSettings, KafkaSettings
+from sensors import health
 from sensors.health import health_sensor
 from tests.support.feed import ProducerRecord, session, snapshot
 from tests.support.shared_ticks import read_own, share
@@ -135,6 +137,27 @@ def test_an_alarm_becomes_a_failed_check_and_its_end_a_passed_one(feed: Feed, wa
     assert [result.status for result in watched.results] == [PASSED, FAILED, PASSED]
 
 
+def test_a_kafka_that_stays_away_is_an_error_of_the_first_look(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon looks every 30 seconds: with two looks an outage was announced after more than a minute."""
+    monkeypatch.setattr(health, "OUTAGE_SECONDS", 0.1)
+    watched.runs.run(trigger=Every(1), stop=stopped_soon())
+    watched.look()
+    there = watched.runs.settings.kafka
+    watched.configure(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1", timeout_seconds=1.0))
+    assert str(watched.look().skip_message).startswith("adding: error: kafka; unknown: ")
+    watched.configure(kafka=there)
+    assert str(watched.look().skip_message) == "adding: no alarm"
+
+
+def stopped_soon() -> threading.Event:
+    """A stop a moment after the first batch of a never-ending run."""
+    stop = threading.Event()
+    threading.Timer(2.0, stop.set).start()
+    return stop
+
+
 def test_a_run_that_fails_before_the_check_does_not_hide_an_alarm(feed: Feed, watched: Watched) -> None:
     watched.runs.run()
     late = feed.create("late", config={"retention.ms": str(HOUR * 1000)})
@@ -177,7 +200,7 @@ def test_a_kafka_that_does_not_answer_is_a_failed_check_that_says_what_is_unknow
     watched.look()
     evaluation = watched.results[0].evaluation
     assert evaluation is not None
-    assert (evaluation.passed, evaluation.severity.value) == (False, "WARN")
+    assert (evaluation.passed, evaluation.severity.value) == (False, "ERROR")
     assert "unknown: stalled, freshness, headroom" in str(evaluation.description)
     assert "lag_messages" not in evaluation.metadata
 

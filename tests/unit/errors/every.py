@@ -94,6 +94,7 @@ EVERY: tuple[LockstepError, ...] = (
     LookupUnusable("instruments", Path("/data/instruments"), 7, "column lot is string, wanted int64"),
     errors.RegistryUnreachable("the schema registry answers HTTP 503", next_step="look after the registry"),
     errors.KafkaError("Kafka did not answer about topics: timed out", next_step="lockstep doctor"),
+    errors.KafkaUnreachable("Kafka did not answer about topics: timed out", next_step="lockstep doctor"),
     errors.TableError("version 7 was written by somebody else", next_step="end that writer, then restore version 6"),
     errors.CommitUnknown("nobody said whether version 7 landed", next_step=STEP),
     errors.NotCommitted(

@@ -170,7 +170,11 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
         but(debt=CompactionDebt(7, 5040, "2026-01-01T00", 7 * HOUR)),
         [(AlarmKind.COMPACTION, WARNING)],
     ),
-    "a Kafka that does not answer": (but(kafka="Kafka did not answer"), [(AlarmKind.KAFKA, WARNING)]),
+    "a Kafka that does not answer": (but(kafka="Kafka did not answer"), [(AlarmKind.KAFKA, ERROR)]),
+    "a Kafka that does not answer about a stopped stream": (
+        but(kafka="Kafka did not answer", desired=Desired.STOPPED),
+        [(AlarmKind.KAFKA, WARNING)],
+    ),
     "a stopped stream that has lost states": (
         but(desired=Desired.STOPPED, lost=add_losses(NONE_LOST, 3, BatchLosses(LossTotal(2, 7), LossTotal(1, 4)))),
         [(AlarmKind.LOSS, ERROR)],

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as some
+from typing_extensions import override
 
 from lockstep.operations.monitoring.health import Alarm, AlarmKind, AlarmSeverity, HealthFacts
-from lockstep.operations.monitoring.webhook import NotificationEvent
+from lockstep.operations.monitoring.webhook import Notification, NotificationEvent, Webhook
 from lockstep.orchestration.health_check import describe_health
 from lockstep.orchestration.health_policy import (
     REFRESH_SECONDS,
@@ -15,6 +20,10 @@ from lockstep.orchestration.health_policy import (
     HealthLook,
     decide_health,
 )
+from lockstep.orchestration.health_sensor import OutageNotes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOW = 1_000_000.0
 HEADROOM = Alarm(
@@ -128,3 +137,53 @@ def test_an_alarm_names_a_session_letter_by_letter_in_a_paragraph_of_its_own() -
     halted = msgspec.structs.replace(HEADROOM, problem="session '<img src=x>'", next_step="lockstep message a_b")
     text = describe_health(HealthFacts(stream="s", desired=None), [halted, SILENT])
     assert text.split("\n\n")[0] == r"warning: session '\<img src=x\>' (next: lockstep message a_b)"
+
+
+def test_an_outage_that_was_asked_about_twice_is_announced_by_one_look() -> None:
+    away = look(SILENT, HEADROOM, certain=frozenset({AlarmKind.KAFKA}))
+    decisions = decide(away)
+    assert events(decisions) == [(BEGAN, AlarmKind.KAFKA)]
+    assert decisions[-1].cursor.seen == (AlarmKind.HEADROOM,)
+    assert events(decide(away, look())) == [(BEGAN, AlarmKind.KAFKA), (ENDED, AlarmKind.KAFKA)]
+
+
+class Taker(Webhook):
+    """A webhook that takes what it is told to take."""
+
+    def __init__(self, takes: Iterator[bool]) -> None:
+        super().__init__("env:X")
+        self._takes, self.taken = takes, list[Notification]()
+
+    @override
+    def send(self, note: Notification) -> bool:
+        if taken := next(self._takes, True):
+            self.taken.append(note)
+        return taken
+
+
+@given(
+    streams=some.integers(1, 6),
+    outages=some.integers(1, 3),
+    severities=some.lists(some.sampled_from(AlarmSeverity), min_size=6, max_size=6),
+    takes=some.lists(some.booleans(), max_size=10),
+)
+def test_an_outage_is_told_once_however_many_streams_it_stops(
+    streams: int, outages: int, severities: list[AlarmSeverity], takes: list[bool]
+) -> None:
+    """Once for each severity, and its end likewise; what the webhook does not take is sent again."""
+    told, webhook = OutageNotes(), Taker(iter(takes))
+    for _ in range(outages):
+        for event in (BEGAN, ENDED):
+            for number, severity in enumerate(severities[:streams]):
+                note = make_note(f"s{number}", event, severity)
+                while not told.send(note, webhook):
+                    pass
+    once = [(event, severity) for event in (BEGAN, ENDED) for severity in dict.fromkeys(severities[:streams])]
+    assert [(note.event, note.severity) for note in webhook.taken] == once * outages
+
+
+def make_note(stream: str, event: NotificationEvent, severity: AlarmSeverity) -> Notification:
+    return Notification(
+        text="", event=event, stream=stream, alarm=AlarmKind.KAFKA, severity=severity, problem="", next_step="",
+        since=0.0, at=0.0,
+    )  # fmt: skip

@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 
 from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.topic_history import Instant
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView
@@ -21,11 +21,6 @@ from lockstep.model.position import Key, Position
 
 LOG = logging.getLogger("lockstep")
 
-T = TypeVar("T")
-
-STOP_POLL_SECONDS = 0.1
-"""Interval at which a stop is looked for while Kafka does not answer."""
-
 
 class ClusterMonitor:
     """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics or retires drained ones."""
@@ -35,7 +30,7 @@ class ClusterMonitor:
         context: RunContext,
         known_topics: frozenset[str],
         retired: frozenset[str],
-        gives_up: Callable[[], bool],
+        patience: KafkaPatience,
     ) -> None:
         """Read Kafka.
 
@@ -43,9 +38,9 @@ class ClusterMonitor:
             context: Dependencies of the run.
             known_topics: Topics that the ledger knows.
             retired: Those of them that are not read.
-            gives_up: Whether the run is to end: then a question without an answer is not repeated.
+            patience: Repeats questions without an answer.
         """
-        self._gives_up = gives_up
+        self.patience = patience
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._listed_at = known_topics - retired, time.monotonic()
         self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
@@ -63,10 +58,10 @@ class ClusterMonitor:
             which may have been truncated.
 
         Raises:
-            KafkaError: No answer for two minutes.
+            KafkaError: No answer for as long as the run waits: see `KafkaPatience`.
         """
         before = self.view
-        self.view = self._patiently(
+        self.view = self.patience.ask(
             lambda: self._observe(lambda: self._context.admin.view_for_commit(self._names, self.view))
         )
         cut = {read[key].topic for key in self.check_leader_epochs(read)}
@@ -80,7 +75,7 @@ class ClusterMonitor:
         commit: a batch is committed only after its topics were described again.
 
         Raises:
-            KafkaError: No answer for two minutes.
+            KafkaError: No answer for as long as the run waits: see `KafkaPatience`.
         """
         if time.monotonic() - self._described_at <= self._tuning.described_seconds:
             with suppress(KafkaError):
@@ -185,7 +180,7 @@ class ClusterMonitor:
             LOG.warning("Kafka looks wrong, reading it again: %s", findings[0])
             if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
-            self.view = with_lowest_starts(self.view, self._patiently(self._read_same_cluster))
+            self.view = with_lowest_starts(self.view, self.patience.ask(self._read_same_cluster))
             self.check_leader_epochs(known)
             before = {_place(finding) for finding in findings}
             findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
@@ -193,7 +188,7 @@ class ClusterMonitor:
 
     def _view_first(self) -> ClusterView:
         """The first view, of two reads or more: a topic is left out only if none of them shows it."""
-        self._names |= self._patiently(self._list_names) - self._retired
+        self._names |= self.patience.ask(self._list_names) - self._retired
         view = self._read()
         for _ in range(self._tuning.confirm_looks - 1):
             pause = self._tuning.move_seconds / (self._tuning.confirm_looks - 1)
@@ -213,7 +208,7 @@ class ClusterMonitor:
         return self._context.stream.topics.select(self._context.admin.topic_names())
 
     def _read(self) -> ClusterView:
-        return self._patiently(lambda: self._observe(lambda: self._context.admin.view(self._names)))
+        return self.patience.ask(lambda: self._observe(lambda: self._context.admin.view(self._names)))
 
     def _read_same_cluster(self) -> ClusterView:
         """Topics that are gone or others may be those of another cluster, to which the brokers' addresses now lead."""
@@ -232,25 +227,6 @@ class ClusterMonitor:
         if text not in self._warned:
             self._warned.add(text)
             LOG.warning("%s", text)
-
-    def _patiently(self, question: Callable[[], T]) -> T:
-        """The answer; asks again for a while if Kafka does not answer."""
-        deadline = time.monotonic() + self._tuning.patience_seconds
-        while True:
-            self._described_at = time.monotonic()
-            try:
-                return question()
-            except KafkaError as error:
-                if time.monotonic() > deadline or self._waits_in_vain():
-                    raise
-                LOG.warning("%s; trying again", error.problem)
-
-    def _waits_in_vain(self) -> bool:
-        """Pause before the next question; gives whether the run is to end instead."""
-        again = time.monotonic() + self._tuning.retry_seconds
-        while not self._gives_up() and time.monotonic() < again:
-            self._context.stop.wait(STOP_POLL_SECONDS)
-        return self._gives_up()
 
 
 def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:

@@ -22,6 +22,7 @@ from lockstep.engine.driver.committer import Committer, Publisher, make_batch_co
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.handover import accept_requests, is_asked_to_hand_over, read_stop_request, write_stop
 from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.metrics import make_batch_report
 from lockstep.engine.driver.planner import BatchPlan, FileGoal, PlanInput, make_batch_identity, plan_batch
@@ -214,8 +215,11 @@ class MicroBatchLoop:
         self._context, self._writer = context, claimed.writer
         selected = stream.topics.select(row.topic for row in claimed.known.values())
         retired = find_retired_topics(claimed.known.values()) & selected
-        self._monitor = ClusterMonitor(context, selected, retired, lambda: _is_stop_asked(context, claimed))
-        self._partitions = open_subscription(context, claimed, self._monitor.view, selected)
+        patience = KafkaPatience(
+            tuning, is_endless=not context.is_bounded, gives_up=lambda: _is_stop_asked(context, claimed)
+        )
+        self._monitor = ClusterMonitor(context, selected, retired, patience)
+        self._partitions = open_subscription(context, claimed, self._monitor, selected)
         self._idle = IdlePartitions(stream.event_time)
         self._topics = TopicChanges(context, claimed.writer.epoch, self._monitor, self._partitions)
         self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)

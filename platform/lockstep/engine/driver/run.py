@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.heartbeat import run_heartbeat
+from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
@@ -24,12 +25,13 @@ from lockstep.engine.driver.spark_job import SparkRunner, warm_up
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.engine.driver.topic_history import TopicWatch
 from lockstep.engine.protocol import JobSpec
-from lockstep.errors import Fenced, name_stream
+from lockstep.errors import Fenced, KafkaError, name_stream
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client, make_reader_configuration
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.settings import RegistrySettings, Settings
+from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 ROWS_A_FILE = 64
 """Bytes of rows in memory to bytes of Parquet, at most: equal texts and steps of numbers take nearly no room in it."""
 LOG = logging.getLogger("lockstep")
+T = TypeVar("T")
 
 
 def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegistry | None:
@@ -95,41 +98,59 @@ def run_stream(
         StreamHalted: The stream waits for an operator.
         StreamHeld: An operator holds the stream.
         IntegrityLost: The integrity class is violated; earlier messages and the halt are committed.
-        KafkaError: Kafka does not answer.
+        KafkaError: Kafka refuses this user; or it does not answer a bounded run, or a first start, for two minutes.
         EnvironmentProblem: The cluster has no free executor.
         RegistryUnreachable: The schema registry does not answer.
         TableError: The table does not match its head.
     """
     trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
-    # 1
     admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
     group = ConsumerGroup(settings.kafka, stream.name)
-    check_table_present(stream, folders, admin, group)  # before a heartbeat file, which would make a missing root
+    never_ending = not isinstance(trigger, AvailableNow)
+    ask = _StartPatience(launch.tuning, is_endless=never_ending and delta_log.has_log(folders.table), stop=stop).ask
     watch = TopicWatch(admin, launch.tuning.end_look_seconds)
-    with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id), watch:
-        job = make_job(stream, settings, folders, _tune(launch.tuning, trigger))
-        never_ending = not isinstance(trigger, AvailableNow)
-        try:
-            startup = WriterStartup(stream, folders, admin.cluster_id(), launch=launch, never_ending=never_ending)
+    try:
+        ask(lambda: check_table_present(stream, folders, admin, group))  # before a heartbeat file makes a missing root
+        with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id), watch:
+            job = make_job(stream, settings, folders, _tune(launch.tuning, trigger))
+            # 1
+            startup = WriterStartup(stream, folders, ask(admin.cluster_id), launch=launch, never_ending=never_ending)
             startup.check_topics(admin, watch.history)
             context = _warm_context(spark, job, stop)  # 2
-            claimed = startup.claim(cancelled=stop.is_set)  # 3
-        except (Fenced, NotWanted, StartCancelled) as unclaimed:
-            return _end_unclaimed(unclaimed)
-        run_context = RunContext(
-            stream=stream,
-            trigger=trigger,
-            folders=folders,
-            admin=admin,
-            group=group,
-            runner=SparkRunner(context, job, seconds_max=_deadline(stream, trigger)),
-            cores=lambda: context.defaultParallelism,
-            stop=stop,
-            report=report,
-            launch=launch,
-            history=watch.history,
-        )
-        return run_batches(run_context, claimed)
+            run_context = RunContext(
+                stream=stream,
+                trigger=trigger,
+                folders=folders,
+                admin=admin,
+                group=group,
+                runner=SparkRunner(context, job, seconds_max=_deadline(stream, trigger)),
+                cores=lambda: context.defaultParallelism,
+                stop=stop,
+                report=report,
+                launch=launch,
+                history=watch.history,
+            )
+            return run_batches(run_context, startup.claim(cancelled=stop.is_set))  # 3
+    except (Fenced, NotWanted, StartCancelled) as unclaimed:
+        return _end_unclaimed(unclaimed)
+
+
+class _StartPatience:
+    """Asks Kafka before the claim: refusals end the run at once, a stop ends the wait for the end of an outage.
+
+    The first start of a stream does not wait without end: its address may be mistyped.
+    """
+
+    def __init__(self, tuning: Tuning, *, is_endless: bool, stop: threading.Event) -> None:
+        self._patience, self._stop = KafkaPatience(tuning, is_endless=is_endless, gives_up=stop.is_set), stop
+
+    def ask(self, question: Callable[[], T]) -> T:
+        try:
+            return self._patience.ask(question, refusal_seconds=0)
+        except KafkaError:
+            if self._stop.is_set():
+                raise StartCancelled from None
+            raise
 
 
 def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:

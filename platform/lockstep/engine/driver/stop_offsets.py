@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from lockstep.engine.driver.clocks import Silence
-from lockstep.errors import KafkaError
+from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.admin import ClusterView, Place
 from lockstep.model.position import Key, Position
 from lockstep.model.tuning import Tuning
@@ -82,7 +82,7 @@ class StopOffsets:
         return key in positions and key in self.offsets and positions[key].next_offset >= self.offsets[key]
 
     def _make_silent_error(self, silence: Silence, now: float) -> KafkaError:
-        return KafkaError(
+        return KafkaUnreachable(
             f"{silence.place} gave no message for {now - silence.since:.0f} s ({silence.trouble}): "
             "its messages are not read; all others are",
             next_step=f"lockstep doctor asks for each topic; then: lockstep run {self._stream} --available-now",
@@ -90,7 +90,7 @@ class StopOffsets:
 
     def _make_leaderless_error(self, places: list[Place]) -> KafkaError:
         (topic, partition), more = places[0], f", nor have {len(places) - 1} more" if len(places) > 1 else ""
-        return KafkaError(
+        return KafkaUnreachable(
             f"{topic}/{partition} has no leader that answers{more}: its messages are not read; all others are",
             next_step="kafka-topics.sh --describe --unavailable-partitions, start the brokers that hold the "
             f"replicas, then: lockstep run {self._stream} --available-now",

@@ -6,7 +6,7 @@ New topics are added, retired ones read again when a message arrives, deleted on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from lockstep.declare.options import NewTopics
@@ -16,7 +16,7 @@ from lockstep.engine.driver.handover import take_retire_request
 from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.positions import RETIRED, Subscription
 from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
-from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.kafka.admin import Topic
 from lockstep.model.position import Key
 
 FORGOTTEN_MAX = 1_000
@@ -24,31 +24,34 @@ FORGOTTEN_MAX = 1_000
 
 
 def open_subscription(
-    context: RunContext, claimed: WriterClaim, view: ClusterView, selected: frozenset[str]
+    context: RunContext, claimed: WriterClaim, monitor: ClusterMonitor, selected: frozenset[str]
 ) -> Subscription:
     """Partitions of a run at its start, at the positions of the ledger, new ones where the stream joins their logs.
 
     Args:
         context: Dependencies of the run.
         claimed: Result of the claim.
-        view: Kafka's topics of the stream.
+        monitor: The view of Kafka.
         selected: Names of topics in the ledger that the stream's pattern still selects.
 
     Raises:
         LockstepError: The stream cannot run on these topics.
     """
+    view = monitor.view
     check_topics_fit(context.stream, view.topics, claimed.known.values())
     begun = {topic_id for topic_id, _ in claimed.known}
     new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
-    joined = _read_join_offsets(context, new, view, is_first_run=not claimed.head.batch)
+    joined = _read_join_offsets(context, monitor, new, is_first_run=not claimed.head.batch)
     return Subscription(claimed.known, view, selected, joined)
 
 
 def _read_join_offsets(
-    context: RunContext, new: Iterable[Topic], view: ClusterView, *, is_first_run: bool
+    context: RunContext, monitor: ClusterMonitor, new: Sequence[Topic], *, is_first_run: bool
 ) -> dict[Key, int]:
-    declared, committed = context.stream.topics, context.group.committed_by
-    return read_join_offsets(declared, new, view, context.admin, committed, is_first_run=is_first_run)
+    declared, committed, view = context.stream.topics, context.group.committed_by, monitor.view
+    return monitor.patience.ask(
+        lambda: read_join_offsets(declared, new, view, context.admin, committed, is_first_run=is_first_run)
+    )
 
 
 class TopicChanges:
@@ -93,7 +96,8 @@ class TopicChanges:
         view = self._monitor.view
         if new := self._partitions.find_new_topics(view):
             check_topics_fit(self._context.stream, view.topics, ())
-            self._partitions.take_up(view, _read_join_offsets(self._context, new, view, is_first_run=False))
+            joined = _read_join_offsets(self._context, self._monitor, new, is_first_run=False)
+            self._partitions.take_up(view, joined)
 
     def _read_revived(self) -> None:
         """Read retired topics again that have new messages; re-created ones become new topics of the view."""

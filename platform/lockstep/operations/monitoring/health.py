@@ -249,8 +249,10 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     if facts.desired is Desired.HALTED:
         yield _alarm(AlarmKind.HALTED, f"the stream is halted: {facts.reason}", facts.next_step)
     if facts.kafka:
-        problem = f"lag, freshness and headroom are unknown: {facts.kafka}"
-        yield _alarm(AlarmKind.KAFKA, problem, "lockstep doctor", AlarmSeverity.WARNING)
+        waits = "; runs wait for it, and go on by themselves" if facts.is_wanted else ""
+        severity = AlarmSeverity.ERROR if facts.is_wanted else AlarmSeverity.WARNING
+        problem = f"lag, freshness and headroom are unknown: {facts.kafka}{waits}"
+        yield _alarm(AlarmKind.KAFKA, problem, "lockstep doctor", severity)
     if _lacks_writer(facts):
         since = "" if facts.writer_seconds is None else f" for {format_duration(facts.writer_seconds)}"
         problem = f"the stream is to be running, and epoch {facts.epoch} has had no live writer{since}"
