@@ -56,12 +56,20 @@ QUIET_NOTE_SECONDS = 10
 # How uv and pip say that nobody answered; pip also takes a registry that is silent for one that is empty.
 UNREACHABLE = (
     "dns error|failed to lookup|name resolution|error sending|Failed to fetch|Failed to establish"
-    "|Connection refused|timed out|certificate|No matching distribution"
+    "|Connection refused|certificate|No matching distribution"
 )
+
+# How uv and pip tell of a time-out, whose cause they do not know.
+SILENT = "timed out|timeout"
 
 # What a failed installer says, what it means here and what to do. First match wins.
 CAUSES = (
     ("No space left|os error 28", "the disk is full", "free 2.5 GB, then run the same command again"),
+    (
+        SILENT,
+        "what it downloads from did not answer in time",
+        "it may only be slow: run the same command again; what has arrived is kept",
+    ),
     (
         UNREACHABLE,
         "the package registry could not be reached",

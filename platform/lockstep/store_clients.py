@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 from lockstep.addresses import is_in_object_store
+from lockstep.time_limit import describe_silence
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -98,7 +99,10 @@ def repeat_unanswered(ask: Callable[[], Answer], wait_seconds: float) -> Answer:
         except OSError as error:
             left = wait_seconds - (time.monotonic() - begin)
             text = str(error.__cause__)
-            if not _UNANSWERED.search(text) or left <= 0:
+            if not _UNANSWERED.search(text):
+                raise
+            if left <= 0:
+                error.strerror = f"{describe_silence('it', round(time.monotonic() - begin))}: {error.strerror}"
                 raise
             if not (is_told or _BROKEN_OFF in text):
                 LOG.warning("no answer yet, asked again for %.0f s: %s", left, str(error).splitlines()[0])

@@ -1,13 +1,34 @@
-"""A time limit for a call that may wait for another machine."""
+"""Time limits, and the one text of all time-outs.
+
+A slow answer and none look alike until it arrives. So a time-out names what did not answer and for how long, and no
+cause: `describe_silence` makes the text of each. Causes to look for belong in the next step of an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
+SLOW = "it may only be slow"
+"""Begins the next step of a time-out."""
+
+
+def describe_silence(who: str, seconds: float, about: str = "", *, verb: str = "answer") -> str:
+    """The text of a time-out.
+
+    Args:
+        who: What was waited for.
+        seconds: The time limit.
+        about: The subject of the question.
+        verb: What it did not do.
+    """
+    asked = f" about {about}" if about else ""
+    return f"{who} did not {verb}{asked} within {seconds:g} s"
 
 
 def run_within(seconds: float, call: Callable[[], T]) -> T:
@@ -29,3 +50,48 @@ def run_within(seconds: float, call: Callable[[], T]) -> T:
 
     Thread(target=run, name="within a time", daemon=True).start()
     return ended.result(seconds)
+
+
+def run_command(
+    command: Sequence[str],
+    who: str,
+    seconds: float,
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; its exit code is the caller's to judge.
+
+    Args:
+        command: The command and its arguments.
+        who: Its name in the text of a time-out.
+        seconds: The time limit.
+        folder: Its working folder.
+        environment: Its environment; by default that of this process.
+
+    Raises:
+        TimeoutError: It was killed at the limit; with the text of `describe_silence`.
+    """
+    try:
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as late:
+        raise TimeoutError(describe_silence(who, seconds)) from late
+
+
+def has_ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a process; False if it still runs."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def end_process(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask a process to end, and kill it if it does not."""
+    process.terminate()
+    if not has_ended_within(process, seconds):
+        process.kill()
+        process.wait()

@@ -26,7 +26,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
@@ -575,7 +574,7 @@ class ClusterAdmin:
             raise self._unread(what, error) from error
 
     def _unread(self, what: str, error: KafkaException) -> KafkaError:
-        return self._admin.explain_failure(what, error.args[0])
+        return self._admin.explain_failure(what, error.args[0], self._timeout)
 
 
 def _find_leaders(topics: Mapping[str, Topic], leaders: Mapping[Place, int]) -> dict[Place, _Leader]:
@@ -633,7 +632,7 @@ def read_topic_settings(
             for name in wanted
         )
     except KafkaException as error:
-        raise admin.explain_failure("how topics are kept", error.args[0]) from error
+        raise admin.explain_failure("how topics are kept", error.args[0], timeout_seconds) from error
 
 
 def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:
@@ -695,7 +694,7 @@ _NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call
 _OLDEST: OffsetSpec = OffsetSpec.for_timestamp(0)
 
 
-def read_newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+def read_newest_timestamps(admin: ClusterClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
     """Milliseconds since 1970 of the newest message of each partition; empty partitions are left out.
 
     Raises:
@@ -704,7 +703,7 @@ def read_newest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_
     return _timestamps(admin, places, _NEWEST, timeout_seconds)
 
 
-def read_oldest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+def read_oldest_timestamps(admin: ClusterClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
     """Milliseconds since 1970 of the oldest retained message of each partition; empty ones are left out.
 
     Raises:
@@ -714,7 +713,7 @@ def read_oldest_timestamps(admin: AdminClient, places: Iterable[Place], timeout_
 
 
 def _timestamps(
-    admin: AdminClient, places: Iterable[Place], which: OffsetSpec, timeout_seconds: float
+    admin: ClusterClient, places: Iterable[Place], which: OffsetSpec, timeout_seconds: float
 ) -> dict[Place, int]:
     request = {TopicPartition(topic, partition): which for topic, partition in places}
     if not request:
@@ -722,9 +721,7 @@ def _timestamps(
     try:
         answers = admin.list_offsets(request, request_timeout=timeout_seconds)
     except KafkaException as error:
-        raise KafkaError(
-            f"Kafka did not say how old its messages are: {error.args[0].str()}", next_step="lockstep doctor"
-        ) from error
+        raise admin.explain_failure("the age of its messages", error.args[0], timeout_seconds) from error
     found = {}
     for place, future in answers.items():
         try:

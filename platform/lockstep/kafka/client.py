@@ -19,6 +19,7 @@ from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
 from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
+from lockstep.time_limit import describe_silence
 
 Configuration = dict[str, Plain]
 """Configuration of a client. May be pickled and shown: it contains references instead of secrets."""
@@ -126,12 +127,13 @@ class ClusterClient(AdminClient):
         cause = self._connection_log.cause()
         return cause is not None and cause.certain
 
-    def explain_failure(self, what: str, error: ClientError) -> KafkaError:
+    def explain_failure(self, what: str, error: ClientError, seconds: float | None = None) -> KafkaError:
         """Why a request went unanswered, from the answer or from the log lines around it.
 
         Args:
             what: The subject of the request, in part of a sentence.
             error: The client's error.
+            seconds: The timeout of the request; by default that of the settings.
         """
         if error.code() in _NO_RIGHT:
             return KafkaError(
@@ -140,15 +142,17 @@ class ClusterClient(AdminClient):
             )
         self.poll(0)
         cause = self._connection_log.cause()
-        if error.code() >= 0 or cause is None:
-            kind = KafkaUnreachable if error.code() < 0 or error.retriable() else KafkaError
+        if error.code() >= 0:
+            kind = KafkaUnreachable if error.retriable() else KafkaError
             return kind(f"Kafka did not answer about {what}: {error.str()}", next_step=_BY_ITSELF)
+        is_certain = cause is not None and cause.certain  # known before the timeout
+        limit = self.settings.timeout_seconds if seconds is None else seconds
+        silence = f"Kafka did not answer about {what}" if is_certain else describe_silence("Kafka", limit, what)
+        if cause is None:
+            return KafkaUnreachable(silence, next_step=_BY_ITSELF)
         reason = explain_unverified_certificate(cause.unverified, self.settings.options) if cause.unverified else ""
-        kind = KafkaError if cause.certain else KafkaUnreachable
-        return kind(
-            f"Kafka did not answer about {what}: {cause.problem}{f': {reason}' if reason else ''}",
-            next_step=cause.next_step,
-        )
+        kind = KafkaError if is_certain else KafkaUnreachable
+        return kind(f"{silence}: {cause.problem}{f': {reason}' if reason else ''}", next_step=cause.next_step)
 
 
 class RangeConsumer(Consumer):

@@ -21,6 +21,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from lockstep.errors import KafkaError
 from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
 from lockstep.settings import KafkaSettings
+from lockstep.time_limit import SLOW, describe_silence
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -33,6 +34,7 @@ _COORDINATOR_STARTS = (
     ClientError._WAIT_COORD,  # noqa: SLF001  # the client's name
 )
 """Errors in the first seconds of a group's existence, or after a broker's start."""
+_SILENT = (ClientError._TIMED_OUT, ClientError._TIMED_OUT_QUEUE, ClientError.REQUEST_TIMED_OUT)  # noqa: SLF001  # as above
 _RETRY_SECONDS = 0.2
 _SESSION_MS_MAX = 45_000
 """The client's default."""
@@ -119,6 +121,9 @@ class ConsumerGroup:
         except KafkaException as error:
             if error.args[0].code() == ClientError.GROUP_ID_NOT_FOUND:
                 raise _NoGroup from error
+            if error.args[0].code() in _SILENT:
+                silence = describe_silence("Kafka", self._settings.timeout_seconds, verb=f"{verb} group {self.name}")
+                raise KafkaError(silence, next_step=f"{SLOW}; lockstep tries again by itself") from error
             raise KafkaError(
                 f"Kafka did not {verb} group {self.name}: {error.args[0].str()}",
                 next_step=f"check the brokers, and that this user may READ and DELETE group {self.name}",

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from confluent_kafka import KafkaError as ClientError
 
+from lockstep.time_limit import SLOW
+
 LINES_MAX = 100
 TEXT_MAX = 300
 _AGE = re.compile(r" \(after \d+ms in state \w+\)$")
@@ -132,6 +134,11 @@ def _not_there(where: str, rest: str, _: str) -> Cause:
     return Cause(f"{where}: {rest}", "check kafka.bootstrap_servers and that the brokers are up")
 
 
+def _silent(where: str, _: str, __: str) -> Cause:
+    """Librdkafka guesses "due to broker version < 0.10" when the first request of a connection times out."""
+    return Cause(f"{where} did not answer a request in time", f"{SLOW}; see that the brokers are up: lockstep doctor")
+
+
 def _closed(where: str, _: str, __: str) -> Cause:
     return Cause(
         f"{where} closes the connection without an answer: it is starting or stopping, or its listener speaks "
@@ -152,6 +159,7 @@ _MEANINGS: tuple[tuple[Callable[[int, str], bool], Callable[[str, str, str], Cau
     (_holds("PLAINTEXT broker listener|wrong version number|packet length too long"), _no_tls),
     (_holds("Failed to resolve"), _unresolved),
     (_holds("Connect to .* failed"), _not_there),
+    (_holds("[Tt]imed out"), _silent),
     (_holds("Disconnected|closed by peer"), _closed),
 )
 """From the most to the least informative: a restarting broker logs some of the last in addition to its cause."""

@@ -58,6 +58,7 @@ from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
+from lockstep.time_limit import SLOW, describe_silence, end_process
 
 if TYPE_CHECKING:
     from dagster_graphql import DagsterGraphQLClient
@@ -210,7 +211,7 @@ class LocalPlatform:
         try:
             yield process
         finally:
-            _end(process)
+            end_process(process, END_SECONDS)
             servers = self.servers()
             started = {other: handle for other, handle in servers.started.items() if other != name}
             self._write(msgspec.structs.replace(servers, started=started))
@@ -239,8 +240,9 @@ class LocalPlatform:
             for name in ended:
                 raise self.failed(name, f"{name} ended")
             if time.monotonic() > deadline:
-                problem = f"{not_yet()}, after {PATIENCE_SECONDS:.0f} s"
-                raise LockstepError(problem, next_step=f"read {self.folder / 'logs'}")
+                silence = describe_silence("the platform", PATIENCE_SECONDS, verb="get so far")
+                step = f"{SLOW}: wait, or read {self.folder / 'logs'}"
+                raise LockstepError(f"{silence}: {not_yet()}", next_step=step)
             time.sleep(POLL_SECONDS)
 
     def log(self, name: str) -> Path:
@@ -298,16 +300,6 @@ class LocalPlatform:
     @property
     def _record(self) -> Path:
         return self.folder / "servers.json"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end; kill it if it does not."""
-    process.terminate()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def find_tool(name: str) -> str:

@@ -18,6 +18,7 @@ from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client, make_producer_configuration
 from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import KafkaSettings
+from lockstep.time_limit import SLOW, describe_silence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,9 +101,9 @@ def create_topic(cluster: Cluster, topic: str, partitions: int = 1, *, retention
     except KafkaException as error:
         if error.args[0].code() == ClientError.TOPIC_ALREADY_EXISTS:
             return False
-        raise _failed(settings, f"topic {topic} could not be made", error.args[0]) from error
+        raise _failed(settings, f"topic {topic} was not made", error.args[0], ANSWER_TIMEOUT_S) from error
     except TimeoutError as error:
-        raise _failed(settings, f"topic {topic} could not be made", None) from error
+        raise _failed(settings, f"topic {topic} was not made", None, ANSWER_TIMEOUT_S) from error
     return True
 
 
@@ -181,7 +182,7 @@ class Delivery:
             return
         self._producer.purge()  # else it would go on sending what is queued behind the refused message
         written = f"topic {self._topic}: only {self._taken} messages written"
-        raise _failed(self._settings, written, self._refusal)
+        raise _failed(self._settings, written, self._refusal, FLUSH_TIMEOUT_S)
 
 
 def _settings(cluster: Cluster) -> KafkaSettings:
@@ -203,8 +204,8 @@ def _configuration(settings: KafkaSettings) -> dict[str, Plain]:
     }
 
 
-def _failed(settings: KafkaSettings, problem: str, cause: ClientError | None) -> KafkaError:
+def _failed(settings: KafkaSettings, problem: str, cause: ClientError | None, seconds: float) -> KafkaError:
     if cause is None or cause.code() in _NO_ANSWER:
-        next_step = f"see that Kafka runs and can be reached at {settings.bootstrap_servers}"
-        return KafkaError(f"{problem}: no answer in time", next_step=next_step)
+        silence = describe_silence(f"Kafka at {settings.bootstrap_servers}", seconds)
+        return KafkaError(f"{problem}: {silence}", next_step=f"{SLOW}: try again; see that Kafka runs: lockstep doctor")
     return KafkaError(f"{problem}: {cause.str()}", next_step="fix what Kafka refused, then produce again")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import subprocess
 import sys
 import time
 import uuid
@@ -31,6 +31,7 @@ from lockstep.orchestration.names import (
 from lockstep.orchestration.supervisor_policy import RunStage
 from lockstep.orchestration.supervisor_sensor import list_unfinished_runs
 from lockstep.table.layout import StreamFolders
+from lockstep.time_limit import SLOW, describe_silence, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,8 +54,8 @@ QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
 ENDS = (DagsterEventType.STEP_FAILURE, DagsterEventType.ENGINE_EVENT, DagsterEventType.RUN_FAILURE)
 """Events that say why a run ended: its step failed, it could not be launched, its process died."""
 EVENTS_MAX = 20
-HEARTBEAT_SECONDS_MAX = 90.0
-"""Dagster's daemons beat every 30 seconds."""
+DAEMON_SECONDS_MAX = 300.0
+"""Dagster's daemons beat every 30 seconds, and every two minutes on a machine full of other work."""
 QUEUE_SECONDS_MAX, WRITE_SECONDS_MAX, POLL_SECONDS = 30.0, 600.0, 0.5
 """A daemon polls the queue every five seconds; a start takes half a minute, ten times as long on a busy machine."""
 
@@ -130,7 +131,7 @@ def start_stream(
                 command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job]
                 _launch([*command, "--run-id", run_id, "--tags", json.dumps(tags)], folder, stream)  # 3
             say(f"{stream.name}: run {run_id} is launched; waiting until it writes")
-            epoch = await_writer(stream.name, folders, instance, run_id)  # 4
+            epoch = await_writer(stream.name, folders, instance, run_id, say=say)  # 4
     return Launched(stream.name, job, run_id, home, epoch)
 
 
@@ -202,14 +203,23 @@ def await_writer(
     run_id: str,
     *,
     seconds_max: float = WRITE_SECONDS_MAX,
+    say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Wait until a run writes; gives its epoch.
+
+    Args:
+        stream: Name of the stream.
+        folders: Its folders.
+        instance: Dagster's instance.
+        run_id: Dagster's id of the run.
+        seconds_max: The time limit.
+        say: Receives progress lines.
 
     Raises:
         StreamHalted: It halted instead.
         StartFailed: It ended, is not taken from the queue, has no slot there, or takes too long.
     """
-    began = time.monotonic()
+    began, told = time.monotonic(), ""
     while True:
         run = instance.get_run_by_id(run_id)
         if (epoch := find_epoch_written_by(folders.control, run_id)) is not None:
@@ -218,31 +228,51 @@ def await_writer(
         if run is None or run.is_finished:
             return _instead_of(stream, folders, instance, run_id)
         if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX:
-            _check_queue(stream, instance, run_id)
+            before, told = told, _check_queue(stream, instance, run_id, waited)
+            if told and not before:
+                say(told)
         if waited > seconds_max:
-            raise StartFailed(
-                stream, run_id, f"run {run_id} is {run.status.value}, and does not write after {waited:.0f} s"
-            )
+            silence = describe_silence(f"run {run_id}, which is {run.status.value},", seconds_max, verb="write")
+            raise StartFailed(stream, run_id, silence, f"{SLOW}, and goes on: lockstep status {stream} shows it")
         time.sleep(POLL_SECONDS)
 
 
-def _check_queue(stream: str, instance: DagsterInstance, run_id: str) -> None:
+def _check_queue(stream: str, instance: DagsterInstance, run_id: str, waited: float) -> str:
     """Refuse to wait for a run that is not taken from the queue before an operator does something.
 
+    Returns:
+        A note on a daemon that is late; empty without one.
+
     Raises:
-        StartFailed: No daemon takes it, or runs of streams hold all slots, which do not end by themselves.
+        StartFailed: No daemon gives a sign of life, or runs of streams hold all slots, which do not end by themselves.
     """
-    waits = f"run {run_id} waits in Dagster's queue"
-    if not has_queue_daemon(instance):
-        step = "dagster-daemon run (or dagster dev): the run then starts by itself"
-        raise StartFailed(stream, run_id, f"{waits}, and no daemon takes it from there", step)
+    note = judge_daemon_silence(stream, run_id, min(waited, find_daemon_silence(instance)))
     queue = instance.get_concurrency_config().run_queue_config
     slots = -1 if queue is None else queue.max_concurrent_runs
     of_streams = RunsFilter(statuses=IN_PROGRESS_RUN_STATUSES, tags=NEVER_TOO_LONG)
     if 0 <= slots <= instance.get_runs_count(of_streams):
-        reason = f"{waits}: streams hold each of the {slots} slots of max_concurrent_runs, and do not end by themselves"
+        reason = (
+            f"run {run_id} waits in Dagster's queue: streams hold each of the {slots} slots of max_concurrent_runs, "
+            "and do not end by themselves"
+        )
         step = "set concurrency.runs.max_concurrent_runs of dagster.yaml to -1, then restart the daemon: the run starts"
         raise StartFailed(stream, run_id, reason, step)
+    return note
+
+
+def judge_daemon_silence(stream: str, run_id: str, seconds: float) -> str:
+    """A note on a daemon that has not reported for a while, seen from here; empty without one. Pure.
+
+    Raises:
+        StartFailed: It was given the time that it takes on a busy machine.
+    """
+    waits = f"run {run_id} waits in Dagster's queue"
+    step = "dagster-daemon run (or dagster dev), if none runs: the run then starts by itself"
+    if seconds > DAEMON_SECONDS_MAX:
+        silence = describe_silence("Dagster's daemon", DAEMON_SECONDS_MAX, verb="report")
+        raise StartFailed(stream, run_id, f"{waits}, and {silence}", step)
+    late = seconds >= QUEUE_SECONDS_MAX
+    return f"{waits}; Dagster's daemon has not reported for {seconds:.0f} s: {step}" if late else ""
 
 
 def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:
@@ -287,11 +317,11 @@ def _describe_end(event: DagsterEvent) -> str:
     return (event.message or "") if event.event_type is DagsterEventType.RUN_FAILURE else ""
 
 
-def has_queue_daemon(instance: DagsterInstance) -> bool:
-    """Whether the daemon that takes runs from the queue lives; Dagster's `healthy` allows it half an hour."""
+def find_daemon_silence(instance: DagsterInstance) -> float:
+    """Seconds since the daemon that takes runs from the queue has reported; without end if it never has."""
     status = instance.get_daemon_statuses().get(QUEUE_DAEMON)
     beat = None if status is None else status.last_heartbeat
-    return beat is not None and time.time() - beat.timestamp < HEARTBEAT_SECONDS_MAX
+    return math.inf if beat is None else max(0.0, time.time() - beat.timestamp)
 
 
 def _home(stream: str, folder: Path) -> str:
@@ -328,11 +358,9 @@ def explain_refusal(stream: AnyStream, said: str) -> EnvironmentProblem:
 
 def _launch(command: list[str], folder: Path, stream: AnyStream) -> None:
     try:
-        said = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, timeout=LAUNCH_SECONDS_MAX
-        )
-    except subprocess.TimeoutExpired as error:
-        step = f"look at the runs of the web UI: it may begin yet; if not: lockstep run {stream.name}"
-        raise EnvironmentProblem(f"Dagster did not answer within {error.timeout:.0f} s", next_step=step) from error
+        said = run_command(command, "dagster job launch", LAUNCH_SECONDS_MAX, folder=folder)
+    except TimeoutError as late:
+        step = f"{SLOW}: look at the runs of the web UI, whether it begins; if not: lockstep run {stream.name}"
+        raise EnvironmentProblem(str(late), next_step=step) from late
     if said.returncode != 0:
         raise explain_refusal(stream, said.stderr)

@@ -170,7 +170,7 @@ def _close(instance: DagsterInstance, run_id: str) -> None:
     if run is None or run.is_finished:
         return
     instance.add_run_tags(run_id, {OUTCOME_TAG: LOST})
-    why = "its process does not count any more: it was killed, or its machine went down (supervisor of the stream)"
+    why = "it sends no heartbeats (any more); a process that only was slow ends by itself (supervisor of the stream)"
     if run.status is DagsterRunStatus.CANCELING:
         instance.report_run_canceled(run, why)
     else:

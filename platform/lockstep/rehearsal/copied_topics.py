@@ -25,6 +25,7 @@ from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.tables import StreamHandle
 from lockstep.rehearsal.load_plan import SLICE_SECONDS, SLICES, LoadTestRefused, PresentLoad, find_busiest
 from lockstep.rehearsal.message_copy import CopiedMessage, WholeSessions, keep_whole_sessions
+from lockstep.time_limit import SLOW, describe_silence
 
 PREFIX = "lockstep.loadtest"
 """Topics of load tests begin with it, and the stream's name."""
@@ -336,5 +337,8 @@ def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: f
     cluster, deadline = ClusterAdmin(admin, timeout_seconds), time.monotonic() + GONE_SECONDS_MAX
     while left := cluster.topic_names() & set(names):
         if time.monotonic() > deadline:
-            raise KafkaError(f"Kafka still lists topics {sorted(left)}", next_step="delete them with kafka-topics.sh")
+            silence = describe_silence(
+                "Kafka", GONE_SECONDS_MAX, verb=f"stop listing the deleted topics {sorted(left)}"
+            )
+            raise KafkaError(silence, next_step=f"{SLOW}; if they stay, delete them with kafka-topics.sh")
         time.sleep(POLL_SECONDS)

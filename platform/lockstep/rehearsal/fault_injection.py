@@ -28,6 +28,7 @@ from lockstep.rehearsal.fault_plan import FaultKind, PlannedFault
 from lockstep.settings import Settings
 from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
+from lockstep.time_limit import SLOW, describe_silence, run_command
 
 COMMAND_SECONDS_MAX, PATIENCE_SECONDS, POLL_SECONDS = 300.0, 120.0, 0.5
 NEW_TOPIC_MESSAGES = 200
@@ -92,15 +93,16 @@ class FaultInjector:
 
     def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `lockstep` command in the platform's environment."""
-        return subprocess.run(
-            [find_tool("lockstep"), *arguments],
-            cwd=self.platform.repository,
-            env={**os.environ, **self.platform.environment()},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_SECONDS_MAX,
-        )
+        try:
+            return run_command(
+                [find_tool("lockstep"), *arguments],
+                f"lockstep {' '.join(arguments[:2])}",
+                COMMAND_SECONDS_MAX,
+                folder=self.platform.repository,
+                environment={**os.environ, **self.platform.environment()},
+            )
+        except TimeoutError as late:
+            raise LockstepError(str(late), next_step=f"{SLOW}: run the game day with less other work") from late
 
     def _server(self, name: str) -> psutil.Process:
         pids = self.platform.servers().pids(name)
@@ -119,7 +121,8 @@ class FaultInjector:
             if pulse is not None and pulse.process is not None and is_process_alive(pulse.process):
                 return psutil.Process(pulse.process.pid)
             time.sleep(POLL_SECONDS)
-        raise LockstepError(f"stream {stream} has no run", next_step=f"read {self.platform.log('code')}")
+        silence = describe_silence(f"stream {stream}", PATIENCE_SECONDS, verb="show a run that sends heartbeats")
+        raise LockstepError(silence, next_step=f"{SLOW}; else read {self.platform.log('code')}")
 
     def _jvm_of(self, stream: str) -> psutil.Process:
         return self._below(stream, "JVM", lambda each: each.name() == "java")
@@ -140,7 +143,8 @@ class FaultInjector:
             if found:
                 return found[-1]
             time.sleep(POLL_SECONDS)
-        raise LockstepError(f"the run of {stream} has no {what}", next_step=f"read {self.platform.log('code')}")
+        silence = describe_silence(f"the run of {stream}", PATIENCE_SECONDS, verb=f"start a {what}")
+        raise LockstepError(silence, next_step=f"{SLOW}; else read {self.platform.log('code')}")
 
     @staticmethod
     def _kill(what: str, process: psutil.Process) -> str:
@@ -236,6 +240,6 @@ class FaultInjector:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not ready():
             if time.monotonic() > deadline:
-                problem = f"not within {PATIENCE_SECONDS:.0f} s: {what}"
-                raise LockstepError(problem, next_step=f"read {self.platform.folder / 'logs'}")
+                silence = describe_silence("the platform", PATIENCE_SECONDS, verb=f"get so far: {what},")
+                raise LockstepError(silence, next_step=f"{SLOW}; else read {self.platform.folder / 'logs'}")
             time.sleep(POLL_SECONDS)

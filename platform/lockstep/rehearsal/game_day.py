@@ -42,6 +42,7 @@ from lockstep.rehearsal.fault_plan import (
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.head import Desired
 from lockstep.table.ledger import LedgerRow
+from lockstep.time_limit import SLOW, describe_silence
 from lockstep.verify.report import VerifyReport
 
 FOLDER, PLATFORM, REPORT = ".gameday", "platform", "report.html"
@@ -137,8 +138,8 @@ class GameDay:
                     found.setdefault(name, time.monotonic() - began)
             if time.monotonic() - began > RECOVERY_SECONDS_MAX:
                 late = sorted(self.injector.streams.keys() - found)
-                problem = f"no commit within {RECOVERY_SECONDS_MAX:.0f} s: {', '.join(late)}"
-                raise LockstepError(problem, next_step=f"read {self.injector.platform.folder / 'logs'}")
+                silence = describe_silence(", ".join(late), RECOVERY_SECONDS_MAX, verb="commit")
+                raise LockstepError(silence, next_step=f"{SLOW}; else read {self.injector.platform.folder / 'logs'}")
             time.sleep(POLL_SECONDS)
         return found
 
@@ -159,7 +160,8 @@ class GameDay:
         for name, stream in self.injector.streams.items():
             while read_status(StreamHandle(stream, self.injector.settings)).lag_messages != 0:
                 if time.monotonic() > deadline:
-                    raise LockstepError(f"{name} does not commit its backlog", next_step=f"lockstep status {name}")
+                    silence = describe_silence(name, DRAIN_SECONDS_MAX, verb="commit its backlog")
+                    raise LockstepError(silence, next_step=f"{SLOW}: lockstep status {name} shows its lag")
                 time.sleep(POLL_SECONDS)
 
     def _prove(self, stream: str) -> StreamProof:

@@ -35,6 +35,7 @@ from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
+from lockstep.time_limit import SLOW, describe_silence, end_process
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 
@@ -192,7 +193,10 @@ class Stage:
             if stream.poll() is not None or producer.poll() is not None:
                 raise self._failed("the stream" if producer.poll() is None else "the producer")
             if time.monotonic() > deadline:
-                raise self._failed(f"after {PATIENCE_SECONDS:.0f} s the stream")
+                silence = describe_silence("the stream of the load test", PATIENCE_SECONDS, verb="write")
+                raise LockstepError(
+                    silence, next_step=f"{SLOW}: run it again with less other work; else read {self.log}"
+                )
             time.sleep(POLL_SECONDS)
 
     def _failed(self, what: str) -> LockstepError:
@@ -512,22 +516,13 @@ def _read_machine_cpu() -> float:
 
 
 def _stop(stream: subprocess.Popen[bytes]) -> None:
-    stream.terminate()
-    try:
-        stream.wait(PATIENCE_SECONDS)
-    except subprocess.TimeoutExpired:
-        stream.kill()
+    end_process(stream, PATIENCE_SECONDS)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
     below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    process.terminate()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end_process(process, END_SECONDS)
     for each in psutil.wait_procs(below, END_SECONDS)[1]:  # a JVM deletes its temporary files at its end
         each.kill()
 

@@ -26,6 +26,7 @@ from xml.sax.saxutils import quoteattr
 
 from lockstep.errors import EnvironmentProblem
 from lockstep.spark.java import require_java
+from lockstep.time_limit import SLOW, describe_silence, has_ended_within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 # A company's mirror of Maven Central, as a URL; the hashes in the lock make any mirror safe.
 MIRROR_VARIABLE = "LOCKSTEP_MAVEN_REPOSITORY"
 
-# 51 jars take 18 s; ten minutes is a very slow line, more is a stalled one.
-FETCH_SECONDS_MAX = 600
+# 51 jars take 18 s. A slow line may take as long as it likes, as long as jars arrive.
+SILENCE_SECONDS_MAX = 600
 
 PROGRESS_SECONDS = 2
 
@@ -59,6 +60,12 @@ def fetch_jars(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
     log = folder / "ivy.log"
     code = _run(_command(folder), log, folder, f"fetching {len(coordinates)} {what}")
     fetched = sum(1 for _ in (folder / "jars").glob("*.jar"))
+    if code is None:
+        arrived = f"{_count_arrived(folder)} of {len(coordinates)} {what} arrived"
+        raise EnvironmentProblem(
+            f"{arrived}, then {describe_silence('the repository of jars', SILENCE_SECONDS_MAX, verb='send another')}",
+            next_step=f"{SLOW}: run again, or set {MIRROR_VARIABLE} to the URL of a nearer mirror",
+        )
     if code != 0 or fetched < len(coordinates):
         raise EnvironmentProblem(
             f"{what} could not be fetched ({fetched} of {len(coordinates)} arrived): {_reason(log)}",
@@ -86,20 +93,25 @@ def _command(folder: Path) -> list[str]:
     ]
 
 
-def _run(command: list[str], log: Path, folder: Path, doing: str) -> int:
-    """Run Ivy with a progress display on stderr; gives its exit code, or that of a killed process past the deadline."""
-    deadline = time.monotonic() + FETCH_SECONDS_MAX
+def _run(command: list[str], log: Path, folder: Path, doing: str) -> int | None:
+    """Run Ivy with a progress display on stderr; its exit code, or None if no jar arrived for too long."""
+    arrived, silent_since = 0, time.monotonic()
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
-            while time.monotonic() < deadline:
-                try:
-                    return process.wait(PROGRESS_SECONDS)
-                except subprocess.TimeoutExpired:
-                    arrived = sum(1 for _ in (folder / "cache").rglob("*.jar"))
-                    sys.stderr.write(f"{doing}: {arrived} so far" + ("\r" if sys.stderr.isatty() else "\n"))
+            while not has_ended_within(process, PROGRESS_SECONDS):
+                before, arrived = arrived, _count_arrived(folder)
+                sys.stderr.write(f"{doing}: {arrived} so far" + ("\r" if sys.stderr.isatty() else "\n"))
+                if arrived > before:
+                    silent_since = time.monotonic()
+                elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
+                    return None
         finally:
             process.kill()
     return process.returncode
+
+
+def _count_arrived(folder: Path) -> int:
+    return sum(1 for _ in (folder / "cache").rglob("*.jar"))
 
 
 def _reason(log: Path) -> str:

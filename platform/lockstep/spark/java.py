@@ -20,8 +20,9 @@ SUPPORTED_RELEASES = (17, 21)
 # Spark 4.2 does not start without this module, which cut-down runtimes (those in Python wheels) leave out.
 VECTOR_MODULE = "jdk.incubator.vector"
 
-# A virtual machine answers in a tenth of a second; a hung wrapper script must not hang the set-up.
-ANSWER_SECONDS_MAX = 30
+# A virtual machine answers in a tenth of a second, and in two minutes on a machine full of other work. A hung wrapper
+# script must not hang the set-up.
+ANSWER_SECONDS = (60, 120)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class JavaProblem:
     next_step: str
 
 
+AGAIN = "it may only be slow: run the same command again, on a machine with less other work"
 INSTALL = "install a full Java 17 or 21 (Debian: apt install openjdk-17-jre-headless) or point JAVA_HOME at one"
 
 
@@ -59,10 +61,13 @@ def find_java_problem(environment: Mapping[str, str]) -> JavaProblem | None:
     if java is None:
         where = f"JAVA_HOME ({environment['JAVA_HOME']})" if environment.get("JAVA_HOME") else "PATH"
         return JavaProblem(f"no Java found in {where}", INSTALL)
-    release = read_java_release(_banner(java, "--add-modules", VECTOR_MODULE))
-    if release in SUPPORTED_RELEASES:
-        return None
-    release = read_java_release(_banner(java))
+    try:
+        release = read_java_release(_banner(java, "--add-modules", VECTOR_MODULE))
+        if release in SUPPORTED_RELEASES:
+            return None
+        release = read_java_release(_banner(java))
+    except TimeoutError as late:
+        return JavaProblem(str(late), AGAIN)
     if release in SUPPORTED_RELEASES:
         return JavaProblem(f"{java} is a cut-down Java without the module {VECTOR_MODULE}", INSTALL)
     return JavaProblem(f"{java} is Java {release or 'of an unknown release'}, not 17 or 21", INSTALL)
@@ -96,9 +101,18 @@ def _name_files_as_python() -> None:
 
 
 def _banner(java: Path, *options: str) -> str:
+    """What `java -version` writes; it is started again after each of the time limits but the last.
+
+    Raises:
+        TimeoutError: It wrote nothing within any of them.
+    """
     command = [str(java), *options, "-version"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS_MAX)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return said.stderr
+    for seconds in ANSWER_SECONDS:
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds).stderr
+        except subprocess.TimeoutExpired:
+            continue
+        except OSError as error:
+            return str(error)
+    tried = ", then ".join(f"{seconds:g} s" for seconds in ANSWER_SECONDS)
+    raise TimeoutError(f"{java} -version did not answer within {tried}")

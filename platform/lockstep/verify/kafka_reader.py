@@ -18,6 +18,7 @@ from lockstep.errors import KafkaError
 from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.kafka.secrets import with_secrets
 from lockstep.settings import KafkaSettings, TopicIdentity
+from lockstep.time_limit import describe_silence
 
 TOGETHER_MAX = 64
 """Partitions read at once: each holds the states of its sessions in memory."""
@@ -32,7 +33,6 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _LEADER_MOVES = {ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION}
 LOG_LEVEL = 6
 """That of information: some causes are logged at no other."""
-_SILENT = "no answer in time"
 _NEXT_STEP = "lockstep doctor looks at Kafka; then repeat the command"
 
 
@@ -149,7 +149,7 @@ class KafkaTopicLog:
         except KafkaException as error:
             raise self._unread("offsets", _error(error).str()) from error
         except TypeError as error:  # the client returns None on a timeout
-            raise self._unread("offsets", _SILENT) from error
+            raise self._unread("offsets", describe_silence("Kafka", self._settings.timeout_seconds)) from error
         finally:
             consumer.close()
         return found
@@ -184,7 +184,7 @@ class KafkaTopicLog:
                 if pieces:
                     silent_since = time.monotonic()
                 elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
-                    raise self._unread("messages", _SILENT)
+                    raise self._unread("messages", describe_silence("Kafka", SILENCE_SECONDS_MAX, verb="send any"))
                 yield from pieces
         except KafkaException as error:
             raise self._unread("messages", _error(error).str()) from error

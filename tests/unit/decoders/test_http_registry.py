@@ -148,7 +148,7 @@ def test_headers_without_end_take_no_longer_than_an_answer() -> None:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         said = problem(HttpRegistry(address, timeout_seconds=PATIENCE_SECONDS))
         assert time.monotonic() - began < 2 * PATIENCE_SECONDS
-    assert f"an answer that does not end, for {PATIENCE_SECONDS} s" in said
+    assert "it did not end its answer within" in said
 
 
 def test_the_password_is_fetched_where_it_is_needed_and_shown_nowhere(

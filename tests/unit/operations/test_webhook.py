@@ -96,5 +96,5 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/")
         webhook = Webhook(f"env:{VARIABLE}")
-        assert (webhook.send(NOTE), webhook.problem) == (False, "it gave no whole answer in 0.1 s")
+        assert (webhook.send(NOTE), webhook.problem) == (False, "it did not answer within 0.1 s")
         server.shutdown()

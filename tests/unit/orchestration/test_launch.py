@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from dagster import DagsterInstance, DagsterRunStatus, Failure, job, op
 from dagster._core.events import EngineEventData
 from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
+from hypothesis import given
+from hypothesis import strategies as st
 
 from assets.order_books import order_books
 from lockstep.engine.driver.heartbeat import Heartbeat, run_heartbeat
@@ -19,13 +22,16 @@ from lockstep.model.finding import Finding
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import set_by_claim
 from lockstep.orchestration.launch import (
+    DAEMON_SECONDS_MAX,
     QUEUE_DAEMON,
+    QUEUE_SECONDS_MAX,
     StartFailed,
     await_writer,
     create_dagster_storage,
     explain_refusal,
+    find_daemon_silence,
     find_start_on_its_way,
-    has_queue_daemon,
+    judge_daemon_silence,
 )
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
@@ -98,14 +104,29 @@ def test_a_start_ends_when_its_run_writes(
         assert await_writer("order_books", folders, instance, run.run_id) == claimed.head.epoch
 
 
-def test_a_daemon_that_has_died_is_not_waited_for(tmp_path: Path) -> None:
-    """Dagster itself shows it as running for half an hour after it was killed."""
-    queue = {"module": "dagster._core.run_coordinator.queued_run_coordinator", "class": "QueuedRunCoordinator"}
-    with DagsterInstance.local_temp(str(tmp_path), overrides={"run_coordinator": queue}) as instance:
-        assert not has_queue_daemon(instance)
-        for age, works in ((600.0, False), (5.0, True)):
+QUEUE = {"module": "dagster._core.run_coordinator.queued_run_coordinator", "class": "QueuedRunCoordinator"}
+
+
+@given(seconds=st.floats(0, 4 * DAEMON_SECONDS_MAX) | st.just(math.inf))
+def test_a_slow_daemon_is_waited_for_and_a_silent_one_told_as_silent(seconds: float) -> None:
+    """It was told of a living daemon that no daemon takes the run, after 30 s."""
+    if seconds <= DAEMON_SECONDS_MAX:
+        said = judge_daemon_silence("s", "r", seconds)
+        assert bool(said) is (seconds >= QUEUE_SECONDS_MAX)
+    else:
+        with pytest.raises(StartFailed, match=f"daemon did not report within {DAEMON_SECONDS_MAX:g} s") as failed:
+            judge_daemon_silence("s", "r", seconds)
+        said = str(failed.value)
+    assert ("if none runs" in said) is bool(said)
+    assert "no daemon" not in said
+
+
+def test_the_silence_of_a_daemon_is_measured_from_its_last_heartbeat(tmp_path: Path) -> None:
+    with DagsterInstance.local_temp(str(tmp_path), overrides={"run_coordinator": QUEUE}) as instance:
+        assert find_daemon_silence(instance) == math.inf
+        for age in (600.0, 5.0):
             instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age, QUEUE_DAEMON, "daemon", []))
-            assert has_queue_daemon(instance) is works
+            assert find_daemon_silence(instance) == pytest.approx(age, abs=2)
 
 
 def test_a_start_that_finds_no_slot_in_the_queue_says_how_to_make_room(
@@ -121,7 +142,7 @@ def test_a_start_that_finds_no_slot_in_the_queue_says_how_to_make_room(
         instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), QUEUE_DAEMON, "daemon", []))
         made(instance, DagsterRunStatus.STARTED)  # maintenance: it ends, and leaves its slot
         run_id = enqueue(instance, "order_books_stream").run_id
-        with pytest.raises(StartFailed, match="does not write after"):
+        with pytest.raises(StartFailed, match="did not write within 0 s"):
             await_writer("order_books", folders, instance, run_id, seconds_max=0)
         made(instance, DagsterRunStatus.STARTED, **NEVER_TOO_LONG)
         with pytest.raises(StartFailed, match="streams hold each of the 1 slots of max_concurrent_runs") as failed:
@@ -287,7 +308,7 @@ def test_a_start_that_takes_too_long_says_how_far_it_came(
 ) -> None:
     del claimed
     run = made(instance, DagsterRunStatus.STARTING)
-    with pytest.raises(StartFailed, match=f"run {run.run_id} is STARTING, and does not write"):
+    with pytest.raises(StartFailed, match=f"run {run.run_id} which is STARTING, did not write"):
         await_writer("order_books", folders, instance, run.run_id, seconds_max=-1.0)
 
 

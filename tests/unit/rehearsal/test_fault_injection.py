@@ -37,7 +37,7 @@ def test_a_process_that_got_the_pid_of_a_dead_run_is_not_killed(
         assert not is_process_alive(dead)
         (table.folders.control / f"{RUN}{RUN_FILE}").write_bytes(msgspec.json.encode(RunHeartbeat(1, dead)))
         try:
-            with pytest.raises(LockstepError, match="stream readings has no run"):
+            with pytest.raises(LockstepError, match="stream readings did not show a run"):
                 FaultInjector(platform, Settings(), {}, {}, seed=1).inject(fault)
             assert other.poll() is None
         finally:

@@ -26,7 +26,7 @@ from lockstep.declare.decoders.base import (
 )
 from lockstep.declare.decoders.wire_formats import FRAME_BYTES, GUID_FRAME_BYTES, describe_format
 from lockstep.errors import DeclarationError, LockstepError, RegistryUnreachable, SettingsError
-from lockstep.time_limit import run_within
+from lockstep.time_limit import describe_silence, run_within
 
 if TYPE_CHECKING:
     from requests import Response
@@ -357,7 +357,8 @@ class HttpRegistry(Registry):
         try:
             return run_within(TRIES_SHARE_MAX * self.timeout_seconds, lambda: repeated(self._once, path, deadline))
         except TimeoutError as error:
-            raise self._unreachable(f"{UNENDING}, for {self.timeout_seconds:g} s") from error
+            silence = describe_silence("it", TRIES_SHARE_MAX * self.timeout_seconds, verb="end its answer")
+            raise self._unreachable(silence) from error
         except _Passing as error:
             raise self._unreachable(f"{error}, for {self.timeout_seconds:g} s") from error
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.spark.session import is_local
+from lockstep.time_limit import SLOW, describe_silence
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -18,8 +19,14 @@ PYTHON_NEEDED = (
     "each executor needs the driver's version of Python, lockstep and the module of the stream: "
     '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)'
 )
+SHORT_PATHS_NEEDED = (
+    'set "spark.python.unix.domain.socket.enabled" = "false" in [spark.options], or name shorter local folders for '
+    "Spark: the path of a socket has at most 107 bytes"
+)
+LOGS_NEEDED = "correct the cause; the log of the executor, on the page of the master, has it with its frames"
 _NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
 _FRAMES = ("at ", "org.", "java.", "Caused by: ", "Error from python worker")
+_LONG_PATH = "AF_UNIX path too long"
 _UNUSABLE = ("worker_daemon's stdout", "[PYTHON_VERSION_MISMATCH]", "ModuleNotFoundError")
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled ")
 _STOPPED = re.compile(
@@ -38,10 +45,10 @@ class ExecutorsGone(LockstepError):
 
     def __init__(self, master: str) -> None:
         super().__init__(
-            f"{master} has left this application without any executor: its workers are gone, or its master was started "
-            "again and does not know the application; nothing of the batch is committed",
-            next_step="the supervisor starts another run, as a new application; look at the master's page for workers, "
-            "and set spark.deploy.recoveryMode for the master (docs/cluster.md#when-machines-fail)",
+            f"{master} has left this application without any executor for long; nothing of the batch is committed",
+            next_step="the supervisor starts another run, as a new application; look at the master's page for workers; "
+            "a master that was started again knows the application only with spark.deploy.recoveryMode "
+            "(docs/cluster.md#when-machines-fail)",
         )
         self.master = master
 
@@ -127,19 +134,18 @@ def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
     settings, executors = context.getConf(), count_executors(context)
     if executors:
         return EnvironmentProblem(
-            f"the first task on {context.master} did not end within {seconds:.0f} s, with {executors} executors: they "
-            f"have fewer cores than spark.task.cpus = {settings.get('spark.task.cpus', '1')}, or their Python does not "
-            "answer; nothing was taken over",
-            next_step="look at the page of the master; give executors at least spark.task.cpus cores: "
+            f"{describe_silence(f'the first task on {context.master}', seconds, verb='end')}, with {executors} "
+            "executors; nothing was taken over",
+            next_step=f"{SLOW}, and the next run tries again; look at the page of the master: executors need at least "
+            f"spark.task.cpus = {settings.get('spark.task.cpus', '1')} cores, and a Python that answers: "
             '"spark.executor.cores" in [spark.options] (docs/cluster.md)',
         )
     return EnvironmentProblem(
-        f"{context.master} gave no executor within {seconds:.0f} s: its cores or its memory are taken, no worker is "
-        "large enough, or executors do not reach the driver at "
-        f"spark.driver.host = {settings.get('spark.driver.host')!r}; nothing was taken over",
-        next_step="look at the master's page, and in the logs of executors that have ended; an application takes all "
-        'free cores unless [spark.options] "spark.cores.max" says how many: leave room for a successor in addition to '
-        "the running stream (docs/cluster.md)",
+        f"{describe_silence(str(context.master), seconds, verb='give an executor')}; nothing was taken over",
+        next_step=f"{SLOW}, and the next run tries again; look at the master's page whether cores and memory are free "
+        'and a worker is large enough: an application takes all free cores unless [spark.options] "spark.cores.max" '
+        "says how many; look in the logs of executors that have ended whether they reach the driver at "
+        f"spark.driver.host = {settings.get('spark.driver.host')!r} (docs/cluster.md)",
     )
 
 
@@ -181,8 +187,15 @@ def find_python_problem(message: str) -> EnvironmentProblem | None:
     where = found[1] if (found := _EXECUTOR.search(message)) else "an executor"
     return EnvironmentProblem(
         f"the Python of {where} cannot run tasks: {find_cause_line(message)}; nothing of the batch is committed",
-        next_step=PYTHON_NEEDED,
+        next_step=find_remedy(message),
     )
+
+
+def find_remedy(message: str) -> str:
+    """The next step after a job that failed on its executors: an error names its cause, others may be Python's."""
+    if _LONG_PATH in message:
+        return SHORT_PATHS_NEEDED
+    return PYTHON_NEEDED if any(sign in message for sign in _UNUSABLE) else LOGS_NEEDED
 
 
 def find_cause_line(message: str) -> str:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 
 from lockstep.engine.driver.executors import (
-    PYTHON_NEEDED,
     ExecutorPresence,
     ExecutorsGone,
     count_executors,
@@ -34,6 +33,7 @@ from lockstep.engine.driver.executors import (
     find_foreign_end,
     find_message,
     find_python_problem,
+    find_remedy,
     list_busy_executors,
     renew_executor,
 )
@@ -394,7 +394,7 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
         raise EnvironmentProblem(
             f"no executor of {context.master} could load the stream: {find_cause_line(message)}; "
             "nothing was taken over",
-            next_step=PYTHON_NEEDED,
+            next_step=find_remedy(message),
         ) from error
     if outcome is WarmUpEnd.LATE:
         raise explain_idle(context, seconds_max)

@@ -11,21 +11,21 @@ from datetime import timedelta
 
 import msgspec
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import KafkaError, format_some
+from lockstep.errors import format_some
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.once import Once
 from lockstep.integrity.strict import Strict
 from lockstep.kafka.admin import ClusterAdmin, TopicSettings, read_newest_timestamps, read_topic_settings
 from lockstep.kafka.api_versions import LEADER_EPOCHS, METADATA, TOPIC_IDS_SINCE, read_api_versions
-from lockstep.kafka.client import make_admin_client
+from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_ok, make_warning
 from lockstep.settings import KafkaSettings, TopicIdentity
+from lockstep.time_limit import SLOW
 
 RETENTION_MIN = timedelta(days=3)
 """A weekend without operators: Friday evening to Monday morning is 62 hours."""
@@ -217,7 +217,9 @@ def judge_api_versions(versions: Mapping[str, Mapping[str, int]], identity: Topi
     check = "Kafka: API versions"
     silent = sorted(address for address, known in versions.items() if not known)
     if silent:
-        yield make_warning(check, f"{format_some(silent, NAMED_MAX)} did not say", "repeat the command")
+        yield make_warning(
+            check, f"{format_some(silent, NAMED_MAX)} did not answer in time", f"{SLOW}: repeat the command"
+        )
     known = {address: each for address, each in versions.items() if each}
     if not known:
         return
@@ -279,7 +281,7 @@ def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosi
 
 
 def _clocks(
-    stream: str, admin: AdminClient, cluster: ClusterAdmin, names: Iterable[str], timeout: float
+    stream: str, admin: ClusterClient, cluster: ClusterAdmin, names: Iterable[str], timeout: float
 ) -> Iterator[Diagnosis]:
     """Check for messages from the future: Kafka's own time cannot be read."""
     places = [(topic.name, number) for topic in cluster.topics(names).values() for number in range(topic.partitions)]
@@ -293,24 +295,26 @@ def _clocks(
         yield make_warning(f"clocks of {stream}", found, step)
 
 
-def _brokers(admin: AdminClient, timeout: float) -> dict[int, str]:
+def _brokers(admin: ClusterClient, timeout: float) -> dict[int, str]:
     """Address of each broker, by its id."""
     try:
         brokers = admin.list_topics(timeout=timeout).brokers
     except KafkaException as error:
-        raise _unread(error) from error
+        raise admin.explain_failure("its brokers", error.args[0], timeout) from error
     return {number: f"{each.host}:{each.port}" for number, each in brokers.items()}
 
 
-def _broker_settings(admin: AdminClient, broker: int, timeout: float) -> dict[str, str]:
-    """Settings of one broker; empty where this user may not read them."""
+def _broker_settings(admin: ClusterClient, broker: int, timeout: float) -> dict[str, str]:
+    """Settings of one broker; empty where this user may not read them.
+
+    Raises:
+        KafkaError: It does not answer.
+    """
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     try:
         entries = admin.describe_configs([resource], request_timeout=timeout)[resource].result()
-    except KafkaException:
-        return {}
+    except KafkaException as error:
+        if error.args[0].code() >= 0:
+            return {}
+        raise admin.explain_failure(f"the settings of broker {broker}", error.args[0], timeout) from error
     return {name: str(entry.value) for name, entry in entries.items()}
-
-
-def _unread(error: KafkaException) -> KafkaError:
-    return KafkaError(f"Kafka did not answer: {error.args[0].str()}", next_step="check kafka.bootstrap_servers")

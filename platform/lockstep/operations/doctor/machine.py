@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -26,6 +27,7 @@ from lockstep.spark.java import find_java, find_java_problem
 from lockstep.state.local_store import MAP_BYTES
 from lockstep.storage import require_own_folder, require_writable_folder
 from lockstep.table.layout import TableRootMissing, require_root
+from lockstep.time_limit import SLOW, describe_silence
 
 PORTS = {3000: "Dagster's web UI"}
 """Ports in use by default."""
@@ -86,8 +88,8 @@ def check_ports() -> Iterator[Diagnosis]:
     for port, purpose in PORTS.items():
         with socket.socket() as probe:
             probe.settimeout(ANSWER_SECONDS)
-            taken = probe.connect_ex(("127.0.0.1", port)) == 0
-        if taken:
+            free = probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED  # not a server that accepts slowly
+        if not free:
             yield make_warning(f"port {port}", f"in use: by {purpose}, or by another program", "fine if it is Dagster")
         else:
             yield make_ok(f"port {port}", f"free for {purpose}")
@@ -97,7 +99,13 @@ def check_web_servers() -> Iterator[Diagnosis]:
     """Dagster's web servers on this machine: whether they answer under a name that a foreign page could use."""
     for port in sorted({*PORTS, *_find_web_server_ports()}):
         name = f"web server on port {port}"
-        if (answer := _ask_as_foreigner(port)) is None:
+        try:
+            answer = _ask_as_foreigner(port)
+        except TimeoutError:
+            silence = describe_silence("it", ANSWER_SECONDS)
+            yield make_warning(name, f"{silence}: whether it refuses other sites is unknown", f"{SLOW}: repeat it")
+            continue
+        if answer is None:
             continue
         if answer:
             found = "answers for any host name and runs what any page in a browser of this machine sends"
@@ -122,12 +130,18 @@ def _name_program(word: str) -> str:
 
 
 def _ask_as_foreigner(port: int) -> bool | None:
-    """Whether Dagster's web server on a port answers under a foreign name; None if there is none that answers."""
+    """Whether Dagster's web server on a port answers under a foreign name; None if there is none.
+
+    Raises:
+        TimeoutError: A server has accepted the connection, and does not answer.
+    """
     connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/server_info", headers={"Host": FOREIGN_HOST})
         answer = connection.getresponse()
         content = answer.read(CONTENT_MAX)
+    except TimeoutError:
+        raise
     except (OSError, HTTPException):
         return None
     finally:

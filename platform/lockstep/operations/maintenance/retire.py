@@ -25,6 +25,7 @@ from lockstep.table import ledger, side_tables
 from lockstep.table.commit import commit_batch, commit_claim
 from lockstep.table.head import Head
 from lockstep.table.ledger import LedgerRow
+from lockstep.time_limit import SLOW, describe_silence
 
 POLL_SECONDS = 0.5
 ANSWER_SECONDS = 30.0
@@ -122,7 +123,8 @@ def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
 
 def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> None:
     trigger, control = handle.stream.trigger, handle.folders.control
-    deadline = time.monotonic() + ANSWER_SECONDS + (trigger.seconds if isinstance(trigger, Every) else 0)
+    seconds_max = ANSWER_SECONDS + (trigger.seconds if isinstance(trigger, Every) else 0)
+    deadline, step = time.monotonic() + seconds_max, "try again; nothing was changed"
     is_asked = has_successor = False
     try:
         while time.monotonic() < deadline and not has_successor:
@@ -135,14 +137,17 @@ def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> Non
     finally:
         unanswered = forget_retire_request(control, epoch, request)
     if has_successor or not is_writer_alive(control, epoch):
-        why = "the writer has ended"
+        why = "the writer has ended, or sends no heartbeats"
     elif not is_asked:
         why = "the retirement of another topic waits for the writer"
+    elif unanswered:
+        why = describe_silence("the writer", seconds_max)
     else:
-        why = "the writer did not answer" if unanswered else "messages have arrived"
-    raise RetirementRefused(
-        handle.stream.name, request.topics[0], f"was not retired: {why}", "try again; nothing was changed"
-    )
+        why = describe_silence("the writer", seconds_max, verb="commit it")
+        step = (
+            f"{SLOW}, or messages have arrived, which come first: lockstep topics {handle.stream.name} shows the state"
+        )
+    raise RetirementRefused(handle.stream.name, request.topics[0], f"was not retired: {why}", step)
 
 
 def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) -> None:

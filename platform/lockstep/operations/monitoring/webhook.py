@@ -15,7 +15,7 @@ from typing_extensions import override
 from lockstep.errors import SettingsError
 from lockstep.kafka.secrets import fetch_secret
 from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
-from lockstep.time_limit import run_within
+from lockstep.time_limit import describe_silence, run_within
 
 POST_SECONDS_MAX = 5.0
 """Timeout of one request: a sensor with other work waits for it."""
@@ -101,7 +101,7 @@ def _post_in_time(reference: str, note: Notification) -> str:
     try:
         return run_within(POST_SECONDS_MAX, lambda: _post(reference, note))
     except TimeoutError:
-        return f"it gave no whole answer in {POST_SECONDS_MAX:g} s"
+        return describe_silence("it", POST_SECONDS_MAX)
 
 
 def _post(reference: str, note: Notification) -> str:
@@ -121,4 +121,6 @@ def _post(reference: str, note: Notification) -> str:
         return f"it answered {error.code}"
     except (OSError, HTTPException, ValueError) as error:  # their texts may hold the address
         reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            return describe_silence("it", POST_SECONDS_MAX)
         return f"it could not be reached ({type(reason).__name__})"
