@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from lockstep.errors import KafkaError
+from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
 from lockstep.settings import KafkaSettings
 from lockstep.time_limit import SLOW, describe_silence
@@ -123,7 +123,7 @@ class ConsumerGroup:
                 raise _NoGroup from error
             if error.args[0].code() in _SILENT:
                 silence = describe_silence("Kafka", self._settings.timeout_seconds, verb=f"{verb} group {self.name}")
-                raise KafkaError(silence, next_step=f"{SLOW}; lockstep tries again by itself") from error
+                raise KafkaUnreachable(silence, next_step=f"{SLOW}; lockstep tries again by itself") from error
             raise KafkaError(
                 f"Kafka did not {verb} group {self.name}: {error.args[0].str()}",
                 next_step=f"check the brokers, and that this user may READ and DELETE group {self.name}",

@@ -219,7 +219,7 @@ def await_writer(
         StreamHalted: It halted instead.
         StartFailed: It ended, is not taken from the queue, has no slot there, or takes too long.
     """
-    began, told = time.monotonic(), ""
+    began, note = time.monotonic(), ""
     while True:
         run = instance.get_run_by_id(run_id)
         if (epoch := find_epoch_written_by(folders.control, run_id)) is not None:
@@ -228,9 +228,9 @@ def await_writer(
         if run is None or run.is_finished:
             return _instead_of(stream, folders, instance, run_id)
         if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX:
-            before, told = told, _check_queue(stream, instance, run_id, waited)
-            if told and not before:
-                say(told)
+            before, note = note, _check_queue(stream, instance, run_id, waited)
+            if note and not before:
+                say(note)
         if waited > seconds_max:
             silence = describe_silence(f"run {run_id}, which is {run.status.value},", seconds_max, verb="write")
             raise StartFailed(stream, run_id, silence, f"{SLOW}, and goes on: lockstep status {stream} shows it")

@@ -21,7 +21,6 @@ PROCESSES = {
 }
 # Functions that raise another error beside a clock, each with its reason.
 OTHER_ERRORS = {
-    "engine.driver.cluster_view._patiently": "raises the error of the last question, whose text is Kafka's",
     "declare.decoders.schema_registry._body": "an answer that is too large; the time-out is told by its caller",
     "store_clients.repeat_broken_off": "raises the error of the last request",
     "engine.driver.spark_job.warm_up": "raises what `explain_idle` makes",

@@ -308,7 +308,7 @@ def test_a_start_that_takes_too_long_says_how_far_it_came(
 ) -> None:
     del claimed
     run = made(instance, DagsterRunStatus.STARTING)
-    with pytest.raises(StartFailed, match=f"run {run.run_id} which is STARTING, did not write"):
+    with pytest.raises(StartFailed, match=f"run {run.run_id}, which is STARTING, did not write"):
         await_writer("order_books", folders, instance, run.run_id, seconds_max=-1.0)
 
 
