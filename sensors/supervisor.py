@@ -16,9 +16,10 @@ from lockstep.declare.stream import AnyStream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
-from lockstep.orchestration.shared_tick import STARTS_MAX, look_at_streams
+from lockstep.orchestration.shared_tick import look_at_streams
+from lockstep.orchestration.starts import find_starting_runs
 from lockstep.orchestration.supervisor_policy import SupervisorCursor, decide_supervision
-from lockstep.orchestration.supervisor_sensor import carry_out, find_starting, observe_runs
+from lockstep.orchestration.supervisor_sensor import carry_out, observe_runs, read_slots
 from lockstep.settings import Settings
 
 POLL_SECONDS = 4
@@ -36,15 +37,15 @@ def supervisor_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], se
         description="Starts each stream whose desired state is running and of which no run lives.",
     )
     def supervise(context: SensorEvaluationContext) -> SensorResult:
-        starting = find_starting(context.cursor)
+        others = find_starting_runs(streams, settings.table_root, context.instance)
+        slots = read_slots(context.cursor, others)
 
         def look(stream: AnyStream, cursor: SupervisorCursor) -> SensorResult:
             handle = StreamHandle(stream, settings)
             seen = observe_runs(handle, context.instance, cursor)
-            may_start = len(starting - {stream.name}) < STARTS_MAX
             now, boot = time.monotonic(), read_boot_id() or ""
-            decision = decide_supervision(seen, cursor, now, boot=boot, may_start=may_start)
-            (starting.add if decision.cursor.starting else starting.discard)(stream.name)
+            decision = decide_supervision(seen, cursor, now, boot=boot, may_start=slots.may_start(stream.name))
+            slots.note(stream.name, decision.cursor)
             return carry_out(handle, context.instance, decision)
 
         return look_at_streams(context, streams, SupervisorCursor, look)

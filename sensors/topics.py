@@ -16,7 +16,8 @@ from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
 from lockstep.orchestration.restart_policy import RestartCursor, decide_restart
-from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, look_at_streams
+from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, STARTS_MAX, look_at_streams
+from lockstep.orchestration.starts import find_starting_runs
 from lockstep.orchestration.topics_sensor import make_sensor_result, observe_assets, read_inputs
 from lockstep.settings import Settings
 
@@ -38,10 +39,14 @@ def topics_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], settin
     def poll_topics(context: SensorEvaluationContext) -> SensorResult:
         def look(stream: AnyStream, cursor: RestartCursor) -> SensorResult:
             handle = StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=cluster)
-            seen = read_inputs(handle, context.instance)
+            seen = read_inputs(handle, context.instance, starting, STARTS_MAX)
             observed = observe_assets(handle, context.instance, cursor)
-            return make_sensor_result(stream, decide_restart(seen, cursor, time.time()), observed)
+            decision = decide_restart(seen, cursor, time.time())
+            if decision.restart is not None:
+                starting[stream.name] = decision.restart.run_key
+            return make_sensor_result(stream, decision, observed)
 
+        starting = find_starting_runs(streams, settings.table_root, context.instance)
         cluster.ask_again()
         return look_at_streams(context, streams, RestartCursor, look)
 

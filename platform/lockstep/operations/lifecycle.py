@@ -19,6 +19,7 @@ from lockstep.errors import Fenced, LockstepError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.commit_hour import parse_hour
+from lockstep.operations.start_wish import withdraw_wish
 from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -80,6 +81,7 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
        batch stays invisible, and a run that has read the table and not claimed yet. A halted stream stays
        halted, and is stopped or held once it is resumed.
     4. Where a successor claimed at the same moment, stop that one in its turn.
+    5. Without a table, withdraw the wish of a `start`.
 
     Args:
         folders: Folders of the stream.
@@ -90,11 +92,28 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
         NoTable: The stream has never run.
         Fenced: Runs took over from each other repeatedly.
     """
+    is_withdrawn = withdraw_wish(folders)
+    if is_withdrawn and try_read_head(folders) is None:
+        return _withdrawn(folders, request)  # 5
     output = open_table(folders)
     for _ in range(TAKEOVERS_MAX):
         with suppress(Fenced):  # 4
             return _stop(folders, output, request, patience_seconds)  # 1 to 3
     return _stop(folders, output, request, patience_seconds)
+
+
+def _withdrawn(folders: StreamFolders, request: StopRequest) -> Stopped:
+    """The end of a stream that has never run.
+
+    Raises:
+        LockstepError: Its first run is on its way, and does not know of this stop.
+    """
+    if read_run_heartbeats(folders.control):
+        raise LockstepError(
+            f"the first run of stream {folders.stream} is on its way; if it fails, nothing starts it again",
+            next_step=f"terminate that run in Dagster, or wait until it writes: lockstep stop {folders.stream}",
+        )
+    return Stopped(folders.stream, request.desired.value, str(request), "none", 0, 0)
 
 
 def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patience_seconds: float) -> Stopped:
@@ -275,4 +294,5 @@ def reset_new(stream: str, settings: Settings) -> None:
         )
     require_root(folders.root)
     refuse_incoming(folders)
+    withdraw_wish(folders)
     ConsumerGroup(settings.kafka, stream).forget()

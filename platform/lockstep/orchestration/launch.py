@@ -17,15 +17,16 @@ from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
 from lockstep.engine.driver.heartbeat import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.operations.lifecycle import check_startable, set_running
+from lockstep.operations.start_wish import record_wish
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
-    CAUSE_TAG,
-    DESIRED_VERSION_TAG,
     LOCKSTEP_START,
     NEVER_TOO_LONG,
     OUTCOME_TAG,
     SUPERVISOR,
+    WISH_TAG,
     make_automatic_tags,
+    make_wish_tags,
     name_stream_job,
 )
 from lockstep.orchestration.supervisor_policy import RunStage
@@ -99,7 +100,8 @@ def start_stream(
     """Start a stream so that it runs until it is stopped, and wait until it writes.
 
     1. Refuse a halted stream; leave one that a never-ending run writes unchanged.
-    2. Commit the desired state `running`. While a bounded run writes, the claim of the new run does that.
+    2. Commit the desired state `running`. Without a table, and while a bounded run writes, the claim of the new run
+       does that: record the wish for the supervisor, in case that the run fails before it.
     3. Wait for a start in progress; otherwise launch the job.
     4. Wait until the run writes. It has a heartbeat file from 3 on, so that the supervisor starts no second one.
 
@@ -121,9 +123,10 @@ def start_stream(
     if found.never_ending:
         return Launched(stream.name, job, "", home, found.epoch)
     cause = f"lockstep start ({who})"
-    tags = {CAUSE_TAG: cause, DESIRED_VERSION_TAG: str(found.desired_version)}
-    if found.desired is not None and not found.lives:
-        tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, found, cause))  # 2
+    if found.epoch and not found.lives:  # 2
+        tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, found, cause))
+    else:
+        tags = make_wish_tags(record_wish(folders, cause, found.desired_version))
     with DagsterInstance.get() as instance:
         run_id = find_start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
         with run_heartbeat(folders.control, run_id):
@@ -189,7 +192,9 @@ def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: D
     """A live run that the supervisor or another `lockstep start` requested; None without one."""
     for run in list_unfinished_runs(stream, folders, instance):
         known = instance.get_run_by_id(run.run_id)
-        if known is None or known.tags.get(AUTOMATIC_TAG) not in {SUPERVISOR, LOCKSTEP_START}:
+        if known is None or not (
+            WISH_TAG in known.tags or known.tags.get(AUTOMATIC_TAG) in {SUPERVISOR, LOCKSTEP_START}
+        ):
             continue
         if run.stage is RunStage.QUEUED or is_run_counting(folders.control, run.run_id):
             return run.run_id

@@ -76,7 +76,8 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
         subscribed: Topics of the ledger; a run looks after its retired ones itself.
         adopts: Whether the stream's never-ending runs adopt new topics.
         pulse: The last heartbeat of the writer that holds the table.
-        on_its_way: A run of the stream that was launched and does not work yet.
+        on_its_way: A run of the stream that was launched and does not write yet.
+        may_start: Whether few enough other streams start.
         unfinished: Run keys of runs requested here that have not ended.
     """
 
@@ -86,6 +87,7 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
     adopts: bool = False
     pulse: HeartbeatRecord | None = None
     on_its_way: str | None = None
+    may_start: bool = True
     unfinished: frozenset[str] = frozenset()
 
 
@@ -132,6 +134,7 @@ def decide_restart(observation: SensorObservation, cursor: RestartCursor, now: f
         _waiting(observation, seen, now, added)
         or _supervised(observation, cursor, now - seen.pulse_at)
         or _adopting(observation, seen, now)
+        or ("" if observation.may_start else "waits until fewer other streams start")
     )
     if waiting:  # 2, 3
         return RestartDecision(seen, f"{counts}, {len(added)} new ({format_some(added)}); {waiting}")

@@ -11,13 +11,13 @@ import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from dagster import RunRequest, RunsFilter, SkipReason
+from dagster import RunRequest, SkipReason
 
 from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
 from lockstep.operations.durations import format_duration
 from lockstep.operations.tables import has_table
-from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration, name_stream_job
-from lockstep.orchestration.run_statuses import NOT_WORKING_YET
+from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration
+from lockstep.orchestration.starts import find_starting_runs
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
@@ -52,7 +52,7 @@ def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstan
     last = read_heartbeat(folders.control, head.epoch)
     if head.desired is not Desired.RUNNING or last is None or last.phase is not Phase.WRITING or not last.never_ending:
         return SkipReason(f"no never-ending run of {stream.name} writes ({head.desired.value}: {head.reason})")
-    if instance.get_run_ids(RunsFilter(job_name=name_stream_job(stream), statuses=NOT_WORKING_YET), limit=1):
+    if find_starting_runs([stream], settings.table_root, instance):
         return SkipReason("a run is on its way")
     record = instance.get_run_record_by_id(last.run_id) if last.run_id else None
     if record is None:

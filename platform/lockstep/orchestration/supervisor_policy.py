@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
+from lockstep.operations.start_wish import StartWish
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 POLL_SECONDS_MIN = 2.0
@@ -71,6 +72,7 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
         last_status: Dagster's status of the last writer's run; empty when Dagster does not have that run.
         terminated: The last writer's run, a retry of it by Dagster, or one requested because there was none, if a
             person terminated it; otherwise empty.
+        wish: The wish of an operator that the stream runs, which no claim has recorded yet.
     """
 
     head: Head | None
@@ -78,6 +80,13 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[SeenRun, ...] = ()
     last_status: str = ""
     terminated: str = ""
+    wish: StartWish | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the stream is to run without end."""
+        is_running = self.head is not None and self.head.desired is Desired.RUNNING
+        return is_running or (self.wish is not None and self.wish.holds(self.head))
 
 
 class HeartbeatObservation(msgspec.Struct, frozen=True):
@@ -112,6 +121,8 @@ class SupervisorCursor(SensorCursor, frozen=True):
         attempt: Number of starts since a writer lived long enough.
         asked_at: Time of the last start.
         starting: Whether a run was on its way at the last poll.
+        due: Whether the stream waits for a start, or for the polls that show its writer dead.
+        has_written: Whether the stream has a batch: others wait for its rows.
     """
 
     boot: str = ""
@@ -121,6 +132,8 @@ class SupervisorCursor(SensorCursor, frozen=True):
     attempt: int = 0
     asked_at: float = 0.0
     starting: bool = False
+    due: bool = False
+    has_written: bool = False
 
     def last_counter(self, epoch: int) -> int | None:
         """The writer's counter of an epoch, as of the last poll."""
@@ -136,12 +149,14 @@ class Start(msgspec.Struct, frozen=True):
         epoch: The epoch that holds the table.
         attempt: Number of the start; with the epoch it identifies this start for every process that might request it.
         cause: Cause of the start.
+        wish: The wish that it fulfils; None where the desired state is `running`.
     """
 
     series: str
     epoch: int
     attempt: int
     cause: str
+    wish: StartWish | None = None
 
     @property
     def run_key(self) -> str:
@@ -169,6 +184,7 @@ class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
         says: Explanation for display.
         start: The run to request.
         stop: Stop to commit.
+        withdraws: Whether the wish is withdrawn.
         close: Dead runs that Dagster shows as alive.
         forget: Dead runs whose heartbeat files are left.
     """
@@ -177,6 +193,7 @@ class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
     says: str
     start: Start | None = None
     stop: Stop | None = None
+    withdraws: bool = False
     close: tuple[str, ...] = ()
     forget: tuple[str, ...] = ()
 
@@ -192,7 +209,7 @@ def decide_supervision(
     """Decide what to do for a stream.
 
     1. Count the polls; close dead runs, whatever the desired state.
-    2. Leave a stream alone whose desired state is not `running`, or whose writer sends heartbeats.
+    2. Leave a stream alone that is not to run, or whose writer sends heartbeats.
     3. Wait for a run in progress.
     4. Without a live run: stop the stream if a person terminated its run.
     5. Delay a start after failed starts, more each time, and while too many other streams start.
@@ -220,22 +237,85 @@ def _start_or_wait(
     observation: SupervisorObservation, seen: SupervisorCursor, now: float, *, may_start: bool
 ) -> SupervisorDecision:
     head = observation.head
-    if head is None or head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
+    if not observation.is_wanted and (head is None or head.desired is not Desired.BOUNDED):
         return SupervisorDecision(cursor=seen, says=_left_alone(head, _on_its_way(observation, seen, now)))  # 2
-    writes = _writer(observation, seen)
-    if lives := writes or _on_its_way(observation, seen, now):  # 2, 3
-        after = msgspec.structs.replace(seen, starting=not writes)
-        return SupervisorDecision(cursor=after, says=f"{head.desired.value}: {lives}")
+    writes, comes = _writer(observation, seen), _on_its_way(observation, seen, now)
+    if writes or comes:  # 2, 3
+        is_unseen = bool(writes) and not seen.signs[_writer_name(observation)].moved
+        after = msgspec.structs.replace(
+            seen,
+            starting=not writes,
+            due=is_unseen and not comes and observation.is_wanted,
+        )
+        return SupervisorDecision(cursor=after, says=f"{_name_state(head)}: {writes or comes}")
     if observation.terminated:  # 4
-        reason = f"terminated in Dagster (run {observation.terminated[:8]})"
-        return SupervisorDecision(cursor=seen, says=f"stopping: {reason}", stop=Stop(head.epoch, reason))
-    if head.desired is Desired.BOUNDED:
+        return _stop(head, observation, seen)
+    if not observation.is_wanted:
         return SupervisorDecision(cursor=seen, says=_left_alone(head))
+    if (delayed := _delay(seen, now, may_start=may_start)) is not None:  # 5
+        return delayed
+    return _start(observation, seen, now)  # 6
+
+
+def _delay(seen: SupervisorCursor, now: float, *, may_start: bool) -> SupervisorDecision | None:
+    """The decision to wait with a start; None if it is its turn."""
     left = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
-    if left > 0 or not may_start:  # 5
-        again = f"start {seen.attempt} did not live; the next in {left:.0f} s"
-        return SupervisorDecision(cursor=seen, says=again if left > 0 else "waits until fewer other streams start")
-    return _start(head, observation, seen, now)  # 6
+    if left > 0:
+        return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {left:.0f} s")
+    waits = msgspec.structs.replace(seen, due=True)
+    return None if may_start else SupervisorDecision(cursor=waits, says="waits until fewer other streams start")
+
+
+def _stop(head: Head | None, observation: SupervisorObservation, seen: SupervisorCursor) -> SupervisorDecision:
+    """A person terminated the run: stop the stream, or withdraw the wish for it."""
+    reason = f"terminated in Dagster (run {observation.terminated[:8]})"
+    stop = None if head is None or head.epoch == 0 else Stop(head.epoch, reason)
+    return SupervisorDecision(
+        cursor=seen, says=f"stopping: {reason}", stop=stop, withdraws=observation.wish is not None
+    )
+
+
+def _name_state(head: Head | None) -> str:
+    return "first start" if head is None else head.desired.value
+
+
+class StartSlots:
+    """Which streams may start: a few at a time, and those that have written before those that never have.
+
+    A start keeps a core busy for some 20 seconds. A stream whose readers wait for rows is not held up by first starts;
+    these wait while it is due.
+    """
+
+    def __init__(self, slots: int, cursors: Mapping[str, SupervisorCursor], others: Iterable[str] = ()) -> None:
+        """Take the state of the last polls.
+
+        Args:
+            slots: Streams that start at the same time.
+            cursors: The cursor of each stream.
+            others: Streams that start for other reasons, such as new topics.
+        """
+        self._slots, self._cursors, self._others = slots, dict(cursors), frozenset(others)
+
+    def may_start(self, stream: str) -> bool:
+        """Whether a slot is free for a stream whose last poll was noted."""
+        mine = self._cursors.get(stream, SupervisorCursor())
+        ahead = [
+            name
+            for name, cursor in self._cursors.items()
+            if name != stream and _goes_first(cursor, mine, is_starting=cursor.starting or name in self._others)
+        ]
+        return len(ahead) < self._slots
+
+    def note(self, stream: str, cursor: SupervisorCursor) -> None:
+        """Take the result of a poll."""
+        self._cursors[stream] = cursor
+
+
+def _goes_first(other: SupervisorCursor, mine: SupervisorCursor, *, is_starting: bool) -> bool:
+    """Whether another stream holds a slot before this one."""
+    if mine.has_written:
+        return is_starting and other.has_written
+    return is_starting or (other.due and other.has_written)
 
 
 def compute_pause_seconds(attempt: int) -> float:
@@ -243,15 +323,22 @@ def compute_pause_seconds(attempt: int) -> float:
     return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX) if attempt else 0.0
 
 
-def _start(head: Head, observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
-    attempt = seen.attempt
+def _start(observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
+    head, wish, attempt = observation.head, observation.wish, seen.attempt
     again = f", start {attempt + 1}" if attempt else ""
-    cause = f"supervisor: {_gone(head, observation)}{again}"
-    series = f"{head.stream}-{head.table_id[:8]}-{head.epoch}-supervisor"
+    if head is None or head.desired is not Desired.RUNNING:
+        asked = "" if wish is None else wish.wish_id[:8]
+        cause, series = (
+            f"supervisor: first start, wanted by {'' if wish is None else wish.cause}{again}",
+            f"wish-{asked}",
+        )
+    else:
+        cause, wish = f"supervisor: {_gone(head, observation)}{again}", None
+        series = f"{head.stream}-{head.table_id[:8]}-{head.epoch}"
     return SupervisorDecision(
         cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now, starting=True),
         says=cause,
-        start=Start(series, head.epoch, attempt, cause),
+        start=Start(f"{series}-supervisor", 0 if head is None else head.epoch, attempt, cause, wish),
     )
 
 
@@ -279,6 +366,8 @@ def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: 
         attempt=0 if lived else before.attempt,
         asked_at=now - PAUSE_SECONDS_MAX if rebooted else before.asked_at,
         starting=False,
+        due=False,
+        has_written=observation.head is not None and observation.head.batch > 0,
     )
 
 

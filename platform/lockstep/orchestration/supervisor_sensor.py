@@ -16,24 +16,29 @@ from lockstep.engine.driver.heartbeat import (
     read_heartbeat,
     read_run_heartbeats,
 )
+from lockstep.operations.start_wish import read_wish, withdraw_wish
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
+    CAUSE_TAG,
     EPOCH_TAG,
     LOCKSTEP_START,
     OUTCOME_TAG,
     PARENT_RUN_TAG,
     RETRY_NUMBER_TAG,
     SUPERVISOR,
+    WISH_TAG,
     make_automatic_tags,
     make_run_configuration,
+    make_wish_tags,
     name_stream_job,
 )
 from lockstep.orchestration.run_lifecycle import stop_if_current, was_terminated_by_user
 from lockstep.orchestration.run_statuses import OVER
-from lockstep.orchestration.shared_tick import SharedCursor
+from lockstep.orchestration.shared_tick import STARTS_MAX, SharedCursor
 from lockstep.orchestration.supervisor_policy import (
     RunStage,
     SeenRun,
+    StartSlots,
     SupervisorCursor,
     SupervisorObservation,
 )
@@ -41,12 +46,15 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.heartbeat import HeartbeatRecord
+    from lockstep.operations.start_wish import StartWish
     from lockstep.operations.tables import StreamHandle
-    from lockstep.orchestration.supervisor_policy import SupervisorDecision
+    from lockstep.orchestration.supervisor_policy import Start, SupervisorDecision
     from lockstep.table.layout import StreamFolders
 
 
@@ -70,24 +78,32 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     """
     stream, head, control = handle.stream, handle.head, handle.folders.control
     runs = list_unfinished_runs(stream, handle.folders, instance)
+    wish = read_wish(handle.folders, head)
     if head is None:
-        return SupervisorObservation(head=None, runs=runs)
+        return SupervisorObservation(
+            head=None, runs=runs, wish=wish, terminated=_find_terminated_wish(instance, stream, wish)
+        )
     last = read_heartbeat(control, head.epoch)
-    observation = SupervisorObservation(head=head, pulse=last, runs=runs)
+    observation = SupervisorObservation(head=head, pulse=last, runs=runs, wish=wish)
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
         return observation  # its writer sends heartbeats: the outcome of earlier runs does not matter
     run = instance.get_run_by_id(last.run_id) if last is not None and last.run_id else None
     return msgspec.structs.replace(
         observation,
         last_status=run.status.value if run is not None else "",
-        terminated=_terminated(instance, stream, head, last),
+        terminated=_terminated(instance, stream, head, last) or _find_terminated_wish(instance, stream, wish),
     )
 
 
-def find_starting(cursor: str | None) -> set[str]:
-    """Streams of which a run is on its way, by the sensor's cursor."""
+def read_slots(cursor: str | None, others: Iterable[str]) -> StartSlots:
+    """The slots for starts, by the sensor's cursor.
+
+    Args:
+        cursor: The cursor.
+        others: Streams that start for other reasons.
+    """
     cursors = SharedCursor.read(cursor)[0].streams
-    return {stream for stream, text in cursors.items() if SupervisorCursor.read(text)[0].starting}
+    return StartSlots(STARTS_MAX, {name: SupervisorCursor.read(text)[0] for name, text in cursors.items()}, others)
 
 
 def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:
@@ -117,6 +133,8 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
         _close(instance, run_id)  # 1
     for run_id in decision.forget:
         forget_run(folders.control, run_id)
+    if decision.withdraws:
+        withdraw_wish(folders)
     if decision.stop is not None:
         stop_if_current(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
     start, cursor = decision.start, decision.cursor
@@ -131,9 +149,24 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
         run_key=start.run_key,
         job_name=name_stream_job(stream),
         run_config=make_run_configuration(stream, available_now=False),
-        tags=make_automatic_tags(SUPERVISOR, start.cause, start.epoch),
+        tags=_make_tags(start),
     )
     return SensorResult(run_requests=[request], cursor=msgspec.structs.replace(cursor, attempt=attempt + 1).encode())
+
+
+def _make_tags(start: Start) -> dict[str, str]:
+    if start.wish is None:
+        return make_automatic_tags(SUPERVISOR, start.cause, start.epoch)
+    return {**make_wish_tags(start.wish), CAUSE_TAG: start.cause}
+
+
+def _find_terminated_wish(instance: DagsterInstance, stream: AnyStream, wish: StartWish | None) -> str:
+    """A run for a wish that a person terminated; empty without one."""
+    if wish is None:
+        return ""
+    asked_for = RunsFilter(job_name=name_stream_job(stream), tags={WISH_TAG: wish.wish_id})
+    runs = (run.run_id for run in instance.get_runs(asked_for))
+    return next((run_id for run_id in runs if was_terminated_by_user(instance, run_id)), "")
 
 
 def _seen(run_id: str, stages: dict[str, RunStage], found: RunHeartbeat | None) -> SeenRun:

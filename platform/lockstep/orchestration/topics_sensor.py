@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,17 +37,17 @@ from lockstep.orchestration.names import (
 from lockstep.orchestration.observation_policy import ObservationCursor, decide_observation
 from lockstep.orchestration.observed_assets import observe_ledger, observe_topics
 from lockstep.orchestration.restart_policy import RestartCursor, RestartDecision, RestartRequest, SensorObservation
-from lockstep.orchestration.run_statuses import IN_PROGRESS, NOT_WORKING_YET
+from lockstep.orchestration.run_statuses import IN_PROGRESS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dagster import DagsterInstance
 
     from lockstep.declare.stream import AnyStream
     from lockstep.operations.tables import StreamHandle
 
 
-LAUNCH_MINUTES_MAX = 10
-"""A run that has not begun by then does not count as one in progress."""
 TAG_TOPICS_MAX = 20
 RUN_KEY_TAG = "dagster/run_key"
 PartitionsRequest = AddDynamicPartitionsRequest | DeleteDynamicPartitionsRequest
@@ -63,8 +62,16 @@ class Observed:
     sweep: ObservationCursor
 
 
-def read_inputs(handle: StreamHandle, instance: DagsterInstance) -> SensorObservation:
+def read_inputs(
+    handle: StreamHandle, instance: DagsterInstance, starting: Mapping[str, str], slots: int
+) -> SensorObservation:
     """Read Kafka, the table and Dagster's runs.
+
+    Args:
+        handle: The stream.
+        instance: Dagster's instance.
+        starting: Runs that do not write yet, by stream.
+        slots: Streams that start at the same time.
 
     Raises:
         KafkaError: Kafka does not answer; that is never "no topics".
@@ -80,7 +87,8 @@ def read_inputs(handle: StreamHandle, instance: DagsterInstance) -> SensorObserv
         subscribed=frozenset(row.topic for row in handle.positions.values()),
         adopts=handle.stream.topics.new_topics is NewTopics.ADOPT,
         pulse=read_heartbeat(handle.folders.control, head.epoch),
-        on_its_way=_on_its_way(instance, job),
+        on_its_way=starting.get(handle.stream.name),
+        may_start=len(starting.keys() - {handle.stream.name}) < slots,
         unfinished=_unfinished(instance, job),
     )
 
@@ -139,12 +147,6 @@ def make_run_request(stream: AnyStream, restart: RestartRequest) -> RunRequest:
         run_config=make_run_configuration(stream, available_now=not restart.never_ending),
         tags={TOPICS_TAG: topics, **make_automatic_tags(TOPICS_SENSOR, f"new topics: {topics}", restart.epoch)},
     )
-
-
-def _on_its_way(instance: DagsterInstance, job: str) -> str | None:
-    since = datetime.now(UTC) - timedelta(minutes=LAUNCH_MINUTES_MAX)
-    runs = instance.get_runs(RunsFilter(job_name=job, statuses=NOT_WORKING_YET, created_after=since), limit=1)
-    return runs[0].run_id if runs else None
 
 
 def _unfinished(instance: DagsterInstance, job: str) -> frozenset[str]:

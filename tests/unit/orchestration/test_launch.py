@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from assets.order_books import order_books
 from lockstep.engine.driver.heartbeat import Heartbeat, run_heartbeat
 from lockstep.engine.driver.startup import NotWanted, WriterStartup
+from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import set_by_claim
+from lockstep.operations.start_wish import read_wish
 from lockstep.orchestration.launch import (
     DAEMON_SECONDS_MAX,
     QUEUE_DAEMON,
@@ -32,6 +34,7 @@ from lockstep.orchestration.launch import (
     find_daemon_silence,
     find_start_on_its_way,
     judge_daemon_silence,
+    start_stream,
 )
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
@@ -46,9 +49,11 @@ from lockstep.orchestration.names import (
     make_automatic_tags,
 )
 from lockstep.orchestration.table_asset import find_copied_tags, find_launch, find_request_tag
+from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.commit import commit_claim
 from lockstep.table.create import open_tables
 from lockstep.table.head import Desired
+from lockstep.table.layout import StreamFolders
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
 from tests.support.queued_run import enqueue
 
@@ -58,7 +63,6 @@ if TYPE_CHECKING:
 
     from dagster import DagsterRun
 
-    from lockstep.table.layout import StreamFolders
 
 FINDING = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, until=5, session="s")
 
@@ -350,3 +354,25 @@ def test_a_created_dagster_home_leaves_no_database_to_be_created_by_two_processe
         assert instance.all_instigator_state() == []
     assert set(tmp_path.rglob("*.db")) == databases
     assert {path.name for path in databases} == {"runs.db", "index.db", "schedules.db"}
+
+
+def test_the_wish_of_a_first_start_is_recorded_before_anything_can_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing started the stream again after its first run had failed before its claim."""
+    (tmp_path / "workspace.yaml").touch()
+    (tmp_path / "dagster").mkdir()
+    (tmp_path / "tables").mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+
+    def refuse(*_: object) -> None:
+        raise EnvironmentProblem("Dagster is away", next_step="wait")
+
+    monkeypatch.setattr("lockstep.orchestration.launch._launch", refuse)
+    monkeypatch.setattr("lockstep.orchestration.launch.DagsterInstance.get", DagsterInstance.ephemeral)
+    settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=tmp_path / "tables")
+    with pytest.raises(EnvironmentProblem, match="Dagster is away"):
+        start_stream(order_books, settings, tmp_path, who="me")
+    wish = read_wish(StreamFolders("order_books", settings.table_root), None)
+    assert wish is not None
+    assert wish.cause == "lockstep start (me)"

@@ -12,13 +12,14 @@ from dagster import (
     DagsterRunStatus,
     DefaultSensorStatus,
     Definitions,
+    RunsFilter,
     build_sensor_context,
     validate_run_config,
 )
 
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
-from lockstep.engine.driver.handover import reserve_start
+from lockstep.engine.driver.handover import StopRequest, reserve_start
 from lockstep.engine.driver.heartbeat import (
     POLLS,
     RUN_FILE,
@@ -28,19 +29,27 @@ from lockstep.engine.driver.heartbeat import (
     read_this_process,
     run_heartbeat,
 )
+from lockstep.errors import LockstepError
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.lifecycle import stop_stream
+from lockstep.operations.start_wish import read_wish, record_wish
+from lockstep.operations.tables import NoTable
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,
+    DESIRED_VERSION_TAG,
     EPOCH_TAG,
     OUTCOME_TAG,
     PARENT_RUN_TAG,
     RETRY_NUMBER_TAG,
+    WISH_TAG,
 )
 from lockstep.orchestration.shared_tick import SharedCursor
 from lockstep.orchestration.spark_resource import SparkResource
+from lockstep.orchestration.starts import find_starting_runs
 from lockstep.orchestration.supervisor_policy import POLL_SECONDS_MIN, SupervisorCursor
+from lockstep.orchestration.table_asset import find_launch
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, commit_claim
@@ -48,6 +57,7 @@ from lockstep.table.create import open_tables
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from sensors.supervisor import supervisor_sensor
+from tests.support.queued_run import enqueue
 from tests.support.shared_ticks import read_own, share
 
 if TYPE_CHECKING:
@@ -65,6 +75,7 @@ class Supervised:
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
         streams = [order_books, *(dataclasses.replace(order_books, name=name) for name in others)]
         jobs = [streaming_job(stream) for stream in streams]
+        settings.table_root.mkdir()
         self.instance, self.sensor = instance, supervisor_sensor(streams, jobs, settings)
         self.folders = StreamFolders("order_books", settings.table_root)
         self.definitions = Definitions(
@@ -345,7 +356,7 @@ def test_after_a_reboot_few_streams_start_at_once_and_the_next_when_one_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each start keeps a core busy for a while: all at once they would not live within the time for a start."""
-    monkeypatch.setattr("sensors.supervisor.STARTS_MAX", 2)
+    monkeypatch.setattr("lockstep.orchestration.supervisor_sensor.STARTS_MAX", 2)
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         supervised = Supervised(tmp_path, instance, "b", "c")
         for stream in ("order_books", "b", "c"):
@@ -358,3 +369,75 @@ def test_after_a_reboot_few_streams_start_at_once_and_the_next_when_one_is_over(
         assert "c: waits until fewer other streams start" in str(waits.skip_message)
         assert [request.job_name for request in starts.run_requests or ()] == ["c_stream"]  # that of b never came
         assert supervised.status(run) is DagsterRunStatus.STARTED
+
+
+def test_a_stream_without_a_table_that_an_operator_wants_is_started_until_it_is_terminated(
+    supervised: Supervised,
+) -> None:
+    """Its first run failed before its claim: nothing knew any more that it was to run."""
+    assert requests(supervised.looks()) == [0, 0, 0]
+    wish = record_wish(supervised.folders, "lockstep start (me)", 0)
+    (request,) = [each for look in supervised.looks() for each in look.run_requests or ()]
+    assert request.tags[WISH_TAG] == wish.wish_id
+    assert request.tags[DESIRED_VERSION_TAG] == "0"
+    assert AUTOMATIC_TAG not in request.tags
+    assert find_launch(supervised.run(DagsterRunStatus.STARTED, dict(request.tags))).desires(never_ending=True) is (
+        Desired.RUNNING
+    )
+    terminated = supervised.run(DagsterRunStatus.CANCELED, dict(request.tags))
+    supervised.instance.report_run_canceling(terminated)
+    supervised.instance.report_run_canceled(terminated)
+    for run in supervised.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED])):
+        supervised.instance.report_run_failed(run)
+    assert requests(supervised.looks(2 * POLLS)) == [0] * 2 * POLLS
+    assert read_wish(supervised.folders, None) is None
+
+
+def test_a_claim_fulfils_a_wish_and_a_stop_supersedes_it(supervised: Supervised) -> None:
+    record_wish(supervised.folders, "lockstep start (me)", 0)
+    supervised.claim(Desired.RUNNING)
+    assert read_wish(supervised.folders, supervised.head) is None
+    record_wish(supervised.folders, "lockstep start (me)", 0)
+    supervised.claim(Desired.STOPPED)
+    assert requests(supervised.looks(2 * POLLS)) == [0] * 2 * POLLS
+
+
+def test_a_bounded_stream_that_an_operator_wants_to_go_on_is_started(supervised: Supervised) -> None:
+    output = supervised.claim(Desired.RUNNING)
+    output.commit(commit_claim(1, output.table_id, lambda _: None, desired=Desired.BOUNDED))
+    record_wish(supervised.folders, "lockstep start (me)", supervised.head.desired_version)
+    assert requests(supervised.looks()) == [0, 0, 1]
+
+
+def test_a_stop_without_a_table_withdraws_the_wish(supervised: Supervised) -> None:
+    request = StopRequest("enough", "me", Desired.STOPPED)
+    with pytest.raises(NoTable):
+        stop_stream(supervised.folders, request, patience_seconds=0)
+    record_wish(supervised.folders, "lockstep start (me)", 0)
+    stopped = stop_stream(supervised.folders, request, patience_seconds=0)
+    assert (stopped.desired, stopped.ended_by, stopped.batch) == ("stopped", "none", 0)
+    assert requests(supervised.looks(2 * POLLS)) == [0] * 2 * POLLS
+
+
+def test_a_stop_while_the_first_run_is_on_its_way_says_so(supervised: Supervised) -> None:
+    record_wish(supervised.folders, "lockstep start (me)", 0)
+    with (
+        run_heartbeat(supervised.folders.control, "a run"),
+        pytest.raises(LockstepError, match="the first run of stream order_books is on its way"),
+    ):
+        stop_stream(supervised.folders, StopRequest("enough", "me", Desired.STOPPED), patience_seconds=0)
+    assert read_wish(supervised.folders, None) is None
+
+
+@pytest.mark.parametrize("status", [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
+def test_a_run_that_does_not_write_yet_is_a_start_under_way(supervised: Supervised, status: DagsterRunStatus) -> None:
+    """A run that loads Spark was none: the topics sensor launched a second one beside it."""
+    supervised.claim()
+    run = enqueue(supervised.instance, "order_books_stream") if status.name == "QUEUED" else supervised.run(status)
+
+    def starting() -> dict[str, str]:
+        return find_starting_runs([order_books], supervised.folders.root, supervised.instance)
+
+    assert starting() == {"order_books": run.run_id}
+    with Heartbeat(supervised.folders.control, 1, never_ending=True, run_id=run.run_id):
+        assert starting() == ({} if status is DagsterRunStatus.STARTED else {"order_books": run.run_id})

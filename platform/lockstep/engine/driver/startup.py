@@ -235,6 +235,10 @@ class WriterStartup:
         return "; new code" if is_new else ""
 
     def _refuse(self, head: Head) -> None:
+        if (
+            self._launch.automatic and head.desired is Desired.HALTED
+        ):  # requested before the halt, which is told already
+            raise NotWanted(f"{head.stream} is {head.desired.value} ({head.reason})")
         check_not_halted(head)
         if head.desired is Desired.HELD:
             raise StreamHeld(head.stream, head.reason)

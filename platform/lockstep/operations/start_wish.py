@@ -1,0 +1,79 @@
+"""The wish of an operator that a stream runs, before a claim can record it as the desired state.
+
+A stream without a table has no head, and the claim of a run replaces that of a bounded writer. A run that fails before
+its claim would take the wish with it. So `lockstep start` writes it to a file first; the supervisor reads the file, and
+starts the stream until a run has claimed, or an operator has stopped the stream.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from lockstep.model.decoding import decode_json
+from lockstep.storage import find_storage
+from lockstep.table.head import Desired, Head
+from lockstep.table.layout import StreamFolders, require_root
+
+
+class StartWish(msgspec.Struct, frozen=True):
+    """The wish.
+
+    Attributes:
+        cause: Cause and operator.
+        desired_version: `Head.desired_version` at that time; 0 without a table. A newer stop, hold or start supersedes
+            the wish.
+        wish_id: Identifies it.
+    """
+
+    cause: str
+    desired_version: int
+    wish_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+
+    def holds(self, head: Head | None) -> bool:
+        """Whether nothing has fulfilled or superseded it."""
+        if head is None:
+            return self.desired_version == 0
+        waits = head.desired is Desired.BOUNDED or head.epoch == 0
+        return waits and head.desired_version == self.desired_version
+
+
+def record_wish(folders: StreamFolders, cause: str, desired_version: int) -> StartWish:
+    """Record the wish; a second one of the same version is that one.
+
+    Raises:
+        TableRootMissing: The table root of the settings does not exist.
+    """
+    require_root(folders.root)
+    before = _read(folders.control)
+    if before is not None and before.desired_version == desired_version:
+        return before
+    wish = StartWish(cause, desired_version)
+    find_storage(folders.control).replace(_path(folders.control), msgspec.json.encode(wish))
+    return wish
+
+
+def read_wish(folders: StreamFolders, head: Head | None) -> StartWish | None:
+    """The wish that holds beside a head; None without one."""
+    wish = _read(folders.control)
+    return wish if wish is not None and wish.holds(head) else None
+
+
+def withdraw_wish(folders: StreamFolders) -> bool:
+    """Remove the wish; gives whether there was one."""
+    was_there = _read(folders.control) is not None
+    find_storage(folders.control).delete(_path(folders.control))
+    return was_there
+
+
+def _read(control: Path) -> StartWish | None:
+    try:
+        return decode_json(find_storage(control).read(_path(control)), StartWish)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _path(control: Path) -> Path:
+    return control / "wish.json"

@@ -1,0 +1,203 @@
+"""Many streams that start at once, on a machine whose time is generated: which one is first, and which never."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
+from lockstep.operations.start_wish import StartWish
+from lockstep.orchestration.restart_policy import RestartCursor, SensorObservation, decide_restart
+from lockstep.orchestration.supervisor_policy import (
+    LAUNCH_SECONDS_MAX,
+    RunStage,
+    SeenRun,
+    StartSlots,
+    SupervisorCursor,
+    SupervisorObservation,
+    decide_supervision,
+)
+from lockstep.table.head import Desired, Head
+
+TICK_SECONDS = 5.0
+
+
+@dataclass
+class Machine:
+    """A stream as it is: its table, its writer, and the run that comes."""
+
+    name: str
+    desired: Desired | None
+    batch: int
+    wish: StartWish | None
+    start_ticks: int
+    epoch: int = 1
+    lives: bool = False
+    counter: int = 0
+    comes: int | None = None
+    wants_topics: bool = False
+    launched: int = 0
+    cursor: SupervisorCursor = field(default_factory=SupervisorCursor)
+    restart: RestartCursor = field(default_factory=RestartCursor)
+
+    @property
+    def head(self) -> Head | None:
+        if self.desired is None:
+            return None
+        return Head(
+            stream=self.name, cluster_id="c", table_id="0123456789", epoch=self.epoch, batch=self.batch,
+            desired=self.desired,
+        )  # fmt: skip
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.desired is Desired.RUNNING or (self.wish is not None and self.wish.holds(self.head))
+
+    def pulse(self) -> HeartbeatRecord | None:
+        return None if self.desired is None else HeartbeatRecord(self.counter, Phase.WRITING, self.lives, "writer")
+
+    def runs(self) -> tuple[SeenRun, ...]:
+        if self.comes is None:
+            return ()
+        return (SeenRun(run_id=f"run {self.launched}", stage=RunStage.LAUNCHED, counter=self.counter),)
+
+    def launch(self) -> None:
+        assert self.desired is not Desired.HALTED, "a run into a halted stream"
+        self.comes, self.launched = self.start_ticks, self.launched + 1
+
+    def pass_time(self) -> None:
+        self.counter += 1 if self.lives or self.comes is not None else 0
+        if self.comes is None:
+            return
+        self.comes -= 1
+        if self.comes <= 0:  # it claims, and writes
+            self.comes, self.lives, self.epoch = None, True, self.epoch + 1
+            if self.desired is not Desired.HALTED:
+                self.desired, self.batch = Desired.RUNNING, max(1, self.batch)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> list[Machine]:
+    found = []
+    for number in range(draw(st.integers(1, 12))):
+        kind = draw(st.sampled_from(("ran", "ran", "wish", "new", "halted", "stopped", "bounded wish")))
+        desired = {
+            "ran": Desired.RUNNING, "halted": Desired.HALTED, "stopped": Desired.STOPPED,
+            "bounded wish": Desired.BOUNDED,
+        }.get(kind)  # fmt: skip
+        wish = StartWish("lockstep start (me)", 0, f"{number}") if "wish" in kind else None
+        found.append(
+            Machine(
+                name=f"s{number}",
+                desired=desired,
+                batch=0 if desired is None or kind == "bounded wish" else draw(st.integers(1, 9)),
+                wish=wish,
+                start_ticks=draw(st.integers(1, 20)),
+                wants_topics=draw(st.booleans()),
+            )
+        )
+    return draw(st.permutations(found))
+
+
+class Supervision:
+    """Both sensors over all streams, tick after tick."""
+
+    def __init__(self, streams: list[Machine], slots: int) -> None:
+        self.streams, self.slots, self.now = streams, slots, 1_000.0
+        self.starts = list[list[Machine]]()
+
+    def starting(self) -> set[str]:
+        return {each.name for each in self.streams if each.comes is not None}
+
+    def tick(self) -> None:
+        self.now += TICK_SECONDS
+        slots = StartSlots(self.slots, {each.name: each.cursor for each in self.streams}, self.starting())
+        started = list[Machine]()
+        for each in self.streams:
+            seen = SupervisorObservation(head=each.head, pulse=each.pulse(), runs=each.runs(), wish=each.wish)
+            decision = decide_supervision(
+                seen, each.cursor, self.now, boot="a boot", may_start=slots.may_start(each.name)
+            )
+            each.cursor = decision.cursor
+            slots.note(each.name, decision.cursor)
+            if decision.start is not None:
+                each.launch()
+                started.append(each)
+        self.look_for_topics()
+        assert len({each.name for each in self.streams if each.comes is not None and each.batch}) <= self.slots
+        self.starts.append(started)
+        for each in self.streams:
+            each.pass_time()
+
+    def look_for_topics(self) -> None:
+        for each in self.streams:
+            starting = self.starting()
+            seen = SensorObservation(
+                head=each.head,
+                wanted=frozenset({"t"}) if each.wants_topics else frozenset(),
+                pulse=each.pulse(),
+                on_its_way="a run" if each.name in starting else None,
+                may_start=len(starting - {each.name}) < self.slots,
+            )
+            before = each.launched
+            decision = decide_restart(seen, each.restart, self.now)
+            each.restart = decision.cursor
+            if decision.restart is not None:
+                assert each.comes is None, "a second start beside one under way"
+                assert len(starting) < self.slots
+                each.launch()
+                each.lives = False
+                assert each.launched == before + 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams=machines(), slots=st.integers(1, 3), ticks=st.integers(1, 20))
+def test_starts_take_turns_and_all_that_are_wanted_come_to_run(streams: list[Machine], slots: int, ticks: int) -> None:
+    supervision = Supervision(streams, slots)
+    wanted = {each.name for each in streams if each.is_wanted}
+    left_alone = {each.name for each in streams if not each.is_wanted}
+    for _ in range(ticks):
+        supervision.tick()
+    for each in streams:
+        each.wants_topics = False
+    for _ in range(POLLS + len(streams) * 25 + int(LAUNCH_SECONDS_MAX / TICK_SECONDS)):
+        supervision.tick()
+    assert {each.name for each in streams if each.lives} == wanted
+    assert all(each.launched == 0 for each in streams if each.name in left_alone)
+
+
+@settings(max_examples=100, deadline=None)
+@given(streams=machines(), slots=st.integers(1, 3))
+def test_a_stream_that_has_written_starts_before_every_one_that_never_has(streams: list[Machine], slots: int) -> None:
+    """After a reboot all are due at the same poll, in whatever order they are declared."""
+    for each in streams:
+        each.wants_topics = False
+    ran = {each.name for each in streams if each.is_wanted and each.batch}
+    supervision = Supervision(streams, slots)
+    order = list[str]()
+    while len(order) < len([each for each in streams if each.is_wanted]):
+        supervision.tick()
+        order += [each.name for each in supervision.starts[-1]]
+        assert supervision.now < 1_000 + TICK_SECONDS * (POLLS + 25 * (len(streams) + 1))
+    assert set(order[: len(ran)]) == ran
+
+
+@given(
+    version=st.integers(0, 9),
+    desired=st.sampled_from(Desired),
+    head_version=st.integers(0, 9),
+    epoch=st.integers(0, 3),
+)
+def test_a_wish_holds_until_an_operator_or_a_claim_has_said_otherwise(
+    version: int, desired: Desired, head_version: int, epoch: int
+) -> None:
+    head = Head(stream="s", cluster_id="c", epoch=epoch, desired=desired, desired_version=head_version)
+    wish = StartWish("me", version)
+    holds = wish.holds(head)
+    assert holds == (version == head_version and (desired is Desired.BOUNDED or epoch == 0))
+    assert wish.holds(None) == (version == 0)
+    assert not (holds and epoch and desired in {Desired.HALTED, Desired.HELD, Desired.STOPPED})
+    assert msgspec.json.decode(msgspec.json.encode(wish), type=StartWish) == wish
