@@ -19,7 +19,7 @@ from lockstep.errors import Fenced, LockstepError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.commit_hour import parse_hour
-from lockstep.operations.start_wish import withdraw_wish
+from lockstep.operations.start_request import forget_start_request
 from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import delta_log
@@ -81,7 +81,7 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
        batch stays invisible, and a run that has read the table and not claimed yet. A halted stream stays
        halted, and is stopped or held once it is resumed.
     4. Where a successor claimed at the same moment, stop that one in its turn.
-    5. Without a table, withdraw the wish of a `start`.
+    5. Without a table, withdraw the request of a `start`.
 
     Args:
         folders: Folders of the stream.
@@ -92,7 +92,7 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
         NoTable: The stream has never run.
         Fenced: Runs took over from each other repeatedly.
     """
-    is_withdrawn = withdraw_wish(folders)
+    is_withdrawn = forget_start_request(folders)
     if is_withdrawn and try_read_head(folders) is None:
         return _withdrawn(folders, request)  # 5
     output = open_table(folders)
@@ -294,5 +294,5 @@ def reset_new(stream: str, settings: Settings) -> None:
         )
     require_root(folders.root)
     refuse_incoming(folders)
-    withdraw_wish(folders)
+    forget_start_request(folders)
     ConsumerGroup(settings.kafka, stream).forget()

@@ -17,16 +17,16 @@ from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
 from lockstep.engine.driver.heartbeat import find_epoch_written_by, is_run_counting, run_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.operations.lifecycle import check_startable, set_running
-from lockstep.operations.start_wish import record_wish
+from lockstep.operations.start_request import record_start_request
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     LOCKSTEP_START,
     NEVER_TOO_LONG,
     OUTCOME_TAG,
+    START_REQUEST_TAG,
     SUPERVISOR,
-    WISH_TAG,
     make_automatic_tags,
-    make_wish_tags,
+    make_start_request_tags,
     name_stream_job,
 )
 from lockstep.orchestration.supervisor_policy import RunStage
@@ -101,7 +101,7 @@ def start_stream(
 
     1. Refuse a halted stream; leave one that a never-ending run writes unchanged.
     2. Commit the desired state `running`. Without a table, and while a bounded run writes, the claim of the new run
-       does that: record the wish for the supervisor, in case that the run fails before it.
+       does that: record the request for the supervisor, in case that the run fails before it.
     3. Wait for a start in progress; otherwise launch the job.
     4. Wait until the run writes. It has a heartbeat file from 3 on, so that the supervisor starts no second one.
 
@@ -126,7 +126,7 @@ def start_stream(
     if found.epoch and not found.lives:  # 2
         tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, found, cause))
     else:
-        tags = make_wish_tags(record_wish(folders, cause, found.desired_version))
+        tags = make_start_request_tags(record_start_request(folders, cause, found.desired_version))
     with DagsterInstance.get() as instance:
         run_id = find_start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
         with run_heartbeat(folders.control, run_id):
@@ -193,7 +193,7 @@ def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: D
     for run in list_unfinished_runs(stream, folders, instance):
         known = instance.get_run_by_id(run.run_id)
         if known is None or not (
-            WISH_TAG in known.tags or known.tags.get(AUTOMATIC_TAG) in {SUPERVISOR, LOCKSTEP_START}
+            START_REQUEST_TAG in known.tags or known.tags.get(AUTOMATIC_TAG) in {SUPERVISOR, LOCKSTEP_START}
         ):
             continue
         if run.stage is RunStage.QUEUED or is_run_counting(folders.control, run.run_id):

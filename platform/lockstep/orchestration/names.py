@@ -11,7 +11,7 @@ from lockstep.declare.rules import BUILT_IN
 if TYPE_CHECKING:
     from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
-    from lockstep.operations.start_wish import StartWish
+    from lockstep.operations.start_request import StartRequest
 
 
 CAUSE_TAG = "lockstep/cause"
@@ -25,8 +25,8 @@ EPOCH_TAG = "lockstep/replaces_epoch"
 """The epoch that held the table when an automatic run was requested; the run itself gets the next one."""
 DESIRED_VERSION_TAG = "lockstep/desired_version"
 """The table version of the last stop, hold or start when a run was requested: a newer stop takes precedence."""
-WISH_TAG = "lockstep/wish"
-"""Id of the wish of an operator for which a run was requested: a stream that is not `running` yet."""
+START_REQUEST_TAG = "lockstep/start_request"
+"""Id of the request of an operator for which a run was requested: a stream that is not `running` yet."""
 OUTCOME_TAG = "lockstep/outcome"
 """Outcome of a stream's run: `handed over`, `fenced`, `halted`, `lost`, ..."""
 INTERRUPTED_TAG = "lockstep/interrupted_run"
@@ -144,9 +144,13 @@ def make_automatic_tags(asked_by: str, cause: str, epoch: int) -> dict[str, str]
     return {CAUSE_TAG: cause, AUTOMATIC_TAG: asked_by, EPOCH_TAG: str(epoch)}
 
 
-def make_wish_tags(wish: StartWish) -> dict[str, str]:
-    """Tags of a run that fulfils a wish: its claim sets the desired state, unless a newer stop is in the table."""
-    return {CAUSE_TAG: wish.cause, DESIRED_VERSION_TAG: str(wish.desired_version), WISH_TAG: wish.wish_id}
+def make_start_request_tags(request: StartRequest) -> dict[str, str]:
+    """Tags of a run that fulfils a request: its claim sets the desired state, unless a newer stop is in the table."""
+    return {
+        CAUSE_TAG: request.cause,
+        DESIRED_VERSION_TAG: str(request.desired_version),
+        START_REQUEST_TAG: request.request_id,
+    }
 
 
 def make_run_configuration(stream: AnyStream, *, available_now: bool) -> dict[str, object]:

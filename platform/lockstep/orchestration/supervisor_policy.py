@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
-from lockstep.operations.start_wish import StartWish
+from lockstep.operations.start_request import StartRequest
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
 
@@ -72,7 +72,7 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
         last_status: Dagster's status of the last writer's run; empty when Dagster does not have that run.
         terminated: The last writer's run, a retry of it by Dagster, or one requested because there was none, if a
             person terminated it; otherwise empty.
-        wish: The wish of an operator that the stream runs, which no claim has recorded yet.
+        request: The request of an operator that the stream runs, which no claim has recorded yet.
     """
 
     head: Head | None
@@ -80,13 +80,13 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[SeenRun, ...] = ()
     last_status: str = ""
     terminated: str = ""
-    wish: StartWish | None = None
+    request: StartRequest | None = None
 
     @property
     def is_wanted(self) -> bool:
         """Whether the stream is to run without end."""
         is_running = self.head is not None and self.head.desired is Desired.RUNNING
-        return is_running or (self.wish is not None and self.wish.holds(self.head))
+        return is_running or (self.request is not None and self.request.holds(self.head))
 
 
 class HeartbeatObservation(msgspec.Struct, frozen=True):
@@ -149,14 +149,14 @@ class Start(msgspec.Struct, frozen=True):
         epoch: The epoch that holds the table.
         attempt: Number of the start; with the epoch it identifies this start for every process that might request it.
         cause: Cause of the start.
-        wish: The wish that it fulfils; None where the desired state is `running`.
+        request: The request that it fulfils; None where the desired state is `running`.
     """
 
     series: str
     epoch: int
     attempt: int
     cause: str
-    wish: StartWish | None = None
+    request: StartRequest | None = None
 
     @property
     def run_key(self) -> str:
@@ -184,7 +184,7 @@ class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
         says: Explanation for display.
         start: The run to request.
         stop: Stop to commit.
-        withdraws: Whether the wish is withdrawn.
+        withdraws: Whether the request is withdrawn.
         close: Dead runs that Dagster shows as alive.
         forget: Dead runs whose heartbeat files are left.
     """
@@ -267,11 +267,11 @@ def _delay(seen: SupervisorCursor, now: float, *, may_start: bool) -> Supervisor
 
 
 def _stop(head: Head | None, observation: SupervisorObservation, seen: SupervisorCursor) -> SupervisorDecision:
-    """A person terminated the run: stop the stream, or withdraw the wish for it."""
+    """A person terminated the run: stop the stream, or withdraw the request for it."""
     reason = f"terminated in Dagster (run {observation.terminated[:8]})"
     stop = None if head is None or head.epoch == 0 else Stop(head.epoch, reason)
     return SupervisorDecision(
-        cursor=seen, says=f"stopping: {reason}", stop=stop, withdraws=observation.wish is not None
+        cursor=seen, says=f"stopping: {reason}", stop=stop, withdraws=observation.request is not None
     )
 
 
@@ -324,21 +324,21 @@ def compute_pause_seconds(attempt: int) -> float:
 
 
 def _start(observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
-    head, wish, attempt = observation.head, observation.wish, seen.attempt
+    head, request, attempt = observation.head, observation.request, seen.attempt
     again = f", start {attempt + 1}" if attempt else ""
     if head is None or head.desired is not Desired.RUNNING:
-        asked = "" if wish is None else wish.wish_id[:8]
+        asked = "" if request is None else request.request_id[:8]
         cause, series = (
-            f"supervisor: first start, wanted by {'' if wish is None else wish.cause}{again}",
-            f"wish-{asked}",
+            f"supervisor: first start, wanted by {'' if request is None else request.cause}{again}",
+            f"request-{asked}",
         )
     else:
-        cause, wish = f"supervisor: {_gone(head, observation)}{again}", None
+        cause, request = f"supervisor: {_gone(head, observation)}{again}", None
         series = f"{head.stream}-{head.table_id[:8]}-{head.epoch}"
     return SupervisorDecision(
         cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now, starting=True),
         says=cause,
-        start=Start(f"{series}-supervisor", 0 if head is None else head.epoch, attempt, cause, wish),
+        start=Start(f"{series}-supervisor", 0 if head is None else head.epoch, attempt, cause, request),
     )
 
 

@@ -16,7 +16,7 @@ from lockstep.engine.driver.heartbeat import (
     read_heartbeat,
     read_run_heartbeats,
 )
-from lockstep.operations.start_wish import read_wish, withdraw_wish
+from lockstep.operations.start_request import forget_start_request, read_start_request
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,
@@ -25,11 +25,11 @@ from lockstep.orchestration.names import (
     OUTCOME_TAG,
     PARENT_RUN_TAG,
     RETRY_NUMBER_TAG,
+    START_REQUEST_TAG,
     SUPERVISOR,
-    WISH_TAG,
     make_automatic_tags,
     make_run_configuration,
-    make_wish_tags,
+    make_start_request_tags,
     name_stream_job,
 )
 from lockstep.orchestration.run_lifecycle import stop_if_current, was_terminated_by_user
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.heartbeat import HeartbeatRecord
-    from lockstep.operations.start_wish import StartWish
+    from lockstep.operations.start_request import StartRequest
     from lockstep.operations.tables import StreamHandle
     from lockstep.orchestration.supervisor_policy import Start, SupervisorDecision
     from lockstep.table.layout import StreamFolders
@@ -78,20 +78,20 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     """
     stream, head, control = handle.stream, handle.head, handle.folders.control
     runs = list_unfinished_runs(stream, handle.folders, instance)
-    wish = read_wish(handle.folders, head)
+    request = read_start_request(handle.folders, head)
     if head is None:
         return SupervisorObservation(
-            head=None, runs=runs, wish=wish, terminated=_find_terminated_wish(instance, stream, wish)
+            head=None, runs=runs, request=request, terminated=_find_terminated_request(instance, stream, request)
         )
     last = read_heartbeat(control, head.epoch)
-    observation = SupervisorObservation(head=head, pulse=last, runs=runs, wish=wish)
+    observation = SupervisorObservation(head=head, pulse=last, runs=runs, request=request)
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
         return observation  # its writer sends heartbeats: the outcome of earlier runs does not matter
     run = instance.get_run_by_id(last.run_id) if last is not None and last.run_id else None
     return msgspec.structs.replace(
         observation,
         last_status=run.status.value if run is not None else "",
-        terminated=_terminated(instance, stream, head, last) or _find_terminated_wish(instance, stream, wish),
+        terminated=_terminated(instance, stream, head, last) or _find_terminated_request(instance, stream, request),
     )
 
 
@@ -134,7 +134,7 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
     for run_id in decision.forget:
         forget_run(folders.control, run_id)
     if decision.withdraws:
-        withdraw_wish(folders)
+        forget_start_request(folders)
     if decision.stop is not None:
         stop_if_current(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
     start, cursor = decision.start, decision.cursor
@@ -155,16 +155,16 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
 
 
 def _make_tags(start: Start) -> dict[str, str]:
-    if start.wish is None:
+    if start.request is None:
         return make_automatic_tags(SUPERVISOR, start.cause, start.epoch)
-    return {**make_wish_tags(start.wish), CAUSE_TAG: start.cause}
+    return {**make_start_request_tags(start.request), CAUSE_TAG: start.cause}
 
 
-def _find_terminated_wish(instance: DagsterInstance, stream: AnyStream, wish: StartWish | None) -> str:
-    """A run for a wish that a person terminated; empty without one."""
-    if wish is None:
+def _find_terminated_request(instance: DagsterInstance, stream: AnyStream, request: StartRequest | None) -> str:
+    """A run for a request that a person terminated; empty without one."""
+    if request is None:
         return ""
-    asked_for = RunsFilter(job_name=name_stream_job(stream), tags={WISH_TAG: wish.wish_id})
+    asked_for = RunsFilter(job_name=name_stream_job(stream), tags={START_REQUEST_TAG: request.request_id})
     runs = (run.run_id for run in instance.get_runs(asked_for))
     return next((run_id for run_id in runs if was_terminated_by_user(instance, run_id)), "")
 

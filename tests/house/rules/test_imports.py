@@ -121,6 +121,7 @@ ONE_IMPORTER = {
     "orchestration.request_guard": "pure rules of who may ask, apart from Dagster's program",
     "orchestration.restart_policy": "pure decision of the topics sensor",
     "orchestration.shared_tick": "one tick for all streams; the sensors that have it are in sensors/",
+    "orchestration.starts": "which runs are on their way, for the sensors in sensors/ and the rotation",
     "orchestration.supervisor_sensor": "reads and carries out what the policy decides; the sensor is in sensors/",
     "orchestration.table_check": "one check a module",
     "quality.aggregate": "the one Spark aggregate",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
-from lockstep.operations.start_wish import StartWish
+from lockstep.operations.start_request import StartRequest
 from lockstep.orchestration.restart_policy import RestartCursor, SensorObservation, decide_restart
 from lockstep.orchestration.supervisor_policy import (
     LAUNCH_SECONDS_MAX,
@@ -32,7 +32,7 @@ class Machine:
     name: str
     desired: Desired | None
     batch: int
-    wish: StartWish | None
+    request: StartRequest | None
     start_ticks: int
     epoch: int = 1
     lives: bool = False
@@ -54,7 +54,7 @@ class Machine:
 
     @property
     def is_wanted(self) -> bool:
-        return self.desired is Desired.RUNNING or (self.wish is not None and self.wish.holds(self.head))
+        return self.desired is Desired.RUNNING or (self.request is not None and self.request.holds(self.head))
 
     def pulse(self) -> HeartbeatRecord | None:
         return None if self.desired is None else HeartbeatRecord(self.counter, Phase.WRITING, self.lives, "writer")
@@ -83,18 +83,18 @@ class Machine:
 def machines(draw: st.DrawFn) -> list[Machine]:
     found = []
     for number in range(draw(st.integers(1, 12))):
-        kind = draw(st.sampled_from(("ran", "ran", "wish", "new", "halted", "stopped", "bounded wish")))
+        kind = draw(st.sampled_from(("ran", "ran", "request", "new", "halted", "stopped", "bounded request")))
         desired = {
             "ran": Desired.RUNNING, "halted": Desired.HALTED, "stopped": Desired.STOPPED,
-            "bounded wish": Desired.BOUNDED,
+            "bounded request": Desired.BOUNDED,
         }.get(kind)  # fmt: skip
-        wish = StartWish("lockstep start (me)", 0, f"{number}") if "wish" in kind else None
+        request = StartRequest("lockstep start (me)", 0, f"{number}") if "request" in kind else None
         found.append(
             Machine(
                 name=f"s{number}",
                 desired=desired,
-                batch=0 if desired is None or kind == "bounded wish" else draw(st.integers(1, 9)),
-                wish=wish,
+                batch=0 if desired is None or kind == "bounded request" else draw(st.integers(1, 9)),
+                request=request,
                 start_ticks=draw(st.integers(1, 20)),
                 wants_topics=draw(st.booleans()),
             )
@@ -117,7 +117,7 @@ class Supervision:
         slots = StartSlots(self.slots, {each.name: each.cursor for each in self.streams}, self.starting())
         started = list[Machine]()
         for each in self.streams:
-            seen = SupervisorObservation(head=each.head, pulse=each.pulse(), runs=each.runs(), wish=each.wish)
+            seen = SupervisorObservation(head=each.head, pulse=each.pulse(), runs=each.runs(), request=each.request)
             decision = decide_supervision(
                 seen, each.cursor, self.now, boot="a boot", may_start=slots.may_start(each.name)
             )
@@ -191,13 +191,13 @@ def test_a_stream_that_has_written_starts_before_every_one_that_never_has(stream
     head_version=st.integers(0, 9),
     epoch=st.integers(0, 3),
 )
-def test_a_wish_holds_until_an_operator_or_a_claim_has_said_otherwise(
+def test_a_request_holds_until_an_operator_or_a_claim_has_said_otherwise(
     version: int, desired: Desired, head_version: int, epoch: int
 ) -> None:
     head = Head(stream="s", cluster_id="c", epoch=epoch, desired=desired, desired_version=head_version)
-    wish = StartWish("me", version)
-    holds = wish.holds(head)
+    request = StartRequest("me", version)
+    holds = request.holds(head)
     assert holds == (version == head_version and (desired is Desired.BOUNDED or epoch == 0))
-    assert wish.holds(None) == (version == 0)
+    assert request.holds(None) == (version == 0)
     assert not (holds and epoch and desired in {Desired.HALTED, Desired.HELD, Desired.STOPPED})
-    assert msgspec.json.decode(msgspec.json.encode(wish), type=StartWish) == wish
+    assert msgspec.json.decode(msgspec.json.encode(request), type=StartRequest) == request

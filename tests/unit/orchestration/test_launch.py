@@ -22,7 +22,7 @@ from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import set_by_claim
-from lockstep.operations.start_wish import read_wish
+from lockstep.operations.start_request import read_start_request
 from lockstep.orchestration.launch import (
     DAEMON_SECONDS_MAX,
     QUEUE_DAEMON,
@@ -356,7 +356,7 @@ def test_a_created_dagster_home_leaves_no_database_to_be_created_by_two_processe
     assert {path.name for path in databases} == {"runs.db", "index.db", "schedules.db"}
 
 
-def test_the_wish_of_a_first_start_is_recorded_before_anything_can_fail(
+def test_the_request_of_a_first_start_is_recorded_before_anything_can_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing started the stream again after its first run had failed before its claim."""
@@ -373,6 +373,6 @@ def test_the_wish_of_a_first_start_is_recorded_before_anything_can_fail(
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=tmp_path / "tables")
     with pytest.raises(EnvironmentProblem, match="Dagster is away"):
         start_stream(order_books, settings, tmp_path, who="me")
-    wish = read_wish(StreamFolders("order_books", settings.table_root), None)
-    assert wish is not None
-    assert wish.cause == "lockstep start (me)"
+    request = read_start_request(StreamFolders("order_books", settings.table_root), None)
+    assert request is not None
+    assert request.cause == "lockstep start (me)"

@@ -32,7 +32,7 @@ from lockstep.engine.driver.heartbeat import (
 from lockstep.errors import LockstepError
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import stop_stream
-from lockstep.operations.start_wish import read_wish, record_wish
+from lockstep.operations.start_request import read_start_request, record_start_request
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import (
@@ -43,7 +43,7 @@ from lockstep.orchestration.names import (
     OUTCOME_TAG,
     PARENT_RUN_TAG,
     RETRY_NUMBER_TAG,
-    WISH_TAG,
+    START_REQUEST_TAG,
 )
 from lockstep.orchestration.shared_tick import SharedCursor
 from lockstep.orchestration.spark_resource import SparkResource
@@ -376,9 +376,9 @@ def test_a_stream_without_a_table_that_an_operator_wants_is_started_until_it_is_
 ) -> None:
     """Its first run failed before its claim: nothing knew any more that it was to run."""
     assert requests(supervised.looks()) == [0, 0, 0]
-    wish = record_wish(supervised.folders, "lockstep start (me)", 0)
+    wanted = record_start_request(supervised.folders, "lockstep start (me)", 0)
     (request,) = [each for look in supervised.looks() for each in look.run_requests or ()]
-    assert request.tags[WISH_TAG] == wish.wish_id
+    assert request.tags[START_REQUEST_TAG] == wanted.request_id
     assert request.tags[DESIRED_VERSION_TAG] == "0"
     assert AUTOMATIC_TAG not in request.tags
     assert find_launch(supervised.run(DagsterRunStatus.STARTED, dict(request.tags))).desires(never_ending=True) is (
@@ -390,14 +390,14 @@ def test_a_stream_without_a_table_that_an_operator_wants_is_started_until_it_is_
     for run in supervised.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED])):
         supervised.instance.report_run_failed(run)
     assert requests(supervised.looks(2 * POLLS)) == [0] * 2 * POLLS
-    assert read_wish(supervised.folders, None) is None
+    assert read_start_request(supervised.folders, None) is None
 
 
-def test_a_claim_fulfils_a_wish_and_a_stop_supersedes_it(supervised: Supervised) -> None:
-    record_wish(supervised.folders, "lockstep start (me)", 0)
+def test_a_claim_fulfils_a_request_and_a_stop_supersedes_it(supervised: Supervised) -> None:
+    record_start_request(supervised.folders, "lockstep start (me)", 0)
     supervised.claim(Desired.RUNNING)
-    assert read_wish(supervised.folders, supervised.head) is None
-    record_wish(supervised.folders, "lockstep start (me)", 0)
+    assert read_start_request(supervised.folders, supervised.head) is None
+    record_start_request(supervised.folders, "lockstep start (me)", 0)
     supervised.claim(Desired.STOPPED)
     assert requests(supervised.looks(2 * POLLS)) == [0] * 2 * POLLS
 
@@ -405,28 +405,28 @@ def test_a_claim_fulfils_a_wish_and_a_stop_supersedes_it(supervised: Supervised)
 def test_a_bounded_stream_that_an_operator_wants_to_go_on_is_started(supervised: Supervised) -> None:
     output = supervised.claim(Desired.RUNNING)
     output.commit(commit_claim(1, output.table_id, lambda _: None, desired=Desired.BOUNDED))
-    record_wish(supervised.folders, "lockstep start (me)", supervised.head.desired_version)
+    record_start_request(supervised.folders, "lockstep start (me)", supervised.head.desired_version)
     assert requests(supervised.looks()) == [0, 0, 1]
 
 
-def test_a_stop_without_a_table_withdraws_the_wish(supervised: Supervised) -> None:
+def test_a_stop_without_a_table_withdraws_the_request(supervised: Supervised) -> None:
     request = StopRequest("enough", "me", Desired.STOPPED)
     with pytest.raises(NoTable):
         stop_stream(supervised.folders, request, patience_seconds=0)
-    record_wish(supervised.folders, "lockstep start (me)", 0)
+    record_start_request(supervised.folders, "lockstep start (me)", 0)
     stopped = stop_stream(supervised.folders, request, patience_seconds=0)
     assert (stopped.desired, stopped.ended_by, stopped.batch) == ("stopped", "none", 0)
     assert requests(supervised.looks(2 * POLLS)) == [0] * 2 * POLLS
 
 
 def test_a_stop_while_the_first_run_is_on_its_way_says_so(supervised: Supervised) -> None:
-    record_wish(supervised.folders, "lockstep start (me)", 0)
+    record_start_request(supervised.folders, "lockstep start (me)", 0)
     with (
         run_heartbeat(supervised.folders.control, "a run"),
         pytest.raises(LockstepError, match="the first run of stream order_books is on its way"),
     ):
         stop_stream(supervised.folders, StopRequest("enough", "me", Desired.STOPPED), patience_seconds=0)
-    assert read_wish(supervised.folders, None) is None
+    assert read_start_request(supervised.folders, None) is None
 
 
 @pytest.mark.parametrize("status", [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])

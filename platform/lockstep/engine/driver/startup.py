@@ -235,9 +235,8 @@ class WriterStartup:
         return "; new code" if is_new else ""
 
     def _refuse(self, head: Head) -> None:
-        if (
-            self._launch.automatic and head.desired is Desired.HALTED
-        ):  # requested before the halt, which is told already
+        # Requested before the halt, which the run that halted has reported.
+        if self._launch.automatic and head.desired is Desired.HALTED:
             raise NotWanted(f"{head.stream} is {head.desired.value} ({head.reason})")
         check_not_halted(head)
         if head.desired is Desired.HELD:

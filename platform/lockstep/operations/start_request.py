@@ -1,8 +1,8 @@
-"""The wish of an operator that a stream runs, before a claim can record it as the desired state.
+"""The request of an operator that a stream runs, before a claim can record it as the desired state.
 
 A stream without a table has no head, and the claim of a run replaces that of a bounded writer. A run that fails before
-its claim would take the wish with it. So `lockstep start` writes it to a file first; the supervisor reads the file, and
-starts the stream until a run has claimed, or an operator has stopped the stream.
+its claim would take the request with it. So `lockstep start` writes it to a file first. The supervisor reads the file,
+and starts the stream until a run has claimed, or an operator has stopped the stream.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders, require_root
 
 
-class StartWish(msgspec.Struct, frozen=True):
-    """The wish.
+class StartRequest(msgspec.Struct, frozen=True):
+    """The request.
 
     Attributes:
         cause: Cause and operator.
         desired_version: `Head.desired_version` at that time; 0 without a table. A newer stop, hold or start supersedes
-            the wish.
-        wish_id: Identifies it.
+            the request.
+        request_id: Identifies it.
     """
 
     cause: str
     desired_version: int
-    wish_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
 
     def holds(self, head: Head | None) -> bool:
         """Whether nothing has fulfilled or superseded it."""
@@ -40,8 +40,8 @@ class StartWish(msgspec.Struct, frozen=True):
         return waits and head.desired_version == self.desired_version
 
 
-def record_wish(folders: StreamFolders, cause: str, desired_version: int) -> StartWish:
-    """Record the wish; a second one of the same version is that one.
+def record_start_request(folders: StreamFolders, cause: str, desired_version: int) -> StartRequest:
+    """Record the request; a second one of the same version is that one.
 
     Raises:
         TableRootMissing: The table root of the settings does not exist.
@@ -50,30 +50,30 @@ def record_wish(folders: StreamFolders, cause: str, desired_version: int) -> Sta
     before = _read(folders.control)
     if before is not None and before.desired_version == desired_version:
         return before
-    wish = StartWish(cause, desired_version)
-    find_storage(folders.control).replace(_path(folders.control), msgspec.json.encode(wish))
-    return wish
+    request = StartRequest(cause, desired_version)
+    find_storage(folders.control).replace(_path(folders.control), msgspec.json.encode(request))
+    return request
 
 
-def read_wish(folders: StreamFolders, head: Head | None) -> StartWish | None:
-    """The wish that holds beside a head; None without one."""
-    wish = _read(folders.control)
-    return wish if wish is not None and wish.holds(head) else None
+def read_start_request(folders: StreamFolders, head: Head | None) -> StartRequest | None:
+    """The request, if the head does not supersede it."""
+    request = _read(folders.control)
+    return request if request is not None and request.holds(head) else None
 
 
-def withdraw_wish(folders: StreamFolders) -> bool:
-    """Remove the wish; gives whether there was one."""
+def forget_start_request(folders: StreamFolders) -> bool:
+    """Remove the request. Returns whether it existed."""
     was_there = _read(folders.control) is not None
     find_storage(folders.control).delete(_path(folders.control))
     return was_there
 
 
-def _read(control: Path) -> StartWish | None:
+def _read(control: Path) -> StartRequest | None:
     try:
-        return decode_json(find_storage(control).read(_path(control)), StartWish)
+        return decode_json(find_storage(control).read(_path(control)), StartRequest)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
 def _path(control: Path) -> Path:
-    return control / "wish.json"
+    return control / "wanted.json"
