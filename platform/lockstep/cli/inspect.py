@@ -273,7 +273,7 @@ def _status(found: Status) -> RenderableType:
             *((("removals", _format_removals(found.absent_removals)),) if found.absent_removals else ()),
             ("headroom", _headroom(found)),
             ("last resume", found.last_resume or "never"),
-            *((("dropped", found.dropped),) if found.dropped else ()),
+            *(("dropped", dropped) for dropped in (found.dropped, found.dropped_messages) if dropped),
             *((("lost states", _format_lost(found.lost)),) if found.lost.total else ()),
         )
     )

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from lockstep.operations.maintenance.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.operations.maintenance.housekeeping import HousekeepingResult
     from lockstep.operations.maintenance.retain import RetentionPlan
+    from lockstep.operations.maintenance.retain_quarantine import QuarantineRetentionPlan
 
 T = TypeVar("T")
 
@@ -232,8 +233,8 @@ def housekeeping(
 ) -> None:
     """Delete files that nothing can need any more: old log entries, replaced files, unreachable state.
 
-    Dagster does so every hour. The setting `retention_hours` determines how far back a rewind can go. Rows past the
-    stream's declared retention are dropped first.
+    Dagster does so every hour. The setting `retention_hours` determines how far back a rewind can go. Rows, and
+    messages of quarantine and late table, past the stream's declared retention of each are dropped first.
     """
     from lockstep.operations.maintenance.housekeeping import run_housekeeping
 
@@ -273,20 +274,33 @@ def retain(
     why: Annotated[
         str, typer.Option(callback=require_reason, help="Reason, stored with the stream and shown.")
     ] = "by hand",
+    quarantine: Annotated[  # noqa: FBT002  # a flag
+        bool, typer.Option("--quarantine", help="Drop messages of quarantine and late table instead of rows.")
+    ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be dropped.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Drop the rows of whole closed hours that are older; the stream goes on. `Stream(retention=...)` does so hourly.
 
-    Housekeeping deletes the files once no rewind can go back to them (`retention_hours`).
+    Housekeeping deletes the files once no rewind can go back to them (`retention_hours`). With --quarantine, old
+    messages of quarantine and late table go instead, for good: `Stream(quarantine_retention=...)` does so hourly.
     """
     from lockstep.operations.maintenance.retain import drop_old_rows, plan_retention
+    from lockstep.operations.maintenance.retain_quarantine import drop_old_messages, plan_quarantine_retention
 
-    folders, keep = find_folders(stream), timedelta(days=days)
+    folders, keep, cause = find_folders(stream), timedelta(days=days), f"{why}, by {getpass.getuser()}"
+    if quarantine and plan:
+        found = plan_quarantine_retention(folders, keep)
+        print_answer(found, lambda found: _quarantine_retention(found, "would be"), as_json=as_json)
+        return
+    if quarantine:
+        dropped = drop_old_messages(folders, keep, cause=cause)
+        print_answer(dropped, lambda found: _quarantine_retention(found.plan, "were"), as_json=as_json)
+        return
     if plan:
         print_answer(plan_retention(folders, keep), lambda found: _retention(found, "would be"), as_json=as_json)
         return
-    done = drop_old_rows(folders, keep, cause=f"{why}, by {getpass.getuser()}")
+    done = drop_old_rows(folders, keep, cause=cause)
     print_answer(done, lambda found: _retention(found.plan, "were"), as_json=as_json)
 
 
@@ -405,6 +419,19 @@ def _waiting(waiting: Iterable[WaitingHours]) -> Iterator[RenderableType]:
 def _retention(plan: RetentionPlan, verb: str) -> RenderableType:
     what = f"{plan.rows} rows of {plan.hours} hours before {plan.before_hour or '-'} {verb} dropped"
     return style_text(f"{plan.stream}: {what} ({len(plan.files)} files, {plan.bytes} bytes)")
+
+
+def _quarantine_retention(plan: QuarantineRetentionPlan, verb: str) -> RenderableType:
+    columns = ("table", "messages", "bytes", "files", "first hour", "last hour", "first batch", "last batch")
+    rows = (
+        (
+            *(each.table, each.messages, each.bytes, len(each.files)),
+            *(each.first_hour or "-", each.last_hour or "-", each.first_batch, each.last_batch),
+        )
+        for each in plan.tables
+    )
+    what = f"messages of batches up to {plan.batch}, committed before {plan.before_hour or '-'}, {verb} dropped"
+    return make_lines(style_text(f"{plan.stream}: {what}"), make_grid(columns, rows))
 
 
 def _housekeeping(found: HousekeepingResult) -> RenderableType:

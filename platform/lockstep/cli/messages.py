@@ -124,7 +124,9 @@ def _listed(found: QuarantineList, wanted: QuarantineFilter) -> RenderableType:
         for g in found.groups
     )
     columns = ("topic", "partition", "cause", "session", "messages", "first offset", "last offset", "last batch")
-    return make_lines(style_text(f"{found.stream}: {_count_selected(found, wanted)}"), make_grid(columns, rows))
+    dropped = (style_text(f"retention has dropped the {found.dropped}"),) if found.dropped else ()
+    selected = style_text(f"{found.stream}: {_count_selected(found, wanted)}")
+    return make_lines(selected, *dropped, make_grid(columns, rows))
 
 
 def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:

@@ -1,8 +1,9 @@
-"""Compacts the quarantine and the late table, and takes an erased session's messages out of them.
+"""Compacts the quarantine and the late table, and removes messages of erased sessions and of batches past retention.
 
 A batch adds a file for each of its bins, so a stream whose messages are often quarantined or late adds thousands a day.
 The files of a closed hour become one, rows in the order of batches; each new file is read again and compared. Deleted
-are the replaced files only, once a compacted file has contained their batches for `REPLACED_SECONDS`.
+are the replaced files only, once a compacted file has contained their batches for `REPLACED_SECONDS`, and files that
+retention dropped so long ago.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.compaction.ledger_files import FilesCompaction, commit_replacement, find_replaced, list_older, merge_rows
+from lockstep.compaction.ledger_files import (
+    REPLACED_SECONDS,
+    FilesCompaction,
+    commit_replacement,
+    find_replaced,
+    list_older,
+    merge_rows,
+)
 from lockstep.compaction.plan import COMPACTED_PREFIX, is_closed
 from lockstep.errors import TableError
 from lockstep.model.commit_hour import compute_next_hour, format_hour
@@ -29,11 +37,13 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import NextEntry, RemoveAction
 from lockstep.table.erasure import compute_session_digest
-from lockstep.table.foreign_commits import refresh
+from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
+from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import UNREADABLE, Compression, DataFile, DataFileWriter, explain_unreadable
 from lockstep.table.quarantine import ERASED, HIDDEN, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
@@ -161,17 +171,80 @@ def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
     """Files that neither the table names nor a recent reader or a batch to be committed needs.
 
     A file whose name tells its batch is replaced once a compacted file with that batch is old enough; one that no
-    commit named, or whose name tells nothing, goes by its age, once its batch cannot be committed any more.
+    commit named, or whose name tells nothing, goes by its age, once its batch cannot be committed any more. Files of
+    batches that retention dropped stay for readers that began before.
     """
     live = list_side_files(delta_log.open_delta_table(side))
     named = {file.path for file in live}
     others = [path for path in find_storage(side).find_files(side, "*.parquet") if path.name not in named]
+    dropped = {path for path in others if _is_dropped(path, head)}
+    others = [path for path in others if path not in dropped]
     over = {path: by for path in others if (by := read_written_by(path.name)) is None or by.is_over(head)}
     batches = [(path, LedgerFileName("", by.generation, by.batch, by.batch)) for path, by in over.items() if by]
     compacted = [(side / file.path, file.name) for file in live if file.is_compacted]
     replaced = set(find_replaced(compacted, batches))
     left = list_older([path for path in over if path not in replaced], time.time() - OLDEST_FILE_SECONDS)
-    return sorted(replaced.union(left))
+    return sorted(replaced.union(left, dropped if _is_dropping_over(head) else ()))
+
+
+def _is_dropped(path: Path, head: Head) -> bool:
+    """Whether a file that is not live has messages only of batches that retention dropped."""
+    if (name := LedgerFileName.parse(path.name)) is not None:
+        return name.last <= head.quarantine_dropped_up_to
+    by = read_written_by(path.name)
+    return by is not None and by.is_over(head) and by.batch <= head.quarantine_dropped_up_to
+
+
+def _is_dropping_over(head: Head) -> bool:
+    """Whether the newest retention was so long ago that no reader needs the files that it dropped."""
+    dropped = head.quarantine_retention
+    return dropped is not None and time.time() - dropped.at > REPLACED_SECONDS
+
+
+def list_droppable_files(table: DeltaTable, last_batch: int) -> tuple[SideTableFile, ...]:
+    """The live files whose messages are all of batches up to one."""
+    return tuple(file for file in list_side_files(table) if file.name.last <= last_batch)
+
+
+def drop_side_files(side: Path, last_batch: int) -> tuple[SideTableFile, ...]:
+    """Remove the files of all batches up to one from the quarantine or the late table; returns them.
+
+    Safe while a writer, readers, a compaction and another retention run. A file that a compaction has merged with later
+    batches stays until these are dropped, too. Safe to call again after a kill.
+
+    Args:
+        side: Folder of the table.
+        last_batch: The last batch whose messages are dropped. A head with it is committed.
+
+    Raises:
+        ForeignCommit: The table has a foreign commit.
+        TableReplaced: Its folder was moved or deleted.
+        CommitUnknown: The store did not answer.
+    """
+    table = delta_log.open_delta_table(side)
+    tail = LogTail(side)
+    dropped: tuple[SideTableFile, ...] = ()
+
+    def next_entry() -> NextEntry | None:
+        nonlocal dropped
+        tail.refresh()
+        refuse_foreign(side, tail.version)
+        refresh(table, side)
+        dropped = list_droppable_files(table, last_batch)
+        if not dropped:
+            return None
+        return NextEntry(
+            version=tail.version + 1,
+            kind=CommitKind.SIDE_RETENTION,
+            removes=[RemoveAction(file.path, file.size) for file in dropped],
+            transactions={
+                delta_log.BATCH: tail.find_number(delta_log.BATCH),
+                delta_log.DROPPED: max(last_batch, tail.find_number(delta_log.DROPPED)),
+            },
+        )
+
+    written = delta_log.append_entry(side, next_entry)
+    return () if written is None else dropped
 
 
 def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> int:

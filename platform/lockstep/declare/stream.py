@@ -139,7 +139,8 @@ class Stream(Generic[M, S, R]):
         event_time: Watermark, timers and idle timeouts.
         objectives: When the stream raises an alarm.
         retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
-            Housekeeping drops older ones. Ledger, quarantine and late table keep theirs.
+            Housekeeping drops older ones. The ledger keeps its rows.
+        quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all.
         export: A plain Parquet dataset of the old hours; None for none.
         rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md).
         lookups: Other Delta tables that the transform reads (docs/lookups.md).
@@ -159,6 +160,7 @@ class Stream(Generic[M, S, R]):
     event_time: EventTime = field(default_factory=EventTime)
     objectives: Objectives = field(default_factory=Objectives)
     retention: timedelta | None = None
+    quarantine_retention: timedelta | None = None
     export: Export | None = None
     rules: Sequence[Rule] = ()
     lookups: Sequence[Lookup[Any]] = ()
@@ -174,7 +176,8 @@ class Stream(Generic[M, S, R]):
         _check_timers(self.transform, self.integrity)
         self.transform.check_integrity(self.integrity)
         _check_freshness(self.objectives, self.trigger)
-        _check_retention(self.retention)
+        _check_retention("Stream.retention", self.retention, "rows")
+        _check_retention("Stream.quarantine_retention", self.quarantine_retention, "messages")
         check_lookups(self.lookups, self.name)
         _check_importable(self)
         _check_shippable(self)
@@ -279,15 +282,13 @@ RETENTION_MAX = timedelta(days=36_525)
 """A century: what is longer keeps all rows, and dates before the year 1 cannot be computed."""
 
 
-def _check_retention(retention: object) -> None:
+def _check_retention(field_name: str, retention: object, kept: str) -> None:
     if retention is None:
         return
     if not isinstance(retention, timedelta) or retention < timedelta(hours=1):
-        raise DeclarationError(
-            "Stream.retention", retention, "is not at least an hour", "for example timedelta(days=90)"
-        )
+        raise DeclarationError(field_name, retention, "is not at least an hour", "for example timedelta(days=90)")
     if retention > RETENTION_MAX:
-        raise DeclarationError("Stream.retention", retention, "is more than a century", "None, which keeps all rows")
+        raise DeclarationError(field_name, retention, "is more than a century", f"None, which keeps all {kept}")
 
 
 def _check_export(export: object, types: TransformTypes) -> None:

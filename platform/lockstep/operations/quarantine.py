@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_value
+from lockstep.operations.inspect.history import describe_quarantine_retention
 from lockstep.operations.tables import open_table
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import SCHEMA, QuarantineRow
@@ -79,6 +80,7 @@ class QuarantineList(msgspec.Struct, frozen=True):
         more: Number of groups left out by the limit.
         messages_total: Number of all messages in quarantine, selected or not.
         causes: The causes of all of them.
+        dropped: Messages that retention has dropped, why and by whom; empty for none.
     """
 
     stream: str
@@ -87,6 +89,7 @@ class QuarantineList(msgspec.Struct, frozen=True):
     more: int
     messages_total: int = 0
     causes: tuple[str, ...] = ()
+    dropped: str = ""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -128,9 +131,17 @@ class NotInQuarantine(LockstepError):
         offset: Offset.
     """
 
-    def __init__(self, stream: str, place: Place) -> None:
+    def __init__(self, stream: str, place: Place, *, dropped: str = "") -> None:
+        """Say why there may be none.
+
+        Args:
+            stream: Name of the stream.
+            place: Topic, partition and offset.
+            dropped: Messages that retention has dropped; empty for none.
+        """
+        problem = f"{place.topic}/{place.partition}@{place.offset} is not in quarantine"
         super().__init__(
-            f"{place.topic}/{place.partition}@{place.offset} is not in quarantine",
+            f"{problem}; retention has dropped the {dropped}" if dropped else problem,
             next_step=f"lockstep quarantine list {stream} --topic {place.topic}",
         )
         self.topic, self.partition, self.offset = place.topic, place.partition, place.offset
@@ -182,6 +193,7 @@ def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: 
         more=len(found) - len(shown),
         messages_total=every.num_rows,
         causes=tuple(sorted(map(str, pc.unique(every["cause"]).to_pylist()))),
+        dropped=describe_dropped(folders),
     )
 
 
@@ -195,8 +207,13 @@ def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRo
     table, here = _table(folders), [pc.field(name) == value for name, value in msgspec.structs.asdict(place).items()]
     rows = table.to_table(filter=reduce(and_, here, _make_lineage_filter(folders))).sort_by("batch").to_pylist()
     if not rows:
-        raise NotInQuarantine(folders.stream, place)
+        raise NotInQuarantine(folders.stream, place, dropped=describe_dropped(folders))
     return tuple(decode_value(rows, list[QuarantineRow]))
+
+
+def describe_dropped(folders: StreamFolders) -> str:
+    """Messages that retention has dropped from quarantine and late table; empty for none."""
+    return describe_quarantine_retention(open_table(folders).base().head.quarantine_retention)
 
 
 def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: Path) -> Exported:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, name_stream
-from lockstep.operations.inspect.history import describe_retention
+from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
 from lockstep.operations.shadows.shadow import look_for_shadows
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
-from lockstep.table.head import FIRST_GENERATION
+from lockstep.table.head import FIRST_GENERATION, Head
 from lockstep.table.layout import DerivedFolders, StreamFolders, require_root
 
 _EXPLAINS = r"explain\s+(?:(?:analyze|verbose|format\s+\w+)\s+)*"
@@ -261,11 +261,20 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
         if delta_log.has_log(at)
     }
     head = delta_log.read_head(folders.table, output.version())
-    dropped = describe_retention(head.retention) if head is not None else ""
-    notes = (f"{folders.stream}: {dropped} were dropped",) if dropped else ()
+    dropped = _list_dropped(folders, head)
+    notes = tuple(f"{folders.stream}: {each} were dropped" for each in dropped)
     shows_all = as_of == AsOf() and (head is None or not head.lineage)
     valid = head.valid_batches if head is not None else {FIRST_GENERATION: 0}
     return _Tables({folders.stream: output, **sides}, {} if shows_all else dict.fromkeys(sides, valid), notes)
+
+
+def _list_dropped(folders: StreamFolders, head: Head | None) -> Iterator[str]:
+    """What retention has dropped: rows as of a head, messages of quarantine and late table as of now."""
+    newest = delta_log.find_top_version(folders.table)
+    now = head if newest is None else delta_log.read_head(folders.table, newest)
+    rows = "" if head is None else describe_retention(head.retention)
+    messages = "" if now is None else describe_quarantine_retention(now.quarantine_retention)
+    yield from filter(None, (rows, messages))
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:

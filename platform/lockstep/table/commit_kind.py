@@ -27,6 +27,7 @@ class CommitKind(Enum):
     SCHEMA = "schema"
     FLOOR = "floor"
     RETENTION = "retention"
+    QUARANTINE_RETENTION = "quarantine retention"
     REWIND = "rewind"
     SAVEPOINT = "savepoint"
     ERASE = "erase"
@@ -39,6 +40,7 @@ class CommitKind(Enum):
     SIDE = "side"
     SIDE_COMPACTION = "side compaction"
     SIDE_REDACTION = "side redaction"
+    SIDE_RETENTION = "side retention"
     SIDE_UNDO = "side undo"
 
     @property
@@ -56,7 +58,7 @@ class CommitKind(Enum):
         Some are dropped: the oldest, or those of a commit that was lost, whose messages are read again. Or any may be
         gone, or others come back.
         """
-        if self in {CommitKind.RETENTION, CommitKind.SIDE_UNDO}:
+        if self in {CommitKind.RETENTION, CommitKind.SIDE_RETENTION, CommitKind.SIDE_UNDO}:
             return RowChange.DROPPED
         replaces = {CommitKind.REWIND, CommitKind.PROMOTE, CommitKind.ERASE, CommitKind.SIDE_REDACTION}
         return RowChange.REPLACED if self in replaces else RowChange.NONE

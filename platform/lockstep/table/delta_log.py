@@ -35,6 +35,8 @@ from lockstep.table.head import Head
 
 HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
 BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
+DROPPED = "lockstep.dropped"
+"""In a side table: the last batch whose messages retention has removed from it."""
 
 _ENTRY = re.compile(r"\d{20}\.json")
 _KIND = re.compile(rb'"lockstep\.kind":"([a-z ]+)"')

@@ -99,6 +99,20 @@ class Retention(msgspec.Struct, frozen=True):
     cause: str
 
 
+class QuarantineRetention(Retention, frozen=True, kw_only=True):
+    """The newest retention of quarantine and late table: their messages of all batches up to `batch` are dropped.
+
+    It is committed before their files are removed, so that no message is ever missing without a reason.
+
+    Attributes:
+        quarantined: Messages that all retentions together have dropped from the quarantine.
+        late: Likewise from the late table.
+    """
+
+    quarantined: int = 0
+    late: int = 0
+
+
 class Lineage(msgspec.Struct, frozen=True):
     """A generation that ended: its batches are valid up to `last_batch`."""
 
@@ -299,6 +313,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         savepoints: Batches that stay restorable, by name.
         last_resumption: The newest resumption; None before the first.
         retention: The newest retention; None before the first.
+        quarantine_retention: The newest retention of quarantine and late table; None before the first. A rewind does
+            not undo it.
         erasure: The newest erasure of a session; None before the first.
         origin: Of a shadow: where it began.
         imported: Of a stream that began with a savepoint from another table root: which one.
@@ -336,6 +352,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     savepoints: tuple[Savepoint, ...] = ()
     last_resumption: Resumption | None = None
     retention: Retention | None = None
+    quarantine_retention: QuarantineRetention | None = None
     erasure: Erasure | None = None
     origin: Origin | None = None
     imported: Imported | None = None
@@ -349,6 +366,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def valid_batches(self) -> dict[int, int]:
         """The last valid batch of each generation; rewinds undid later batches, and generations not listed."""
         return {ended.generation: ended.last_batch for ended in self.lineage} | {self.generation: self.batch}
+
+    @property
+    def quarantine_dropped_up_to(self) -> int:
+        """The last batch whose messages in quarantine and late table are dropped; 0 for none."""
+        return 0 if self.quarantine_retention is None else self.quarantine_retention.batch
 
     @property
     def kept_versions(self) -> dict[int, int]:

@@ -30,6 +30,7 @@ LAST_LINES = {
     CommitKind.SIDE.value: {delta_log.BATCH},
     CommitKind.SIDE_COMPACTION.value: {delta_log.BATCH},
     CommitKind.SIDE_REDACTION.value: {delta_log.BATCH},
+    CommitKind.SIDE_RETENTION.value: {delta_log.BATCH, delta_log.DROPPED},
     CommitKind.SIDE_UNDO.value: {delta_log.BATCH},
 }
 """The transactions that each kind of entry ends with; all others of ours with their version."""

@@ -414,6 +414,16 @@ def find_first_provable(ranges: StoredRanges, first_kept: int) -> int:
     return 0
 
 
+def find_first_with_quarantine(ranges: StoredRanges, dropped_up_to: int) -> int:
+    """Index of the first range from which on all quarantined messages are there; len(ranges) for none.
+
+    The fold needs them: one may have killed each worker that decoded it, and must not be decoded by the proof either.
+    """
+    batch, quarantined = (ranges.rows.read_numbers(name) for name in ("batch", "quarantined"))
+    dropped = np.flatnonzero((batch <= dropped_up_to) & (quarantined > 0))
+    return int(dropped[-1]) + 1 if len(dropped) else 0
+
+
 def find_first_with_state(
     ranges: Sequence[LedgerRange], first: int, rewind_floor: int, *, inherited_up_to: int = 0
 ) -> int:
@@ -519,6 +529,7 @@ class StoredTables(msgspec.Struct):
         ledger_rows: How many.
         quarantine: Quarantine rows, likewise, in order of their offsets.
         late: Rows of the late table, likewise.
+        dropped_up_to: Last batch of which retention has dropped quarantine and late rows; those left are not compared.
         stamps: Of each batch, as far as its log has its commit.
         checked: Number of compared side files.
         notes: Limits of the comparison.
@@ -533,6 +544,7 @@ class StoredTables(msgspec.Struct):
     ledger_rows: int
     quarantine: dict[Key, PartitionRows]
     late: dict[Key, PartitionRows]
+    dropped_up_to: int
     stamps: dict[int, BatchStamp]
     checked: int
     notes: list[str]
@@ -543,7 +555,8 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
 
     1. The output table's head: the proof covers everything up to its batch.
     2. The side tables, which may hold later batches by now.
-    3. All files that the output's commits name, those of later batches included.
+    3. All files that the output's commits name, those of later batches included; and the newest retention of the side
+       tables, which is committed before a file of theirs is removed.
     4. Compare 2 with 3; copy the rows into scratch files, by partition.
 
     Args:
@@ -561,6 +574,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
         late = _side(folders.late) if delta_log.has_log(folders.late) else None
         named = _named(folders.table, base.version)  # 3
+        dropped_up_to = OutputLog(folders.table).base().head.quarantine_dropped_up_to
     except DeltaError as error:
         raise TableError(
             f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
@@ -572,9 +586,10 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
     ledger = RowSpool(scratch, "ledger", BY_BATCH)
     kept, too_late = (RowSpool(scratch, name, BY_OFFSET) for name in ("quarantine", "late"))
     _compare(sides[0], named.ledger, named, head, violations, ledger.add)  # 4
-    _compare(sides[1], named.quarantine, named, head, violations, kept.add)
-    if late is not None:
-        _compare(late, named.late, named, head, violations, too_late.add)
+    left = _compare(sides[1], named.quarantine, named, head, violations, kept.add, dropped_up_to)
+    left += 0 if late is None else _compare(late, named.late, named, head, violations, too_late.add, dropped_up_to)
+    if left:
+        notes.append(f"{left} messages of batches up to {dropped_up_to} await their removal by housekeeping")
     _check_data_files(folders.table, table, data_files, violations)
     return StoredTables(
         version=base.version,
@@ -586,6 +601,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         ledger_rows=ledger.rows,
         quarantine=kept.finish(),
         late=too_late.finish(),
+        dropped_up_to=dropped_up_to,
         stamps=named.stamps,
         checked=sum(len(side.files) for side in (*sides, late) if side is not None),
         notes=notes,
@@ -682,13 +698,17 @@ def _compare(
     head: Head,
     violations: Violations,
     take: Callable[[pa.Table], None],
-) -> None:
+    dropped_up_to: int = 0,
+) -> int:
     """Give the rows of a side table that count, after its files were compared with those that the commits name.
 
-    They come a row group at a time, in order of batches as far as the files are.
+    They come a row group at a time, in order of batches as far as the files are. Returns the number of rows of batches
+    up to `dropped_up_to` that are still there.
     """
-    wanted = {file.path: (batch, file) for batch, those in files.items() for file in those}
-    parts = _find_parts(side, wanted, named, head, violations)
+    left = 0
+    named_files = ((file.path, batch, file) for batch, those in files.items() for file in those)
+    wanted = {path: (batch, file) for path, batch, file in named_files if batch > dropped_up_to or path in side.files}
+    parts = _find_parts(side, wanted, named, head, violations, dropped_up_to)
     parts = sorted(parts, key=lambda each: (each.first, each.path))
     opened = ask_each(side.folder, open_parquet, [side.folder / part.path for part in parts])
     for part, parquet in zip(parts, opened, strict=True):
@@ -696,7 +716,10 @@ def _compare(
             if part.path in wanted:
                 _check_batches(part.path, rows, range(part.first, wanted[part.path][0] + 1), violations)
             _check_generations(part.path, rows, named.stamps, violations)
-            take(_select(rows, part.batches, head))
+            is_kept = _to_numbers(rows, "batch") > dropped_up_to
+            left += len(is_kept) - int(is_kept.sum())
+            take(_select(rows if is_kept.all() else rows.filter(pa.array(is_kept)), part.batches, head))
+    return left
 
 
 def _find_parts(
@@ -705,11 +728,12 @@ def _find_parts(
     named: NamedFile,
     head: Head,
     violations: Violations,
+    dropped_up_to: int,
 ) -> list[_SidePart]:
-    """The files whose rows count.
+    """The files whose rows count, and live ones that retention will remove.
 
     1. Those that commits name, each with its batch; the others of these are in compacted files.
-    2. Those that no commit names any more, and what is left of the compacted ones.
+    2. Those that no commit names any more, and what is left of the compacted ones, or of dropped batches.
     """
     parts, compacted = list[_SidePart](), _CompactedRows(side, violations)
     counting = list[tuple[int, int, SideFile]]()
@@ -732,6 +756,7 @@ def _find_parts(
     first_known = 0  # 2
     if named.first_version > 0:
         first_known = min((named.begins.get(path, batch) for path, (batch, _) in wanted.items()), default=0)
+    compacted.pass_over(dropped_up_to)
     for path in sorted(side.files.keys() - wanted.keys() - compacted.paths):
         parts += _foreign_parts(side, path, first_known, violations)
     return parts + compacted.rest(first_known)
@@ -805,6 +830,10 @@ class _CompactedRows:
         if found != rows:
             expected = f"{self._side.name}/{files[0].path}: {rows} rows"
             self._changed(expected, f"{found} rows of batch {last} in a compacted file")
+
+    def pass_over(self, dropped_up_to: int) -> None:
+        """Take the rows of batches that retention has dropped, however many are left of them."""
+        self._is_left[self._batches <= dropped_up_to] = False
 
     def rest(self, first_known: int) -> list[_SidePart]:
         """What counts of the files: the rows that were taken, and those of batches whose commits were cleaned up."""

@@ -58,6 +58,7 @@ class ExpectedSideRows:
 
     Attributes:
         compared: Number of rows compared with their messages.
+        dropped_up_to: Last batch of which retention has dropped the rows.
     """
 
     def __init__(
@@ -67,8 +68,11 @@ class ExpectedSideRows:
         violations: Violations,
         kinds: Kinds = IN_QUARANTINE,
         erased: ErasedSessions = NONE_ERASED,
+        *,
+        dropped_up_to: int = 0,
     ) -> None:
         self._place, self._violations, self._kinds, self._erased = place, violations, kinds, erased
+        self.dropped_up_to = dropped_up_to
         self._rows, self._block = rows, (0, list[Row]())
         columns = ("offset", "batch")
         offsets, batches = (np.zeros(0, np.int64) if rows is None else rows.read_numbers(name) for name in columns)
@@ -98,9 +102,9 @@ class ExpectedSideRows:
         row = self._read(offset)
         return row is not None and row["cause"] == NOT_STORABLE
 
-    def count(self, batch: int) -> int:
-        """The number of rows of a batch."""
-        return self._by_batch[batch]
+    def count(self, batch: int) -> int | None:
+        """The number of rows of a batch; None where retention has dropped them."""
+        return None if batch <= self.dropped_up_to else self._by_batch[batch]
 
     def outside(self, inside: range) -> list[int]:
         """Offsets in quarantine outside of a range."""
@@ -111,7 +115,9 @@ class ExpectedSideRows:
         return set(self._by_batch)
 
     def expect(self, record: Record, cause: str, session: str | None, batch: int) -> None:
-        """Expect a message here, unchanged, and by this batch."""
+        """Expect a message here, unchanged, and by this batch, unless retention has dropped those of the batch."""
+        if batch <= self.dropped_up_to:
+            return
         row = self._read(record.offset)
         if row is None:
             self._violations.add(self._kinds.missing, self._place, record.offset, cause, "not there")

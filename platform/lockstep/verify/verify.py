@@ -36,6 +36,7 @@ from lockstep.verify.ledger import (
     LedgerRange,
     StoredTables,
     find_first_provable,
+    find_first_with_quarantine,
     find_first_with_state,
     make_chains,
     read_stored,
@@ -262,7 +263,7 @@ def check_without_kafka(
             "late": (aside.late.count(row.batch), "the late table"),
         }
         for name, (stored, where) in compared.items():
-            if stored != getattr(row, name):
+            if stored is not None and stored != getattr(row, name):
                 expected = f"{stored} {name} in batch {row.batch}, as {where} has"
                 violations.add(ViolationKind.COUNT_DIFFERS, row.place, row.start, expected, getattr(row, name))
 
@@ -572,8 +573,12 @@ class _Proving:
             gone = gone if reproducible > provable else ""  # of what Kafka has no more nothing can be proven anyway
             if gone:
                 self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {gone}")
+            known = find_first_with_quarantine(chain.ranges, self._stored.dropped_up_to)
+            if known > max(provable, reproducible):
+                before = chain.ranges[known - 1].batch
+                gone = f"the fold needs quarantined messages up to batch {before}: order and counts only up to there"
             first = find_first_with_state(
-                chain.ranges, max(provable, reproducible), self._floor.batch, inherited_up_to=self._inherited
+                chain.ranges, max(provable, reproducible, known), self._floor.batch, inherited_up_to=self._inherited
             )
             self._check_start(chain, held)
             if self._rules is None:
@@ -649,8 +654,13 @@ class _Proving:
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
         key = (chain.place.topic_id, chain.place.partition)
         erased = self._erased(chain)
-        quarantine = ExpectedSideRows(chain.place, self._quarantine.get(key), self._violations, erased=erased)
-        late = ExpectedSideRows(chain.place, self._late.get(key), self._violations, IN_LATE, erased)
+        dropped = self._stored.dropped_up_to
+        quarantine = ExpectedSideRows(
+            chain.place, self._quarantine.get(key), self._violations, erased=erased, dropped_up_to=dropped
+        )
+        late = ExpectedSideRows(
+            chain.place, self._late.get(key), self._violations, IN_LATE, erased, dropped_up_to=dropped
+        )
         return SideTableCheck(quarantine, late, self._violations)
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
@@ -669,6 +679,8 @@ class _Proving:
         if chain.ranges[0].batch <= self._dropped and self._origin is None:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
+        if dropped_messages := _describe_dropped(chain, self._stored.dropped_up_to):
+            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped_messages, scope.note))))
         if count := len({each.digest for row in chain.erasing for each in row.erased}):
             erased = f"{count} erased sessions are left out, by their digests"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (scope.note, erased))))
@@ -708,6 +720,17 @@ class _Proving:
             for key in table.keys() - found.keys():
                 found_rows = f"{len(table[key])} rows of {key[0]}/{key[1]}"
                 self._violations.add(kind, None, None, "partitions of the ledger", found_rows)
+
+
+def _describe_dropped(chain: LedgerChain, dropped_up_to: int) -> str:
+    """How many messages retention has dropped from quarantine and late table, as the ledger counts them."""
+    rows = chain.ranges.rows
+    is_dropped = rows.read_numbers("batch") <= dropped_up_to
+    quarantined, late = (int(rows.read_numbers(name)[is_dropped].sum()) for name in ("quarantined", "late"))
+    if not quarantined and not late:
+        return ""
+    counted = f"{quarantined} quarantined and {late} late messages of batches up to {dropped_up_to}"
+    return f"{counted} were dropped by retention, as the ledger counts them"
 
 
 def _end(chain: LedgerChain, held: BufferedRange) -> int:

@@ -542,6 +542,9 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             "unit/export/test_export.py::test_of_two_exports_of_an_hour_one_publishes_and_the_other_drops_its_work",
             "unit/operations/test_retain.py::test_a_compaction_of_dropped_hours_comes_too_late",
             "unit/operations/test_retain.py::test_a_compaction_between_plan_and_commit_makes_a_new_plan",
+            "unit/operations/test_retain_quarantine.py::test_a_compaction_between_plan_and_removal_loses_nothing",
+            "unit/operations/test_retain_quarantine.py::test_a_retention_or_rewind_before_the_commit_makes_a_new_plan",
+            "unit/operations/test_retain_quarantine.py::test_a_killed_retention_is_completed_by_the_next_one",
         ),
     ),
     Fault(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STEPS = st.sampled_from(
     (
         *("batch", "batch", "quiet", "quarantined", "hour", "compact", "retain", "rewind", "rewind far", "promote"),
-        *("erase", "close", "floor", "savepoint", "schema", "desire"),
+        *("erase", "close", "floor", "savepoint", "schema", "desire", "drop messages"),
     )
 )
 
@@ -74,13 +74,27 @@ def test_each_kind_of_commit_with_files_is_made_and_keeps_the_rules(tmp_path: Pa
     """The steps above make all of them: none is left out by chance."""
     made = EveryCommit(tmp_path)
     steps = ["batch", "quarantined", "quarantined", "batch", "savepoint", "batch", "hour", "hour", "compact", "rewind"]
-    steps += ["promote", "schema", "batch", "desire", "erase", "batch", "floor", "hour", "close", "hour", "retain"]
+    steps += [
+        "promote",
+        "schema",
+        "batch",
+        "desire",
+        "erase",
+        "batch",
+        "floor",
+        "hour",
+        "close",
+        "hour",
+        "retain",
+        "drop messages",
+    ]
     for step in steps:
         made.step(step)
     check(made)
     kinds = {read_actions(table, at)[0] for table in made.tables for at in delta_log.list_versions(table)}
     with_files = {CommitKind.BATCH, CommitKind.COMPACTION, CommitKind.RETENTION, CommitKind.REWIND, CommitKind.PROMOTE}
     with_files |= {CommitKind.ERASE, CommitKind.SIDE, CommitKind.SIDE_COMPACTION, CommitKind.SIDE_REDACTION}
+    with_files |= {CommitKind.SIDE_RETENTION}
     assert {each.value for each in with_files} <= kinds
 
 

@@ -156,6 +156,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         transactions=cluster.transactions,
         quarantined_messages=quarantined,
         quarantined_last_hour=lately,
+        quarantined_ever=quarantined + (0 if (dropped := head.quarantine_retention) is None else dropped.quarantined),
         debt=read_debt(folders, head, now, handle.settings.target_file_bytes),
         lost=head.lost,
     )
@@ -207,11 +208,14 @@ def _find_claim_time(folders: StreamFolders, head: Head) -> float | None:
 
 
 def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[int, int]:
-    """Messages in quarantine, and those of the last hour, from its log: no file is opened."""
+    """Messages in quarantine, and those of the last hour, from its log: no file is opened.
+
+    Messages that a retention is about to remove do not count any more.
+    """
     if head.quarantine is None or not delta_log.has_log(folders.quarantine):
         return 0, 0
     table = delta_log.open_delta_table(folders.quarantine)
-    names = ["num_records", "modification_time", "min.generation", "min.batch"]  # a file is of one batch
+    names = ["num_records", "modification_time", "min.generation", "min.batch", "max.batch"]
     actions, valid = pa.table(table.get_add_actions(flatten=True)), head.valid_batches
     listed = actions.select([name for name in names if name in actions.column_names]).to_pylist()
     since_ms = (now - GROWTH_SECONDS) * 1000
@@ -219,6 +223,7 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
         (int(each["num_records"] or 0), int(each["modification_time"]))
         for each in listed
         if each["min.batch"] <= valid.get(each["min.generation"], 0)
+        and each["max.batch"] > head.quarantine_dropped_up_to
     ]
     return sum(rows for rows, _ in files), sum(rows for rows, added_ms in files if added_ms >= since_ms)
 

@@ -23,7 +23,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import LogEntry
-from lockstep.table.head import Erasure, Head, Retention
+from lockstep.table.head import Erasure, Head, QuarantineRetention, Retention
 from lockstep.table.layout import StreamFolders, require_root
 
 EVENTS = {
@@ -38,6 +38,7 @@ EVENTS = {
     CommitKind.SCHEMA: "columns changed",
     CommitKind.FLOOR: "rewind floor",
     CommitKind.RETENTION: "rows dropped",
+    CommitKind.QUARANTINE_RETENTION: "messages dropped",
     CommitKind.REWIND: "rewound",
     CommitKind.SAVEPOINT: "savepoint",
     CommitKind.ERASE: "session erased",
@@ -70,6 +71,7 @@ DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
     CommitKind.CLOSE: lambda head: head.closed_hour,
     CommitKind.FLOOR: lambda head: f"batch {head.rewind_floor}",
     CommitKind.RETENTION: lambda head: describe_retention(head.retention),
+    CommitKind.QUARANTINE_RETENTION: lambda head: describe_quarantine_retention(head.quarantine_retention),
     CommitKind.ERASE: lambda head: describe_erasure(head.erasure),
     CommitKind.ERASE_END: lambda head: describe_erasure(head.erasure),
 }
@@ -79,6 +81,13 @@ DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
 def describe_retention(retention: Retention | None) -> str:
     """What was dropped, why and by whom, in one line; empty while nothing was."""
     return f"rows of hours before {retention.hour} ({retention.cause})" if retention is not None else ""
+
+
+def describe_quarantine_retention(retention: QuarantineRetention | None) -> str:
+    """Which messages were dropped, why and by whom, in one line; empty while none were."""
+    if retention is None:
+        return ""
+    return f"quarantined and late messages of batches up to {retention.batch} ({retention.cause})"
 
 
 def describe_erasure(erasure: Erasure | None) -> str:
@@ -96,9 +105,9 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
         event: "new writer" (a run, or a command that writes, has claimed the table), "batches", "halted", "resumed",
-            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped", "rewound",
-            "savepoint", "session erased", "erasure finished", "shadow begun", "shadow promoted", "savepoint imported",
-            "loss accepted", "created", or "foreign commit".
+            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped",
+            "messages dropped", "rewound", "savepoint", "session erased", "erasure finished", "shadow begun",
+            "shadow promoted", "savepoint imported", "loss accepted", "created", or "foreign commit".
         version: Version of the output table; of the last batch.
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.

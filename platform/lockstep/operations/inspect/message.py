@@ -14,7 +14,7 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import NOTHING_THERE, make_resume_command
 from lockstep.model.finding import Finding
 from lockstep.model.record import KafkaMessage, read_headers
-from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, read_quarantined
+from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, describe_dropped, read_quarantined
 from lockstep.operations.tables import open_table
 from lockstep.settings import KafkaSettings
 from lockstep.table.layout import StreamFolders
@@ -60,7 +60,15 @@ class NoMessage(LockstepError):
         place: Topic, partition and offset; None where none was named.
     """
 
-    def __init__(self, stream: str, place: Place | None, *, partitions: int = 0, halt: Sequence[Finding] = ()) -> None:
+    def __init__(
+        self,
+        stream: str,
+        place: Place | None,
+        *,
+        partitions: int = 0,
+        halt: Sequence[Finding] = (),
+        dropped: str = "",
+    ) -> None:
         """Say why there is none.
 
         Args:
@@ -68,6 +76,7 @@ class NoMessage(LockstepError):
             place: Topic, partition and offset; None where none was named.
             partitions: Number of partitions of the topic in Kafka; 0 where that is not known.
             halt: Findings of the halt, whose message was wanted.
+            dropped: Messages that retention has dropped from the quarantine; empty for none.
         """
         problem = f"stream {stream} is not halted by a message"
         next_step = f"lockstep message {stream} TOPIC/PARTITION@OFFSET"
@@ -77,6 +86,7 @@ class NoMessage(LockstepError):
         elif place is not None:
             where = f"{place.topic}/{place.partition}@{place.offset}"
             problem = f"neither Kafka nor the quarantine has a message at {where}"
+            problem += f"; retention has dropped the {dropped}" if dropped else ""
             next_step = f"lockstep topics {stream}, or lockstep quarantine list {stream}, for what is there"
             if place.partition >= partitions > 0:
                 problem += f": topic {place.topic} has the partitions 0 to {partitions - 1}"
@@ -100,7 +110,8 @@ def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | No
     found = _in_kafka(log, place) if place.partition < partitions else None
     found = found or _in_quarantine(folders, place)
     if found is None:
-        raise NoMessage(folders.stream, place, partitions=partitions, halt=halt)
+        dropped = describe_dropped(folders)
+        raise NoMessage(folders.stream, place, partitions=partitions, halt=halt, dropped=dropped)
     finding = next((each for each in findings if _place_of(each) == place), None)
     return msgspec.structs.replace(found, finding=finding)
 

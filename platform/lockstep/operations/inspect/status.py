@@ -18,7 +18,7 @@ from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
-from lockstep.operations.inspect.history import describe_retention
+from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
 from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
@@ -88,6 +88,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         halted_at: Time of the halt's commit (UTC); None unless halted, or when the log no longer holds that entry.
         next_step: The command that ends the halt; empty unless halted.
         dropped: Rows that retention has dropped, why and by whom; empty while none were.
+        dropped_messages: Messages that retention has dropped from quarantine and late table, likewise.
         debt: Closed hours that wait for compaction.
         growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
         derived: The derived tables that read it.
@@ -122,6 +123,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     halted_at: datetime | None = None
     next_step: str = ""
     dropped: str = ""
+    dropped_messages: str = ""
     debt: CompactionDebt = NO_DEBT
     growth: DiskGrowth | None = None
     derived: tuple[DerivedStatus, ...] = ()
@@ -268,6 +270,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         halted_at=_halted_at(folders, head),
         next_step=make_resume_command(stream, head.findings) if head.desired is Desired.HALTED else facts.next_step,
         dropped=describe_retention(head.retention),
+        dropped_messages=describe_quarantine_retention(head.quarantine_retention),
         debt=facts.debt,
         growth=read_growth(folders),
         derived=_choose_from(read_derived(derived, folders.root), stream),

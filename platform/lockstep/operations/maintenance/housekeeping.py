@@ -31,6 +31,7 @@ from lockstep.operations.maintenance.erase import finish_erasing
 from lockstep.operations.maintenance.export import list_proven_hours
 from lockstep.operations.maintenance.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.maintenance.retain import drop_old_rows, plan_retention
+from lockstep.operations.maintenance.retain_quarantine import drop_old_messages, plan_quarantine_retention
 from lockstep.operations.maintenance.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.shadows.shadow import delete_dropped, list_dropped
 from lockstep.operations.tables import NoTable
@@ -56,6 +57,7 @@ EPOCHS_KEPT = 20
 """Heartbeat files of this many epochs stay, as a record of who wrote when."""
 DELETED_AT_ONCE = 1_000
 """Files: an object store deletes so many by one request."""
+DECLARED = "declared by the stream"
 DEAD_SECONDS = 86_400.0
 """A run whose heartbeat file is older is dead: it writes it several times a second, and no clock is a day off."""
 
@@ -119,8 +121,8 @@ def run_housekeeping(
 ) -> HousekeepingResult:
     """Delete files that nothing can need any more.
 
-    1. Drop rows that are older than the stream's retention, if it declares one; raise the rewind floor in the head to
-       the oldest batch of the setting.
+    1. Drop rows, and messages of quarantine and late table, that are older than the stream's retention of each, if it
+       declares one; raise the rewind floor in the head to the oldest batch of the setting.
     2. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
     3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
@@ -131,7 +133,7 @@ def run_housekeeping(
     Args:
         folders: Folders of the stream.
         retention_seconds: How far back a rewind, a slow reader and time travel may go.
-        stream: The declaration, which may have a retention; without one rows stay.
+        stream: The declaration, which may have retentions; without one rows and messages stay.
         plan_only: Report what would be deleted, as of the current floor; change nothing.
 
     Raises:
@@ -139,9 +141,7 @@ def run_housekeeping(
         TableError: The table does not match its head; nothing was deleted.
         HousekeepingFailed: A step failed, after the others are done.
     """
-    dropped = (
-        () if stream is None or stream.retention is None else (_drop_rows(folders, stream, plan_only=plan_only),)
-    )  # 1
+    dropped = () if stream is None else tuple(_drop_past_retention(folders, stream, plan_only=plan_only))  # 1
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
     pinned = frozenset(each.version for each in head.savepoints)
     needed_from = partial(_needed_from, folders.table, head, frozenset() if plan_only else pinned)
@@ -188,21 +188,44 @@ def _with_growth(folders: StreamFolders, result: HousekeepingResult) -> Housekee
         return msgspec.structs.replace(result, steps=(*result.steps, step))
 
 
-def _drop_rows(folders: StreamFolders, stream: AnyStream, *, plan_only: bool) -> StepResult:
-    """Drop rows past the retention, and exported where that is declared; a later housekeeping deletes their files."""
-    step, keep, cause = "rows past retention", stream.retention or timedelta.max, "declared by the stream"
+def _drop_past_retention(folders: StreamFolders, stream: AnyStream, *, plan_only: bool) -> Iterator[StepResult]:
+    """Drop rows and messages past their retention; a later run of housekeeping or compaction deletes the files."""
+    if stream.retention is not None:
+        yield _try_to_drop("rows past retention", partial(_drop_rows, folders, stream, stream.retention), plan_only)
+    if stream.quarantine_retention is not None:
+        drop = partial(_drop_messages, folders, stream.quarantine_retention)
+        yield _try_to_drop("messages past retention", drop, plan_only)
+
+
+def _try_to_drop(step: str, drop: Callable[[bool], tuple[int, int]], plan_only: bool) -> StepResult:  # noqa: FBT001  # passed on
+    """One retention; `drop` returns files and bytes."""
     try:
-        find_exported = None if stream.export is None else partial(list_proven_hours, stream.export, folders)
-        if plan_only:
-            plan = plan_retention(folders, keep, exported=None if find_exported is None else find_exported())
-        else:
-            plan = drop_old_rows(folders, keep, cause=cause, find_exported=find_exported).plan
+        files, size = drop(plan_only)
     except NoTable:
         raise
     except (LockstepError, DeltaError, OSError) as error:
         LOG.warning("housekeeping: %s failed", step, exc_info=True)
         return StepResult(step=step, problem=str(error).splitlines()[0])
-    return StepResult(step=step, files=len(plan.files), bytes=plan.bytes)
+    return StepResult(step=step, files=files, bytes=size)
+
+
+def _drop_rows(folders: StreamFolders, stream: AnyStream, keep: timedelta, plan_only: bool) -> tuple[int, int]:  # noqa: FBT001  # passed on
+    """Drop rows past the retention, and exported where that is declared."""
+    find_exported = None if stream.export is None else partial(list_proven_hours, stream.export, folders)
+    if plan_only:
+        plan = plan_retention(folders, keep, exported=None if find_exported is None else find_exported())
+    else:
+        plan = drop_old_rows(folders, keep, cause=DECLARED, find_exported=find_exported).plan
+    return len(plan.files), plan.bytes
+
+
+def _drop_messages(folders: StreamFolders, keep: timedelta, plan_only: bool) -> tuple[int, int]:  # noqa: FBT001  # passed on
+    """Drop messages of quarantine and late table past their retention."""
+    if plan_only:
+        plan = plan_quarantine_retention(folders, keep)
+    else:
+        plan = drop_old_messages(folders, keep, cause=DECLARED).plan
+    return plan.files, plan.bytes
 
 
 def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:

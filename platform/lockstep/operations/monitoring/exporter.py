@@ -191,8 +191,8 @@ STREAM_COUNTERS = (
     ),
     StreamCounter(
         "lockstep_newly_quarantined_messages",
-        "Messages that entered quarantine.",
-        lambda facts: {WHOLE: facts.quarantined_messages},
+        "Messages that entered quarantine, those that retention has dropped included.",
+        lambda facts: {WHOLE: facts.quarantined_ever},
     ),
     StreamCounter(
         "lockstep_lost_sessions",

@@ -147,6 +147,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         transactions: Open transactions.
         quarantined_messages: Messages in quarantine.
         quarantined_last_hour: Those that entered it within the last hour.
+        quarantined_ever: Those and all that retention has dropped from it.
         debt: Closed hours that wait for compaction.
         lost: States that were discarded, and how much of it no one has accepted.
     """
@@ -171,6 +172,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     transactions: tuple[OpenTransaction, ...] = ()
     quarantined_messages: int = 0
     quarantined_last_hour: int = 0
+    quarantined_ever: int = 0
     debt: CompactionDebt = NO_DEBT
     lost: LostStates = NONE_LOST
 

@@ -381,6 +381,9 @@ def _find_disagreement(
         yield RewindObstacle(Obstacle.START, problem, again)
     if shadow.retention is not None:
         yield RewindObstacle(Obstacle.DATA, f"{shadow.stream} has dropped rows by retention", again)
+    if shadow.quarantine_retention is not None:
+        problem = f"{shadow.stream} has dropped messages of quarantine and late table by retention"
+        yield RewindObstacle(Obstacle.DATA, problem, again)
 
 
 def _find_unfit_columns(

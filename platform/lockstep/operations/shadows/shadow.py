@@ -197,7 +197,7 @@ def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
 
 def name_shadow(stream: AnyStream, name: str) -> AnyStream:
     """The declaration as that of a shadow."""
-    return dataclasses.replace(stream, name=name, export=None, retention=None)
+    return dataclasses.replace(stream, name=name, export=None, retention=None, quarantine_retention=None)
 
 
 def find_shadow(name: str, settings: Settings) -> AnyStream | None:

@@ -1,0 +1,136 @@
+"""Messages of quarantine go by retention beside all else that is done to a stream, through a real broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from lockstep import Ordered
+from lockstep.cli.__main__ import app
+from lockstep.operations.copies.backup import make_backup, restore_backup
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.maintenance import retain_quarantine
+from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
+from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.operations.maintenance.retain_quarantine import drop_old_messages
+from lockstep.operations.rewind import rewind_stream
+from lockstep.operations.tables import open_table
+from lockstep.table import ledger
+from lockstep.table.layout import StreamFolders
+from lockstep.verify.report import InvariantStatus
+from lockstep.verify.verify import verify_stream
+from tests.integration.operations.killed_retention import KINDS
+from tests.support.adding_stream import POISON, adding
+from tests.support.feed import snapshot, update
+from tests.support.local_runs import LocalRuns
+from tests.support.plain_reader import named_files, read_table
+
+if TYPE_CHECKING:
+    from lockstep.table.head import Head
+    from lockstep.verify.report import VerifyReport
+    from tests.support.feed import Feed
+
+ROOT = Path(__file__).parents[3]
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def hours(feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
+    """Four hours of a batch each: a message that raises, one of its session after it, and one of another session."""
+    topic, began = feed.create("values"), ledger.read_clock()
+    runs = LocalRuns(adding(feed.pattern, Ordered()), feed.bootstrap_servers, tmp_path / "runs")
+    for number in range(4):
+        monkeypatch.setattr(ledger, "read_clock", lambda hours=number: began + hours * HOUR)
+        send(feed, topic, number)
+        runs.run()
+        close_hour(runs.folders)
+    newest = head_of(runs).hour
+    monkeypatch.setattr(retain_quarantine, "find_current_hour", lambda: newest)
+    return runs
+
+
+def send(feed: Feed, topic: str, number: int) -> None:
+    feed.send(topic, [snapshot(1, a=1), update(2, a=POISON), update(3, a=1)], key=f"s{number}")
+    feed.send(topic, [snapshot(1, a=1), update(2, a=1)], key="good")
+
+
+def head_of(runs: LocalRuns) -> Head:
+    return open_table(runs.folders).base().head
+
+
+def read_batches(runs: LocalRuns, folders: StreamFolders | None = None) -> list[int]:
+    quarantine = (folders or runs.folders).quarantine
+    rows = read_table(quarantine).select(["batch"]).to_pylist() if named_files(quarantine) else []
+    return sorted(row["batch"] for row in rows)
+
+
+def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> VerifyReport:
+    report = verify_stream(runs.stream, folders or runs.folders, runs.settings.kafka)
+    assert report.violations == ()
+    assert report.status is InvariantStatus.PROVEN, report.notes
+    return report
+
+
+@pytest.mark.parametrize("moment", KINDS)
+def test_a_killed_retention_is_proven_at_any_moment_and_completed_by_housekeeping(
+    hours: LocalRuns, feed: Feed, moment: str
+) -> None:
+    folders = hours.folders
+    command = [sys.executable, "-m", "tests.integration.operations.killed_retention"]
+    arguments = [str(folders.root), folders.stream, head_of(hours).hour, "1", moment]
+    killed = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)  # our own
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    dropped = {"before the head": 0, "inside the head": 2, "before the removal": 2, "inside the removal": 2}[moment]
+    assert head_of(hours).quarantine_dropped_up_to == dropped
+    left = [3, 3, 4, 4] if moment == "inside the removal" else [1, 1, 2, 2, 3, 3, 4, 4]
+    assert read_batches(hours) == left
+    report = proof(hours)
+    assert any("await their removal" in note for note in report.notes) == (dropped > 0 and len(left) > 4)
+    declared = dataclasses.replace(hours.stream, quarantine_retention=HOUR)
+    run_housekeeping(folders, retention_seconds=72 * 3600, stream=declared)
+    assert read_batches(hours) == [3, 3, 4, 4]
+    send(feed, feed.create("more"), 9)
+    hours.run()
+    report = proof(hours)
+    text = "4 quarantined and 0 late messages of batches up to 2 were dropped by retention, as the ledger counts them"
+    assert any(text in scope.note for scope in report.scopes)
+    assert sum(read_table(folders.ledger)["quarantined"].to_pylist()) == 10  # type: ignore[arg-type]  # never null
+
+
+def test_copies_rewinds_and_erasures_after_a_retention_are_proven(hours: LocalRuns, feed: Feed, tmp_path: Path) -> None:
+    done = drop_old_messages(hours.folders, HOUR, cause="a test").retention
+    make_backup(hours.folders, tmp_path / "backup")
+    restored = StreamFolders(hours.folders.stream, tmp_path / "restored")
+    restore_backup(restored, tmp_path / "backup")
+    assert read_batches(hours, restored) == [3, 3, 4, 4]
+    proof(hours, restored)
+    erase_session(hours.folders, EraseRequest(session="s1", drop_state=True), EraseContext(), who="ann", why="a test")
+    assert (head_of(hours).quarantine_retention, read_batches(hours)) == (done, [3, 3, 4, 4])
+    send(feed, feed.create("more"), 9)
+    hours.run()
+    proof(hours)
+    rewind_stream(hours.handle, "5", who="ann", why="a test")
+    assert head_of(hours).quarantine_retention == done
+    hours.run()
+    proof(hours)
+
+
+def test_the_command_shows_what_goes_and_drops_it(hours: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.cli.maintain.find_folders", lambda _: hours.folders)
+    monkeypatch.setattr("lockstep.cli.maintain.timedelta", lambda days: timedelta(hours=days))
+    arguments = ["retain", "adding", "--days", "1", "--quarantine"]
+    shown = CliRunner().invoke(app, [*arguments, "--plan"]).stdout
+    assert "adding: messages of batches up to 2, committed before" in shown
+    assert "would be dropped" in shown
+    assert read_batches(hours) == [1, 1, 2, 2, 3, 3, 4, 4]
+    shown = CliRunner().invoke(app, [*arguments, "--why", "a test"]).stdout
+    assert "were dropped" in shown
+    assert read_batches(hours) == [3, 3, 4, 4]
