@@ -35,8 +35,7 @@ import psutil
 from rich.console import Console as Screen
 
 from lockstep.declare.discovery import find_streams
-from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
+from lockstep.engine.driver.heartbeat import read_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.localdev import log_rotation
 from lockstep.localdev.broker import Broker
@@ -54,6 +53,8 @@ from lockstep.localdev.processes import (
     start_detached,
     stop_all,
 )
+from lockstep.localdev.stream_starts import StreamState, await_streams
+from lockstep.operations.start_request import record_start_request
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Head
@@ -65,9 +66,9 @@ if TYPE_CHECKING:
 
 KAFKA_PORT, CONSOLE_PORT, EXPORTER_PORT = 9092, 3000, 9464
 """Default ports; others are chosen where these are in use."""
-LOCATION, REPOSITORY_NAME = "lockstep", "__repository__"
-"""The code location, and Dagster's name of the repository of a module."""
-PATIENCE_SECONDS, POLL_SECONDS = 300.0, 0.5
+LOCATION = "lockstep"
+"""The code location."""
+PATIENCE_SECONDS, POLL_SECONDS, PROGRESS_SECONDS = 300.0, 0.5, 15.0
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
 END_SECONDS = 30.0
 """Time for a process to end after SIGTERM; a stream's own bound is 20 s."""
@@ -162,7 +163,7 @@ class LocalPlatform:
         for part in ("kafka", "tables", "dagster", "logs"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         shutil.copy(self.repository / "deploy" / "dagster.yaml", self.dagster_home / "dagster.yaml")
-        os.environ[MARK] = str(self.folder)  # marks the broker, too
+        os.environ[MARK] = str(self.folder)
         self._write(Servers())
         broker = Broker.start(self.folder / "kafka", port=KAFKA_PORT, detached=self.detached)
         self._write(Servers(kafka=broker.bootstrap_servers))
@@ -183,9 +184,20 @@ class LocalPlatform:
             raise EnvironmentProblem(f"the address {address} of Kafka is in use", next_step="make down, then make up")
         self._add("kafka", broker.pid)
 
+    def is_running(self, name: str) -> bool:
+        """Whether a process that is to live does so."""
+        return bool(self.servers().pids(name))
+
+    def ensure(self, name: str, make_command: Callable[[], Sequence[str]]) -> None:
+        """Start a process unless it lives: with the command of its last start, whose ports others know."""
+        if not self.is_running(name):
+            self.start(name, self.servers().commands.get(name) or make_command())
+
     def end(self, name: str, seconds_max: float = END_SECONDS) -> None:
         """End a process that was to live; it is killed if it takes longer."""
         servers = self.servers()
+        if name not in servers.started:
+            return
         started = {other: handle for other, handle in servers.started.items() if other != name}
         self._write(msgspec.structs.replace(servers, started=started))  # first: the keeper would start it again
         for pid in servers.pids(name):
@@ -226,20 +238,31 @@ class LocalPlatform:
             if process.wait() != 0:
                 raise self.failed(name, f"`{' '.join(command[:3])}` ended with {process.returncode}")
 
-    def wait(self, ready: Callable[[], bool], not_yet: Callable[[], str]) -> None:
+    def wait(
+        self, ready: Callable[[], bool], not_yet: Callable[[], str], say: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Wait for a condition.
+
+        Args:
+            ready: The condition.
+            not_yet: What is missing.
+            say: Receives a line now and then.
 
         Raises:
             LockstepError: A process that is to live ended, or it took too long.
         """
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        began = reported = time.monotonic()
         while True:
             ended = self.servers().dead()  # before the condition, which the end of a process may bring about
             if ready():
                 return
             for name in ended:
                 raise self.failed(name, f"{name} ended")
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now - reported >= PROGRESS_SECONDS:
+                reported = now
+                say(f"{not_yet()} ({now - began:.0f} s)")
+            if now - began > PATIENCE_SECONDS:
                 silence = describe_silence("the platform", PATIENCE_SECONDS, verb="get so far")
                 step = f"{SLOW}: wait, or read {self.folder / 'logs'}"
                 raise LockstepError(f"{silence}: {not_yet()}", next_step=step)
@@ -313,18 +336,34 @@ def format_exports(environment: Mapping[str, str]) -> str:
 
 
 def start_live(platform: LocalPlatform, speed: float) -> Iterator[str]:
-    """Start all processes of a live platform one after another, and report each; see `start_platform`."""
-    yield "starting Kafka"
-    platform.start_kafka()
+    """Start the missing processes of a live platform, and report each step; see `start_platform`."""
+    yield from start_servers(platform, speed)
+    yield from start_streams(platform)
+
+
+def start_servers(platform: LocalPlatform, speed: float) -> Iterator[str]:
+    """Start the missing servers, with the addresses that the others know, and wait until they work."""
+    os.environ[MARK] = str(platform.folder)  # marks all that is started from here
+    if list_platform_processes(platform.folder) and not platform.servers().kafka:
+        yield "ending what a killed start has left"
+        platform.stop()
+    if not list_platform_processes(platform.folder):  # a record of another boot names processes and ports of others
+        yield "starting Kafka"
+        platform.start_kafka()
+    elif not platform.is_running(KAFKA):
+        yield "starting Kafka again"
+        platform.restart_kafka()
     folders = [str(platform.folder / "logs"), str(platform.folder / "kafka")]
-    platform.start("logs", ["python", log_rotation.__file__, *folders])
-    yield f"feeding {speed:g} recorded messages a second"
+    platform.ensure("logs", lambda: ["python", log_rotation.__file__, *folders])
+    if not platform.is_running("feed"):
+        yield f"feeding {speed:g} recorded messages a second"
     feed = ["python", "-m", "lockstep.localdev.feed", str(platform.repository), "--speed", str(speed)]
-    platform.start("feed", feed)
-    heads = [(stream, platform.head(stream.name)) for stream in find_streams(platform.repository).values()]
-    yield "starting Dagster: code location, web server, daemon; and the exporter of metrics"
-    _start_exporter(platform)
-    yield from _start_streams(platform, _start_dagster(platform), heads)
+    platform.ensure("feed", lambda: feed)
+    if not all(map(platform.is_running, ("metrics", "code", "web", "daemon"))):
+        yield "starting Dagster: code location, web server, daemon; and the exporter of metrics"
+    if not platform.is_running("metrics"):
+        _start_exporter(platform)
+    _start_dagster(platform)
 
 
 def _start_exporter(platform: LocalPlatform) -> None:
@@ -333,28 +372,48 @@ def _start_exporter(platform: LocalPlatform) -> None:
     platform.set_metrics(f"http://127.0.0.1:{port}/metrics")
 
 
-def _start_dagster(platform: LocalPlatform) -> DagsterGraphQLClient:
+def _start_dagster(platform: LocalPlatform) -> None:
     """One code server for the web server and the daemon; runs are its children."""
     from dagster_graphql import DagsterGraphQLClient
 
     from lockstep.orchestration.launch import create_dagster_storage  # loads Dagster
 
     create_dagster_storage(platform.dagster_home)
-    code, port = find_free_ports(1)[0], CONSOLE_PORT if is_free(CONSOLE_PORT) else find_free_ports(1)[0]
-    server = {"host": "127.0.0.1", "port": code, "location_name": LOCATION}
     workspace = platform.folder / "workspace.yaml"
-    workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
-    serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(code), "-m", "definitions"]
-    platform.start("code", [*serve, "--location-name", LOCATION, "-d", str(platform.repository)])
-    platform.wait(lambda: not is_free(code), lambda: "the code server does not listen yet")
-    web = ["python", "-m", "lockstep.orchestration.web_server", "-h", "127.0.0.1", "-p", str(port)]
-    platform.start("web", [*web, "-w", str(workspace)])
-    platform.start("daemon", ["dagster-daemon", "run", "-w", str(workspace)])
+    platform.ensure("code", lambda: _make_code_command(platform, workspace))
+    code = int(_find_option(platform.servers().commands["code"], "-p"))
+    platform.wait(lambda: not is_free(code), lambda: "the code server does not listen yet", _say_step)
+    platform.ensure("web", lambda: _make_web_command(workspace))
+    platform.ensure("daemon", lambda: ["dagster-daemon", "run", "-w", str(workspace)])
+    port = int(_find_option(platform.servers().commands["web"], "-p"))
     platform.set_console(f"http://127.0.0.1:{port}")
     client = DagsterGraphQLClient("127.0.0.1", port, timeout=ANSWER_SECONDS)
     find_problems = partial(find_dagster_problems, client, platform.dagster_home)
-    platform.wait(lambda: not find_problems(), lambda: "; ".join(find_problems()))
-    return client
+    platform.wait(lambda: not find_problems(), lambda: "; ".join(find_problems()), _say_step)
+
+
+def _make_code_command(platform: LocalPlatform, workspace: Path) -> list[str]:
+    """The command of a code server on a free port, which the workspace names from now on."""
+    port = find_free_ports(1)[0]
+    server = {"host": "127.0.0.1", "port": port, "location_name": LOCATION}
+    workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
+    serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(port), "-m", "definitions"]
+    return [*serve, "--location-name", LOCATION, "-d", str(platform.repository)]
+
+
+def _make_web_command(workspace: Path) -> list[str]:
+    port = CONSOLE_PORT if is_free(CONSOLE_PORT) else find_free_ports(1)[0]
+    web = ["python", "-m", "lockstep.orchestration.web_server", "-h", "127.0.0.1", "-p", str(port)]
+    return [*web, "-w", str(workspace)]
+
+
+def _find_option(command: Sequence[str], option: str) -> str:
+    """The value of an option of a command."""
+    return command[list(command).index(option) + 1]
+
+
+def _say_step(line: str) -> None:
+    SAY.print(f"[bold]>[/bold] {line}")
 
 
 def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]:
@@ -377,43 +436,41 @@ def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]
     return [] if loaded.status is ReloadRepositoryLocationStatus.SUCCESS else [f"code location: {loaded.message}"]
 
 
-def _start_streams(
-    platform: LocalPlatform, client: DagsterGraphQLClient, heads: list[tuple[AnyStream, Head | None]]
-) -> Iterator[str]:
-    """Launch streams that have not run yet, leave those in the state `running` to the supervisor; wait for both.
+def start_streams(platform: LocalPlatform) -> Iterator[str]:
+    """Request the start of each stream that is not stopped, held or halted, and wait until all of these write.
 
-    Args:
-        platform: The platform.
-        client: Dagster's web server.
-        heads: Heads of the streams before the daemon was started.
+    The supervisors start them, a few at a time, and go on if this process does not.
+
+    Raises:
+        LockstepError: Some are slow. Nothing is ended.
     """
-    from lockstep.orchestration.names import CAUSE_TAG, name_stream_job  # loads Dagster
-
-    launched: list[tuple[AnyStream, int, str]] = []
-    for stream, head in heads:
+    wanted: list[str] = []
+    for stream in find_streams(platform.repository).values():
+        head = platform.head(stream.name)
         if (stays := _stays_down(head)) is not None:
             yield stays
-        elif head is not None and head.desired is Desired.RUNNING:
-            launched.append((stream, head.epoch, ""))
-        else:
-            tags, job = {CAUSE_TAG: "started by make up"}, name_stream_job(stream)
-            run = client.submit_job_execution(job, LOCATION, REPOSITORY_NAME, tags=tags)
-            launched.append((stream, head.epoch if head is not None else 0, run))
-    for stream, epoch, run in launched:
-        how = f"{platform.servers().console}/runs/{run}" if run else "its supervisor starts it again"
-        yield f"{stream.name}: {how}"
-        writes = partial(_writes, platform, client, stream.name, epoch, run)
-        platform.wait(writes, f"{stream.name} does not write yet".__str__)
+            continue
+        if head is None or head.desired is not Desired.RUNNING:
+            version = 0 if head is None else head.desired_version
+            record_start_request(StreamFolders(stream.name, platform.tables), "started by make up", version)
+        wanted.append(stream.name)
+    if wanted:
+        yield f"waiting until {', '.join(wanted)} write: {platform.servers().console}/runs"
+    yield from await_streams(wanted, partial(_look, platform), partial(_check_servers, platform))
 
 
-def _writes(platform: LocalPlatform, client: DagsterGraphQLClient, stream: str, after: int, run: str) -> bool:
-    if run and client.get_run_status(run).value == "FAILURE":
-        step = f"dagster run list, then read {platform.log('code')}"
-        raise LockstepError(f"the run of {stream} failed", next_step=step)
+def _look(platform: LocalPlatform, stream: str) -> StreamState:
+    from lockstep.orchestration.launch import find_last_failure  # loads Dagster
+
     head = platform.head(stream)
     epoch = head.epoch if head is not None else 0
-    last = read_heartbeat(StreamFolders(stream, platform.tables).control, epoch)
-    return epoch > after and last is not None and last.phase is Phase.WRITING
+    pulse = read_heartbeat(StreamFolders(stream, platform.tables).control, epoch)
+    return StreamState(epoch, pulse, find_last_failure(platform.dagster_home, stream))
+
+
+def _check_servers(platform: LocalPlatform) -> None:
+    for name in platform.servers().dead():
+        raise platform.failed(name, f"{name} ended")
 
 
 def _stays_down(head: Head | None) -> str | None:
@@ -491,34 +548,46 @@ def open_live_platform(repository: Path) -> LocalPlatform:
 
 
 def start_platform(repository: Path, speed: float) -> None:
-    """Start all missing parts, and wait until they work.
+    """Start all missing parts, and wait until they work. What runs is left as it is, also by an error.
 
-    1. If all of it runs, print its addresses and change nothing. If only parts of it run, refuse.
-    2. Start Kafka, the feed and Dagster; on an error end all of it again. Then start what starts them again.
-    3. Launch streams that have not run yet as runs of Dagster; the supervisors restart those in the state `running`
-       and close their earlier dead runs; streams that are stopped, held or halted stay so.
+    1. Suspend the keeper, which would start a missing part as well.
+    2. Start the missing ones of Kafka, the feed and Dagster, then the keeper.
+    3. Let the supervisors start streams; those that are stopped, held or halted stay so.
+
+    An interrupt of a first start ends what it has started.
     """
     if not speed > 0:
         raise LockstepError(f"SPEED={speed:g} is no number of messages a second", next_step="make up SPEED=30")
     platform = open_live_platform(repository)
-    if _is_up(platform):  # 1
-        SAY.print("it is up already")
-        _show(platform)
-        return
+    is_new, was_whole = not list_platform_processes(platform.folder), _is_whole(platform)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
     began = time.monotonic()
     try:
-        for step in start_live(platform, speed):  # 2, 3
-            SAY.print(f"[bold]>[/bold] {step}")
-    except BaseException:
-        SAY.print("ending what was started")
-        with ignore_interrupts():
-            platform.stop()
+        _complete(platform, speed, was_whole=was_whole)
+    except LockstepError:
+        left = ", ".join(name for name in platform.servers().started if platform.is_running(name))
+        SAY.print(f"left running: {left or 'nothing'}; make up completes it, make down ends it")
         raise
-    platform.start(KEEPER, ["python", "-m", "lockstep.localdev.platform", "keep", str(repository)])
-    SAY.print(f"up after {time.monotonic() - began:.0f} s")
+    except BaseException:
+        if is_new:
+            SAY.print("ending what was started")
+            with ignore_interrupts():
+                platform.stop()
+        raise
+    SAY.print("it is up already" if was_whole else f"up after {time.monotonic() - began:.0f} s")
     _show(platform)
+
+
+def _complete(platform: LocalPlatform, speed: float, *, was_whole: bool) -> None:
+    """The steps of `start_platform`."""
+    if not was_whole:
+        platform.end(KEEPER)  # 1
+        for step in start_servers(platform, speed):  # 2
+            _say_step(step)
+        platform.start(KEEPER, ["python", "-m", "lockstep.localdev.platform", "keep", str(platform.repository)])
+    for step in start_streams(platform):  # 3
+        _say_step(step)
 
 
 def stop_platform(repository: Path) -> None:
@@ -552,20 +621,10 @@ def _end_on_signal() -> threading.Event:
     return over
 
 
-def _is_up(platform: LocalPlatform) -> bool:
-    """Whether all of it runs.
-
-    Raises:
-        LockstepError: Only parts of it do.
-    """
-    alive = list_platform_processes(platform.folder)
-    if not alive:
-        return False
+def _is_whole(platform: LocalPlatform) -> bool:
+    """Whether each server of an earlier start lives; the keeper is started last."""
     servers = platform.servers()
-    ended = servers.dead() if KEEPER in servers.started else ("its start",)  # the keeper is started last
-    if ended:
-        raise LockstepError(f"it is up in part: {', '.join(ended)} ended", next_step="make down, then make up")
-    return True
+    return KEEPER in servers.started and not servers.dead() and bool(list_platform_processes(platform.folder))
 
 
 def _show(platform: LocalPlatform) -> None:

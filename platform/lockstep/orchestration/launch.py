@@ -293,6 +293,19 @@ def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, 
     raise StartFailed(stream, run_id, f"run {run_id} ended: {find_end_of_run(instance, run_id)}")
 
 
+def find_last_failure(home: Path, stream: str) -> str:
+    """Why the newest run of a stream failed; empty if it did not.
+
+    Args:
+        home: The folder of Dagster's instance.
+        stream: Name of the stream.
+    """
+    with DagsterInstance.from_config(str(home)) as instance:
+        runs = instance.get_runs(RunsFilter(job_name=f"{stream}_stream"), limit=1)
+        failed = runs and runs[0].status is DagsterRunStatus.FAILURE
+        return f"run {runs[0].run_id[:8]}: {find_end_of_run(instance, runs[0].run_id)}" if failed else ""
+
+
 def find_end_of_run(instance: DagsterInstance, run_id: str) -> str:
     """Outcome of an ended run, with Dagster's reason."""
     run = instance.get_run_by_id(run_id)

@@ -394,6 +394,8 @@ def _epoch_name(epoch: int) -> str:
 
 def _writer(observation: SupervisorObservation, seen: SupervisorCursor) -> str:
     """The state of a writer that is not known to be dead; empty otherwise."""
+    if observation.head is None or observation.head.epoch == 0:
+        return ""  # there never was one
     sign = seen.signs[_writer_name(observation)]
     if sign.is_still or (observation.pulse is not None and observation.pulse.phase is Phase.ENDED):
         return ""

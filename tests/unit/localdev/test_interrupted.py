@@ -30,7 +30,7 @@ def test_an_interrupted_start_ends_what_was_started_without_a_traceback(
         signal.raise_signal(signal.SIGINT)
         ended.append(started)
 
-    monkeypatch.setattr(platform, "start_live", start)
+    monkeypatch.setattr(platform, "start_servers", start)
     monkeypatch.setattr(LocalPlatform, "stop", stop)
     monkeypatch.setattr(sys, "argv", ["platform", "up", str(tmp_path)])
     with pytest.raises(SystemExit) as left:
