@@ -38,13 +38,14 @@ def supervisor_sensor(streams: Sequence[AnyStream], jobs: Sequence[AssetJob], se
     )
     def supervise(context: SensorEvaluationContext) -> SensorResult:
         others = find_starting_runs(streams, settings.table_root, context.instance)
-        slots = read_slots(context.cursor, others)
+        boot = read_boot_id() or ""
+        slots = read_slots(context.cursor, streams, boot, others)
 
         def look(stream: AnyStream, cursor: SupervisorCursor) -> SensorResult:
             handle = StreamHandle(stream, settings)
             seen = observe_runs(handle, context.instance, cursor)
-            now, boot = time.monotonic(), read_boot_id() or ""
-            decision = decide_supervision(seen, cursor, now, boot=boot, may_start=slots.may_start(stream.name))
+            may_start = slots.may_start(stream.name, has_written=seen.has_written)
+            decision = decide_supervision(seen, cursor, time.monotonic(), boot=boot, may_start=may_start)
             slots.note(stream.name, decision.cursor)
             return carry_out(handle, context.instance, decision)
 

@@ -88,6 +88,11 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
         is_running = self.head is not None and self.head.desired is Desired.RUNNING
         return is_running or (self.request is not None and self.request.holds(self.head))
 
+    @property
+    def has_written(self) -> bool:
+        """Whether the stream has a batch: others wait for its rows."""
+        return self.head is not None and self.head.batch > 0
+
 
 class HeartbeatObservation(msgspec.Struct, frozen=True):
     """A counter over several polls.
@@ -286,23 +291,28 @@ class StartSlots:
     these wait while it is due.
     """
 
-    def __init__(self, slots: int, cursors: Mapping[str, SupervisorCursor], others: Iterable[str] = ()) -> None:
+    def __init__(
+        self, slots: int, cursors: Mapping[str, SupervisorCursor], boot: str, others: Iterable[str] = ()
+    ) -> None:
         """Take the state of the last polls.
 
         Args:
             slots: Streams that start at the same time.
             cursors: The cursor of each stream.
+            boot: Id of the boot: a stream that was not polled since may have written, and be due.
             others: Streams that start for other reasons, such as new topics.
         """
-        self._slots, self._cursors, self._others = slots, dict(cursors), frozenset(others)
+        self._slots, self._others = slots, frozenset(others)
+        unpolled = SupervisorCursor(due=True, has_written=True)
+        self._cursors = {name: cursor if cursor.boot == boot else unpolled for name, cursor in cursors.items()}
 
-    def may_start(self, stream: str) -> bool:
-        """Whether a slot is free for a stream whose last poll was noted."""
-        mine = self._cursors.get(stream, SupervisorCursor())
+    def may_start(self, stream: str, *, has_written: bool) -> bool:
+        """Whether a slot is free for a stream."""
         ahead = [
             name
             for name, cursor in self._cursors.items()
-            if name != stream and _goes_first(cursor, mine, is_starting=cursor.starting or name in self._others)
+            if name != stream
+            and _goes_first(cursor, has_written=has_written, is_starting=cursor.starting or name in self._others)
         ]
         return len(ahead) < self._slots
 
@@ -311,9 +321,9 @@ class StartSlots:
         self._cursors[stream] = cursor
 
 
-def _goes_first(other: SupervisorCursor, mine: SupervisorCursor, *, is_starting: bool) -> bool:
-    """Whether another stream holds a slot before this one."""
-    if mine.has_written:
+def _goes_first(other: SupervisorCursor, *, has_written: bool, is_starting: bool) -> bool:
+    """Whether another stream holds a slot before one that has written, or has not."""
+    if has_written:
         return is_starting and other.has_written
     return is_starting or (other.due and other.has_written)
 
@@ -367,7 +377,7 @@ def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: 
         asked_at=now - PAUSE_SECONDS_MAX if rebooted else before.asked_at,
         starting=False,
         due=False,
-        has_written=observation.head is not None and observation.head.batch > 0,
+        has_written=observation.has_written,
     )
 
 

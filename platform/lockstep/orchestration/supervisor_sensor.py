@@ -95,15 +95,18 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     )
 
 
-def read_slots(cursor: str | None, others: Iterable[str]) -> StartSlots:
+def read_slots(cursor: str | None, streams: Iterable[AnyStream], boot: str, others: Iterable[str]) -> StartSlots:
     """The slots for starts, by the sensor's cursor.
 
     Args:
         cursor: The cursor.
+        streams: All streams.
+        boot: Id of the boot.
         others: Streams that start for other reasons.
     """
-    cursors = SharedCursor.read(cursor)[0].streams
-    return StartSlots(STARTS_MAX, {name: SupervisorCursor.read(text)[0] for name, text in cursors.items()}, others)
+    texts = SharedCursor.read(cursor)[0].streams
+    cursors = {stream.name: SupervisorCursor.read(texts.get(stream.name))[0] for stream in streams}
+    return StartSlots(STARTS_MAX, cursors, boot, others)
 
 
 def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:

@@ -104,6 +104,7 @@ ONE_IMPORTER = {
     "integrity.opening": "a gate around the gates of all classes",
     "kafka.leader_epochs": "one question to the brokers, which needs a consumer of its own",
     "localdev.log_rotation": "a program of its own, started by its path",
+    "localdev.stream_starts": "the wait for streams, apart from the processes of a platform",
     "localdev.seeded_bug": "a bug and the rule that catches it, apart from the course of the demo",
     "operations.maintenance.erased_places": "the list for plan and page, apart from the protocol",
     "operations.doctor.kafka": "diagnoses of a cluster",
