@@ -45,7 +45,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import UNREADABLE, Compression, DataFile, DataFileWriter, explain_unreadable
-from lockstep.table.quarantine import ERASED, HIDDEN, KILLED_WORKER, UNKNOWN_SCHEMA
+from lockstep.table.quarantine import ERASED, HIDDEN, KILLED_WORKER, NOT_STORABLE, UNKNOWN_SCHEMA
 from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")
@@ -204,6 +204,26 @@ def _is_dropping_over(head: Head) -> bool:
 def list_droppable_files(table: DeltaTable, last_batch: int) -> tuple[SideTableFile, ...]:
     """The live files whose messages are all of batches up to one."""
     return tuple(file for file in list_side_files(table) if file.name.last <= last_batch)
+
+
+def find_last_unrepeatable(side: Path, files: Sequence[SideTableFile]) -> int:
+    """The last batch of some files with a message of which a fold does not find out again why it was quarantined.
+
+    0 for none. The last one of a file that is damaged or gone.
+    """
+    return max(find_storage(side).map_files(partial(_find_last_unrepeatable, side), files), default=0)
+
+
+def _find_last_unrepeatable(side: Path, file: SideTableFile) -> int:
+    try:
+        rows = _read(side, file, ["batch", "cause", "found"]).to_pylist()
+    except (FileNotFoundError, TableError):
+        return file.name.last
+    return max((row["batch"] for row in rows if _is_unrepeatable(row)), default=0)
+
+
+def _is_unrepeatable(row: dict[str, Any]) -> bool:
+    return row["cause"] == NOT_STORABLE or (row["found"] or "").startswith((KILLED_WORKER, UNKNOWN_SCHEMA))
 
 
 def drop_side_files(side: Path, last_batch: int) -> tuple[SideTableFile, ...]:

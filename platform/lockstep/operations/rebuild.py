@@ -229,7 +229,7 @@ def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence
     """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
     first, read = rows[0], [row for row in rows if row.messages]
     ends = handle.view.ends.get((first.topic_id, first.partition))
-    if problem := _find_gone(rows, handle.require_head().quarantine_dropped_up_to):
+    if problem := _find_gone(rows, handle.require_head().quarantine_unknown_up_to):
         return problem
     if other := next((row for last, row in pairwise((before, *rows)) if row and _is_without_messages(last, row)), None):
         return f"batch {other.batch} has a state that comes of no messages: of an erasure, a promotion or an import"
@@ -242,14 +242,14 @@ def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence
     return ""
 
 
-def _find_gone(rows: Sequence[LedgerRow], dropped_up_to: int) -> str:
+def _find_gone(rows: Sequence[LedgerRow], unknown_up_to: int) -> str:
     """Why what was read is not known any more; empty where it is."""
     if erasure := next((row for row in rows if row.erased), None):
         return f"batch {erasure.batch} erased a session since, whose messages a rebuild would fold again"
-    if unknown := next((row for row in rows if row.quarantined and row.batch <= dropped_up_to), None):
+    if unknown := next((row for row in rows if row.quarantined and row.batch <= unknown_up_to), None):
         return (
             f"batch {unknown.batch} quarantined {unknown.quarantined} messages that retention has dropped: which of "
-            "them killed a worker, and must not be decoded, is not known any more"
+            "them killed a worker, or had an unknown schema, is not known any more"
         )
     return ""
 

@@ -107,10 +107,13 @@ class QuarantineRetention(Retention, frozen=True, kw_only=True):
     Attributes:
         quarantined: Messages that all retentions together have dropped from the quarantine.
         late: Likewise from the late table.
+        unknown_up_to: Last dropped batch of which the fold cannot find out again what became of each message; 0 for
+            none. A quarantined message may have killed its worker, or its schema or state was refused at that time.
     """
 
     quarantined: int = 0
     late: int = 0
+    unknown_up_to: int = 0
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -371,6 +374,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def quarantine_dropped_up_to(self) -> int:
         """The last batch whose messages in quarantine and late table are dropped; 0 for none."""
         return 0 if self.quarantine_retention is None else self.quarantine_retention.batch
+
+    @property
+    def quarantine_unknown_up_to(self) -> int:
+        """The last batch that no fold can repeat, because its messages in quarantine are dropped; 0 for none."""
+        return 0 if self.quarantine_retention is None else self.quarantine_retention.unknown_up_to
 
     @property
     def kept_versions(self) -> dict[int, int]:

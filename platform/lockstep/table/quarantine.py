@@ -20,6 +20,8 @@ KILLED_WORKER = "each worker that was given it died"
 """What was found, where a message must not be decoded again."""
 UNKNOWN_SCHEMA = "the schema registry knows no schema id "
 """What was found begins so, where a message could not be decoded then: its schema may have been registered since."""
+NOT_STORABLE = "state not storable"
+"""The cause of a message after which the state of its session could not be stored."""
 ERASED = "erased with its session"
 """Stands in `expected` of a message of an erased session: of the message only its place and its cause are left."""
 

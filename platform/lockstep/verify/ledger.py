@@ -27,7 +27,7 @@ from lockstep.model.table_schema import ABSENT_UP_TO, COMMIT_HOUR, to_delta
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.file_checksum import read_verified
-from lockstep.table.head import Head, SideFile
+from lockstep.table.head import Head, QuarantineRetention, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.files import (
     UNREADABLE,
@@ -414,14 +414,15 @@ def find_first_provable(ranges: StoredRanges, first_kept: int) -> int:
     return 0
 
 
-def find_first_with_quarantine(ranges: StoredRanges, dropped_up_to: int) -> int:
-    """Index of the first range from which on all quarantined messages are there; len(ranges) for none.
+def find_first_repeatable(ranges: StoredRanges, unknown_up_to: int) -> int:
+    """Index of the first range from which on no batch up to one quarantined messages; len(ranges) for none.
 
-    The fold needs them: one may have killed each worker that decoded it, and must not be decoded by the proof either.
+    These are dropped, and the fold needs them: one may have killed each worker that decoded it, and must not be decoded
+    by the proof either.
     """
     batch, quarantined = (ranges.rows.read_numbers(name) for name in ("batch", "quarantined"))
-    dropped = np.flatnonzero((batch <= dropped_up_to) & (quarantined > 0))
-    return int(dropped[-1]) + 1 if len(dropped) else 0
+    unknown = np.flatnonzero((batch <= unknown_up_to) & (quarantined > 0))
+    return int(unknown[-1]) + 1 if len(unknown) else 0
 
 
 def find_first_with_state(
@@ -529,7 +530,7 @@ class StoredTables(msgspec.Struct):
         ledger_rows: How many.
         quarantine: Quarantine rows, likewise, in order of their offsets.
         late: Rows of the late table, likewise.
-        dropped_up_to: Last batch of which retention has dropped quarantine and late rows; those left are not compared.
+        retention: Which quarantine and late rows are dropped; those of its batches that are left are not compared.
         stamps: Of each batch, as far as its log has its commit.
         checked: Number of compared side files.
         notes: Limits of the comparison.
@@ -544,10 +545,13 @@ class StoredTables(msgspec.Struct):
     ledger_rows: int
     quarantine: dict[Key, PartitionRows]
     late: dict[Key, PartitionRows]
-    dropped_up_to: int
+    retention: QuarantineRetention
     stamps: dict[int, BatchStamp]
     checked: int
     notes: list[str]
+
+
+NOTHING_DROPPED = QuarantineRetention(hour="", batch=0, at=0.0, cause="")
 
 
 def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -> StoredTables:
@@ -574,7 +578,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
         late = _side(folders.late) if delta_log.has_log(folders.late) else None
         named = _named(folders.table, base.version)  # 3
-        dropped_up_to = OutputLog(folders.table).base().head.quarantine_dropped_up_to
+        retention = OutputLog(folders.table).base().head.quarantine_retention or NOTHING_DROPPED
     except DeltaError as error:
         raise TableError(
             f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
@@ -586,10 +590,10 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
     ledger = RowSpool(scratch, "ledger", BY_BATCH)
     kept, too_late = (RowSpool(scratch, name, BY_OFFSET) for name in ("quarantine", "late"))
     _compare(sides[0], named.ledger, named, head, violations, ledger.add)  # 4
-    left = _compare(sides[1], named.quarantine, named, head, violations, kept.add, dropped_up_to)
-    left += 0 if late is None else _compare(late, named.late, named, head, violations, too_late.add, dropped_up_to)
+    left = _compare(sides[1], named.quarantine, named, head, violations, kept.add, retention.batch)
+    left += 0 if late is None else _compare(late, named.late, named, head, violations, too_late.add, retention.batch)
     if left:
-        notes.append(f"{left} messages of batches up to {dropped_up_to} await their removal by housekeeping")
+        notes.append(f"{left} messages of batches up to {retention.batch} await their removal by housekeeping")
     _check_data_files(folders.table, table, data_files, violations)
     return StoredTables(
         version=base.version,
@@ -601,7 +605,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         ledger_rows=ledger.rows,
         quarantine=kept.finish(),
         late=too_late.finish(),
-        dropped_up_to=dropped_up_to,
+        retention=retention,
         stamps=named.stamps,
         checked=sum(len(side.files) for side in (*sides, late) if side is not None),
         notes=notes,

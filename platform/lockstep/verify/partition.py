@@ -220,7 +220,9 @@ class PartitionProof:
     def _begin(self) -> None:
         """Apply the suspensions with which a range begins: the driver's, and those of gaps inside."""
         row, folding = self._ranges[self._next], self._parts.folding
-        self._timestamp_ms, self._parts.aside.batch = 0, row.batch
+        self._timestamp_ms, aside = 0, self._parts.aside
+        aside.batch = row.batch
+        aside.is_dropped = row.quarantined > 0 and row.batch <= aside.quarantine.dropped_up_to
         rules = self._use_rules(row)
         self._parts.lookups.begin(row, self._before if self._next else None)
         expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND

@@ -255,7 +255,7 @@ class Replay:
         except Exception as error:  # noqa: BLE001  # see above
             self.waiting.refused(record, envelope.session, error)
             return
-        may_undo = self.aside.quarantine.holds(record.offset) and (self.due.is_due or self.waiting.held)
+        may_undo = self.aside.may_hold(record.offset) and (self.due.is_due or self.waiting.held)
         copied = self._copied() if may_undo else None
         self.due.fire_timers(record.offset, self.waits_before)
         raised = self._judge(message, refuses=copied is None)

@@ -308,7 +308,7 @@ class ReplaySessions:
 
     def _refuse_unfit(self, rows: list[msgspec.Struct], envelope: Envelope, record: Record) -> None:
         """Treat rows that no table can hold as an error; checked in detail only where the stream refused them too."""
-        if not rows or not self._aside.quarantine.holds(record.offset):
+        if not rows or not self._aside.may_hold(record.offset):
             return
         source = to_source(envelope, record, UPDATE)
         if find_unfit(rows, self._declared.row_type) or find_unfit_provenance(source):
@@ -319,7 +319,7 @@ class ReplaySessions:
 
         Elsewhere the stream did not have to store it: a later message of the batch made it one that it could.
         """
-        if self._aside.quarantine.holds(record.offset):
+        if self._aside.may_hold(record.offset):
             read_deadline(self._declared, state)
         if self._aside.quarantine.is_unstorable(record.offset) and not self._declared.is_storable(state):
             raise Violation("a state that can be stored", "another one", NOT_STORABLE)

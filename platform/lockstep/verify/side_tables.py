@@ -231,13 +231,19 @@ class SideTableCheck:
         counts: Messages of the current range, by the names of the ledger's columns.
         given_up: Messages before this offset are quarantined, whatever they are.
         batch: The batch of the current range.
+        is_dropped: Whether retention has dropped messages that this range quarantined.
     """
 
     def __init__(self, quarantine: ExpectedSideRows, late: ExpectedSideRows, violations: Violations) -> None:
         self.quarantine, self.late, self._violations = quarantine, late, violations
         self.counts: Counter[str] = Counter()
         self.given_up = self.batch = 0
+        self.is_dropped = False
         self._times_us: tuple[int, int] | None = None
+
+    def may_hold(self, offset: int) -> bool:
+        """Whether a message is in quarantine, or may have been there."""
+        return self.is_dropped or self.quarantine.holds(offset)
 
     def keep(self, record: Record, cause: str, session: str | None) -> None:
         """Expect a message in quarantine."""
@@ -304,5 +310,5 @@ class SideTableCheck:
 
     def stop_unless_quarantined(self, offset: int, cause: str) -> None:
         """Stop the fold, unless another policy was in force then."""
-        if not self.quarantine.holds(offset):
+        if not self.may_hold(offset):
             raise ReadPastViolation(cause)

@@ -36,7 +36,7 @@ from lockstep.verify.ledger import (
     LedgerRange,
     StoredTables,
     find_first_provable,
-    find_first_with_quarantine,
+    find_first_repeatable,
     find_first_with_state,
     make_chains,
     read_stored,
@@ -487,6 +487,9 @@ class _Proving:
         self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
         begun = FIRST_BATCH if self._origin is not None else 0
         self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
+        # A timer or a buffer depends on which message was refused; else the fold finds out again.
+        is_timed = functions.deadline is not None or bool(stream.integrity.buffer)
+        self._unknown_up_to = stored.retention.batch if is_timed else stored.retention.unknown_up_to
         self._row_budget = RowBudget()
         self.work = PartitionWork()
         try:
@@ -573,7 +576,7 @@ class _Proving:
             gone = gone if reproducible > provable else ""  # of what Kafka has no more nothing can be proven anyway
             if gone:
                 self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {gone}")
-            known = find_first_with_quarantine(chain.ranges, self._stored.dropped_up_to)
+            known = find_first_repeatable(chain.ranges, self._unknown_up_to)
             if known > max(provable, reproducible):
                 before = chain.ranges[known - 1].batch
                 gone = f"the fold needs quarantined messages up to batch {before}: order and counts only up to there"
@@ -654,7 +657,7 @@ class _Proving:
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
         key = (chain.place.topic_id, chain.place.partition)
         erased = self._erased(chain)
-        dropped = self._stored.dropped_up_to
+        dropped = self._stored.retention.batch
         quarantine = ExpectedSideRows(
             chain.place, self._quarantine.get(key), self._violations, erased=erased, dropped_up_to=dropped
         )
@@ -679,7 +682,7 @@ class _Proving:
         if chain.ranges[0].batch <= self._dropped and self._origin is None:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
-        if dropped_messages := _describe_dropped(chain, self._stored.dropped_up_to):
+        if dropped_messages := _describe_dropped(chain, self._stored.retention.batch):
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped_messages, scope.note))))
         if count := len({each.digest for row in chain.erasing for each in row.erased}):
             erased = f"{count} erased sessions are left out, by their digests"

@@ -36,15 +36,18 @@ from tests.correctness.verify.forging import Forged
 from tests.correctness.verify.shelves import Producer, Shelves, shelf_stream
 from tests.correctness.verify.test_replayed_tables import CLASSES
 from tests.support import offline_stream
-from tests.support.minute_stream import minutes, totals
+from tests.support.minute_stream import Minute, Totals, Value, Window, minutes, totals
 from tests.support.offline_proof import prove
 from tests.support.offline_stream import Offline
 from tests.support.plain_reader import heads, named_files, read_table
 from tests.support.proven import PROVEN_OR_LOST
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pytest
 
+    from lockstep import Record
     from lockstep.verify.report import VerifyReport
 
 CLASSES_USED = ("strict, suspending", "ordered, first message", "window", "reordered, first message")
@@ -248,3 +251,29 @@ def test_a_message_that_may_have_killed_its_worker_is_not_decoded_by_the_proof(
     report = prove(made.offline)
     assert (report.status, report.violations, report.messages) == (InvariantStatus.PROVEN, (), 3)
     assert "the fold needs quarantined messages up to batch 1: order and counts only" in report.scopes[0].note
+
+
+def test_a_dropped_message_whose_row_no_table_can_hold_is_refused_by_the_proof_too(tmp_path: Path) -> None:
+    """Nothing tells the proof that the stream refused it but the count of the ledger."""
+    made = Hours(Offline(totals("t", NoIntegrity(), Naming()), tmp_path), Producer(random.Random(0), Shelves()))  # noqa: S311  # not used
+    values = iter((1, 13, 1, 1))
+
+    def send(messages: int) -> list[tuple[str, bytes]]:
+        return [("k", b'{"t":1,"v":%d}' % value) for value in islice(values, messages)]
+
+    made.producer.send = send  # type: ignore[method-assign]  # one of them has no text
+    made.do("send", 3)
+    made.do("wait", 3)
+    made.do("send", 1)
+    assert [cause for _, _, cause in made.read("quarantine")] == ["value not storable"]
+    made.do("retain", 1)
+    report = prove(made.offline)
+    assert (report.status, report.violations, report.messages) == (InvariantStatus.PROVEN, (), 4)
+
+
+class Naming(Totals):
+    """Names a value by a text that UTF-8 does not have, at times."""
+
+    def on_update(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
+        list(super().on_update(state, message, record))
+        yield Window("\ud800" if message.v == 13 else "value", None, state.total)

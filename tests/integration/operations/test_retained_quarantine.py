@@ -114,6 +114,7 @@ def test_copies_rewinds_and_erasures_after_a_retention_are_proven(hours: LocalRu
     proof(hours, restored)
     erase_session(hours.folders, EraseRequest(session="s1", drop_state=True), EraseContext(), who="ann", why="a test")
     assert (head_of(hours).quarantine_retention, read_batches(hours)) == (done, [3, 3, 4, 4])
+    proof(hours)
     send(feed, feed.create("more"), 9)
     hours.run()
     proof(hours)

@@ -20,10 +20,9 @@ from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
 from lockstep.state.timers import MessageBuffer
+from lockstep.table.quarantine import NOT_STORABLE
 
 DIGEST_BYTES = 8
-NOT_STORABLE = "state not storable"
-"""Cause of the finding about a message after which the state of its session cannot be stored."""
 
 
 class Sessions:

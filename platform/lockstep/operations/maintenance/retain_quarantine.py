@@ -14,7 +14,13 @@ from pathlib import Path
 import msgspec
 
 from lockstep.compaction.ledger_files import LedgerFile, list_live_files
-from lockstep.compaction.side_files import SideTableFile, drop_side_files, list_side_files, list_side_tables
+from lockstep.compaction.side_files import (
+    SideTableFile,
+    drop_side_files,
+    find_last_unrepeatable,
+    list_side_files,
+    list_side_tables,
+)
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.model.commit_hour import find_current_hour
 from lockstep.operations.maintenance.retain import PLANS_MAX, find_oldest_hour
@@ -109,7 +115,8 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta, *, cause: str) ->
 
     1. Bring the tables forward to the head, so that no addition of an old batch is missing.
     2. Plan: the last batch of which, and of all batches before it, the messages go.
-    3. Commit it in the head, if it is not there yet; again from 1 if somebody else did, or has rewound the stream.
+    3. Commit it in the head, if it is not there yet, with the last batch that no fold can repeat without its messages.
+       Again from 1 if somebody else did so, or has rewound the stream.
     4. Remove the files from each table. A retention that was killed before has left some.
 
     Args:
@@ -129,7 +136,7 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta, *, cause: str) ->
         plan = _plan(folders, head, keep)  # 2
         if plan.batch > head.quarantine_dropped_up_to:
             try:
-                head = output.commit(_propose(plan, head, cause)).head  # 3
+                head = output.commit(_propose(plan, head, _find_unknown(folders, plan, head), cause)).head  # 3
             except _Overtaken:
                 continue
         dropped = [
@@ -203,7 +210,20 @@ def _describe(side: Path, files: Iterable[SideTableFile]) -> DroppedMessages:
     )
 
 
-def _propose(plan: QuarantineRetentionPlan, seen: Head, cause: str) -> Proposal:
+def _find_unknown(folders: StreamFolders, plan: QuarantineRetentionPlan, head: Head) -> int:
+    """The last batch of which, once its messages are dropped, a fold does not find out what became of each."""
+    since = head.quarantine_dropped_up_to
+    if plan.batch > max((each.last_batch for each in plan.tables), default=0):
+        return plan.batch  # removed by a retention of which the head has lost the word
+    found = (
+        find_last_unrepeatable(folders.quarantine, [file for file in each.files if file.name.last > since])
+        for each in plan.tables
+        if each.table == folders.quarantine.name
+    )
+    return max(head.quarantine_unknown_up_to, *found, 0)
+
+
+def _propose(plan: QuarantineRetentionPlan, seen: Head, unknown_up_to: int, cause: str) -> Proposal:
     counted = _count_new(plan, seen)
     before = seen.quarantine_retention
     dropped = QuarantineRetention(
@@ -213,6 +233,7 @@ def _propose(plan: QuarantineRetentionPlan, seen: Head, cause: str) -> Proposal:
         cause=cause,
         quarantined=counted.get("quarantine", 0) + (0 if before is None else before.quarantined),
         late=counted.get("late", 0) + (0 if before is None else before.late),
+        unknown_up_to=unknown_up_to,
     )
 
     def next_head(base: Base) -> Head:
