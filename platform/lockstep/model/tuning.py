@@ -72,7 +72,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     end_seconds_max: float = 60.0
     end_look_seconds: float = 20.0
     patience_seconds: float = 120.0
-    retry_seconds: float = 1.0
+    retry_seconds: float = 2.0
     retry_seconds_max: float = 4.0
     idle_seconds: float = 1.0
     stuck_seconds_min: float = 60.0
