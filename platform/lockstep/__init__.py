@@ -49,7 +49,7 @@ from lockstep.folds.columns import ColumnFold, TableFields
 from lockstep.folds.flat_map import FlatMap
 from lockstep.folds.table import TableFold
 from lockstep.folds.windows import CountWindows, SessionWindows, SlidingWindows, TumblingWindows, Window, WindowFold
-from lockstep.integrity.base import Halt, OnGrowth, SessionStart, Suspend
+from lockstep.integrity.base import Halt, HaltScope, OnGrowth, SessionStart, Suspend
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.fuzzy_window import FuzzyWindow
 from lockstep.integrity.once import Once
@@ -86,6 +86,7 @@ __all__ = [
     "FuzzyWindow",
     "GroupOffsets",
     "Halt",
+    "HaltScope",
     "InRange",
     "InSet",
     "InitialState",

@@ -75,12 +75,14 @@ LockstepError                 base class; `next_step` names the remedy
 |- NotAShadow                 a stream that is no shadow of the other one (operations/shadows/shadow.py)
 |- WriterLives                nothing is repaired while a writer lives (operations/repair.py)
 |- NotHalted                  resume of a stream that is not halted (operations/resume.py)
+|- ResumptionUnanswered       a run did not resume halted topics (operations/resume.py)
 |- UnansweredFindings         a resume does not cover all findings of the halt (operations/resume.py)
-|- PositionMismatch           an accepted option does not match the stream's position (operations/resume.py)
+|- PositionMismatch           an accepted option does not match the stream's position (engine/driver/resumption.py)
 |- StartFailed                a requested run does not write (orchestration/launch.py)
 |- StreamHeld                 an operator holds the stream: no run may write until it is released
 |- StreamHalted               halted; resumes after `lockstep resume` only (integrity/resume_options.py)
-|  `- IntegrityLost           the promise of the stream's class is broken (integrity/resume_options.py)
+|  |- IntegrityLost           the promise of the stream's class is broken (integrity/resume_options.py)
+|  |  `- TopicsHalted          a bounded run has read all but halted topics (engine/driver/halted_topics.py)
 `- Violation                  raised by a fold whose check failed
    `- RuleViolated            a row violates a rule that quarantines or fails (declare/rules.py)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -226,10 +226,14 @@ def resume(  # noqa: PLR0913  # an option a kind
     suggested: Annotated[
         bool, typer.Option("--suggested", help="For every other finding, the option that `lockstep status` proposes.")
     ] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="Resume this halted topic alone; by default all of them."),
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show what each option does and costs; resume nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a halted stream after its cause was found.
+    """Resume a halted stream, or halted topics of one that goes on, after the cause was found.
 
     Each finding of the halt needs an option that covers it; all options except the flags may be repeated.
     """
@@ -246,11 +250,18 @@ def resume(  # noqa: PLR0913  # an option a kind
         *([kinds.Quarantined()] if accept_quarantine else ()),
         *([kinds.Fixed()] if fixed else ()),
     ]
-    _plan_or_resume(stream, why, accepted, suggested=suggested, plan=plan, as_json=as_json)
+    _plan_or_resume(stream, why, accepted, topic or (), suggested=suggested, plan=plan, as_json=as_json)
 
 
 def _plan_or_resume(  # the options of the command
-    stream: str, why: str | None, accepted: list[Acceptance], *, suggested: bool, plan: bool, as_json: bool
+    stream: str,
+    why: str | None,
+    accepted: list[Acceptance],
+    topics: Collection[str],
+    *,
+    suggested: bool,
+    plan: bool,
+    as_json: bool,
 ) -> None:
     from lockstep.errors import KafkaError
     from lockstep.operations.resume import plan_resume, resume_stream
@@ -261,15 +272,16 @@ def _plan_or_resume(  # the options of the command
         declared = list_all_streams().get(stream)
         costs = None if declared is None else ResumeCosts(declared, load_settings_or_exit())
         try:
-            preview = plan_resume(folders, accepted, suggested=suggested, costs=costs)
+            preview = plan_resume(folders, accepted, suggested=suggested, topics=topics, costs=costs)
         except KafkaError as error:
             print_note(f"what the options cost is unknown: {error.problem}")
-            preview = plan_resume(folders, accepted, suggested=suggested)
+            preview = plan_resume(folders, accepted, suggested=suggested, topics=topics)
         print_answer(preview, _resume_preview, as_json=as_json)
         return
     if why is None:
         raise typer.BadParameter("name the cause of the halt; the ledger keeps it", param_hint="--why")
-    head = resume_stream(folders, why=why, who=getpass.getuser(), accepted=accepted, suggested=suggested)
+    who = getpass.getuser()
+    head = resume_stream(folders, why=why, who=who, accepted=accepted, suggested=suggested, topics=topics)
     print_answer(Resumed(stream, head.batch, head.desired.value), _resumed, as_json=as_json)
 
 

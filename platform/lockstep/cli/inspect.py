@@ -403,8 +403,11 @@ def _halt(found: Status) -> Iterator[RenderableType]:
         yield style_text(str(finding), "red")
         if finding.traceback:
             yield style_text(finding.traceback)
-    at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
-    yield style_text(f"halted {at}", "red")
+    if found.halted_topics:
+        yield style_text(f"halted topics: {format_some(found.halted_topics)}; all others are read", "red")
+    else:
+        at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
+        yield style_text(f"halted {at}", "red")
     yield style_text(f"next: {found.next_step}")
 
 

@@ -114,9 +114,24 @@ class Policy:
     """The reaction of the stream to a violation."""
 
 
+class HaltScope(Enum):
+    """How much a violation halts."""
+
+    STREAM = "stream"
+    """The whole stream."""
+    TOPIC = "topic"
+    """The topic of the violation: it stays at its position, nothing of it is skipped, and all other topics go on."""
+
+
 @dataclass(frozen=True)
 class Halt(Policy):
-    """Commit everything before the violation, commit the halt with its findings, end, and wait for an operator."""
+    """Commit everything before the violation, commit the halt with its findings, and wait for an operator.
+
+    Attributes:
+        scope: What is halted. A run of a halted stream ends; with `HaltScope.TOPIC` it reads the other topics.
+    """
+
+    scope: HaltScope = HaltScope.STREAM
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,11 @@ class IntegrityClass(ABC):
     def replaces_states(self) -> bool:
         """Whether a session may begin again without a snapshot: the state that it had is lost then."""
         return self.opens_at_first or self.passes_unknown_sessions
+
+    @property
+    def halts_topics(self) -> bool:
+        """Whether a violation halts its topic alone."""
+        return isinstance(self.on_violation, Halt) and self.on_violation.scope is HaltScope.TOPIC
 
     @property
     def accepts_loss(self) -> bool:

@@ -30,7 +30,10 @@ class StreamHalted(LockstepError):
     Attributes:
         stream: The stream's name.
         findings: The evidence that halted it.
+        STATE: What is halted, in part of a sentence.
     """
+
+    STATE: ClassVar[str] = "is halted"
 
     def __init__(self, stream: str, findings: tuple[Finding, ...], *, hides_sessions: bool = False) -> None:
         next_step = make_resume_command(stream, findings, hides_sessions=hides_sessions)
@@ -40,7 +43,7 @@ class StreamHalted(LockstepError):
         if len(findings) > SHOWN_MAX:
             shown.append(f"  and {len(findings) - SHOWN_MAX} more: lockstep status {stream}")
         listed = "\n".join(shown)
-        super().__init__(f"stream {stream} is halted:\n{listed}", next_step=next_step)
+        super().__init__(f"stream {stream} {self.STATE}:\n{listed}", next_step=next_step)
         self.stream = stream
         self.findings = findings
 
@@ -315,6 +318,7 @@ KINDS: tuple[type[Acceptance], ...] = (
     Quarantined,
     Fixed,
 )
+_BY_OPTION = {kind.OPTION: kind for kind in KINDS}
 
 
 def find_unanswered(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Finding, ...]:
@@ -365,6 +369,24 @@ def _from_snapshot(finding: Finding) -> FromSnapshot:
     if finding.cause == Fault.UNDECODABLE and finding.until > finding.offset + 1:
         return FromSnapshot(finding.topic, finding.partition, finding.offset, finding.until)
     return FromSnapshot(finding.topic, finding.partition)
+
+
+EncodedOption = tuple[str, dict[str, str | int | None]]
+"""An option of `lockstep resume`, and its fields."""
+
+
+def encode_options(accepted: Iterable[Acceptance]) -> tuple[EncodedOption, ...]:
+    """The options for a request to a run."""
+    return tuple((each.OPTION, msgspec.to_builtins(each)) for each in accepted)
+
+
+def decode_options(encoded: Iterable[EncodedOption]) -> tuple[Acceptance, ...]:
+    """The options of such a request.
+
+    Raises:
+        msgspec.ValidationError: It is of another release.
+    """
+    return tuple(msgspec.convert(fields, _BY_OPTION[option]) for option, fields in encoded)
 
 
 def list_options(accepted: Iterable[Acceptance]) -> str:

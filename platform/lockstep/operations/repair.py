@@ -328,8 +328,9 @@ def _state(folders: StreamFolders, head: Head) -> Check:
 
 
 def _halt(head: Head) -> Check:
-    if head.desired is Desired.HALTED:
-        return Check("halt", Condition.BROKEN.value, head.reason, make_resume_command(head.stream, head.findings))
+    if head.all_findings:
+        reason = head.reason if head.desired is Desired.HALTED else f"topics are halted: {head.all_findings[0]}"
+        return Check("halt", Condition.BROKEN.value, reason, make_resume_command(head.stream, head.all_findings))
     return Check("halt", Condition.OK.value, f"not halted; {head.desired.value}")
 
 

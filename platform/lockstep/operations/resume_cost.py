@@ -123,7 +123,7 @@ class ResumeCosts:
             StateError: The stored state is missing, damaged or of another type.
         """
         rows = ledger.read_positions(folders, head)
-        for finding in head.findings[:SHOWN_MAX]:
+        for finding in head.all_findings[:SHOWN_MAX]:
             row = rows.get((finding.topic_id, finding.partition))
             costs = [] if row is None else list(self._count_options(folders, finding, row))
             yield from sorted(costs, key=_compare)

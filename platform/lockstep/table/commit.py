@@ -6,7 +6,7 @@ The order of the steps in `commit` is the protocol; each was found necessary by 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -15,13 +15,24 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
 from lockstep.errors import Fenced, TableError
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import AddAction, CreateEntry, NextEntry, RemoveAction
 from lockstep.table.foreign_commits import refuse_foreign_since
-from lockstep.table.head import Desired, FoldCode, Head, PolicyChange, Resumption, SideBatch, SideFile, ViolationPolicy
+from lockstep.table.head import (
+    Desired,
+    FoldCode,
+    HaltedTopic,
+    Head,
+    PolicyChange,
+    Resumption,
+    SideBatch,
+    SideFile,
+    ViolationPolicy,
+)
 from lockstep.table.log_tail import LogTail, make_unreadable
 from lockstep.table.losses import NO_LOSSES, BatchLosses, accept_losses, add_losses
 from lockstep.table.parquet import DataFile
@@ -244,6 +255,8 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
         late: Its late-table files, already synced.
         full_ledger_at: Time in seconds, if the ledger file contains all positions.
         findings: The evidence; if there is any, this commit is the halt.
+        topic_findings: The evidence of violations that halt only their topics.
+        resumed_topics: Ids of the halted topics that an operator has resumed.
         accepts_burst: An operator accepted a quarantine burst that is not over yet.
         needs: The side files, and the state files that the ledger file refers to, with the least size of each.
         resumption: The operator's resumption, if this batch is one.
@@ -258,6 +271,8 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[SideFile, ...] = ()
     full_ledger_at: float | None = None
     findings: tuple[Finding, ...] = ()
+    topic_findings: tuple[Finding, ...] = ()
+    resumed_topics: frozenset[str] = frozenset()
     accepts_burst: bool = False
     needs: Mapping[Path, int] = {}
     resumption: Resumption | None = None
@@ -285,7 +300,7 @@ NOTHING_DEPLOYED = Deployed()
 def commit_claim(
     named_epoch: int,
     table_id: str,
-    check: Callable[[Head], None],
+    check: Callable[[Head], object],
     *,
     desired: Desired | None = None,
     reason: str = "claimed",
@@ -363,6 +378,7 @@ def commit_batch(
             batch_version=base.version + 1,
             hour=planned.commit_hour,
             findings=planned.findings,
+            halted_topics=halt_topics(head.halted_topics, planned),
             accepts_burst=planned.accepts_burst,
             ledger=planned.ledger,
             quarantine=_added(head.quarantine, planned.quarantine, planned.number),
@@ -373,9 +389,39 @@ def commit_batch(
             lost=add_losses(head.lost, planned.number, planned.losses),
         )
 
-    usual = CommitKind.HALT if planned.findings else CommitKind.BATCH
-    kind = kind or usual
-    return Proposal(kind=kind, next_head=next_head, adds=planned.files, batch=planned.number, needs=planned.needs)
+    return Proposal(
+        kind=kind or _find_kind(planned),
+        next_head=next_head,
+        adds=planned.files,
+        batch=planned.number,
+        needs=planned.needs,
+    )
+
+
+def _find_kind(planned: BatchCommit) -> CommitKind:
+    if planned.findings or planned.topic_findings:
+        return CommitKind.HALT
+    return CommitKind.BATCH if planned.resumption is None else CommitKind.RESUME
+
+
+def halt_topics(before: Iterable[HaltedTopic], planned: BatchCommit) -> tuple[HaltedTopic, ...]:
+    """The halted topics after a batch. Evidence that is known is not listed twice, and one may supersede another."""
+    halted = {each.topic_id: each for each in before if each.topic_id not in planned.resumed_topics}
+    for finding in planned.topic_findings:
+        new = HaltedTopic(finding.topic, finding.topic_id, planned.number, ())
+        known = halted.setdefault(finding.topic_id, new)
+        if finding not in known.findings:
+            kept = [each for each in known.findings if not _is_superseded(each, finding)]
+            halted[finding.topic_id] = msgspec.structs.replace(known, findings=(*kept, finding))
+    return tuple(halted.values())
+
+
+def _is_superseded(before: Finding, new: Finding) -> bool:
+    """Whether the message of a finding is gone: retention has deleted it, or somebody its topic."""
+    if new.cause in {Fault.TOPIC_DELETED, Fault.RECREATED}:
+        return True
+    here = before.partition == new.partition and new.offset <= before.offset < new.until
+    return new.cause == Fault.EXPIRED and here
 
 
 def commit_closed_hour(hour: str) -> Proposal:
@@ -458,7 +504,7 @@ def commit_schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties]
     return Proposal(kind=CommitKind.SCHEMA, next_head=keep_head(check), alter=alter)
 
 
-def keep_head(check: Callable[[Head], None]) -> Callable[[Base], Head]:
+def keep_head(check: Callable[[Head], object]) -> Callable[[Base], Head]:
     """The head of commits that change files only, after a check on the base."""
 
     def next_head(base: Base) -> Head:

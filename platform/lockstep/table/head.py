@@ -286,6 +286,22 @@ class PolicyChange(msgspec.Struct, frozen=True):
     integrity: str = ""
 
 
+class HaltedTopic(msgspec.Struct, frozen=True):
+    """A topic that is not read until an operator resumes it, while the stream goes on.
+
+    Attributes:
+        topic: Its name.
+        topic_id: Kafka's id of it.
+        batch: The batch that halted it.
+        findings: The evidence.
+    """
+
+    topic: str
+    topic_id: str
+    batch: int
+    findings: tuple[Finding, ...]
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of a stream as of one commit.
 
@@ -305,6 +321,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         desired_version: Version of the output table at which an operator last set the desired state; 0 for never.
         resumes_as: While halted: the desired state after the resumption.
         findings: The evidence, while halted.
+        halted_topics: Topics that are not read, while the stream goes on: it is degraded.
         ledger: The ledger file of the last batch.
         quarantine: The newest addition to the quarantine.
         late: The newest addition to the late table.
@@ -344,6 +361,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     desired_version: int = 0
     resumes_as: Desired = Desired.BOUNDED
     findings: tuple[Finding, ...] = ()
+    halted_topics: tuple[HaltedTopic, ...] = ()
     ledger: SideFile | None = None
     quarantine: SideBatch | None = None
     late: SideBatch | None = None
@@ -379,6 +397,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def quarantine_unknown_up_to(self) -> int:
         """The last batch that no fold can repeat, because its messages in quarantine are dropped; 0 for none."""
         return 0 if self.quarantine_retention is None else self.quarantine_retention.unknown_up_to
+
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        """The evidence of the halt of the stream, and of those of its topics."""
+        return (*self.findings, *(finding for topic in self.halted_topics for finding in topic.findings))
 
     @property
     def kept_versions(self) -> dict[int, int]:

@@ -125,6 +125,7 @@ def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
         hour=planned.commit_hour,
         desired_version=version,
         findings=(),
+        halted_topics=(),  # their violations are found again
         ledger=planned.ledger,
         quarantine=_add_side(head.quarantine, planned.quarantine, planned.batch),
         late=_add_side(head.late, planned.late, planned.batch),

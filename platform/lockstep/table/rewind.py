@@ -130,6 +130,7 @@ def _make_head(base: Base, planned: RewindCommit) -> Head:
         hour=planned.commit_hour,
         desired_version=version,
         findings=(),
+        halted_topics=(),  # their violations are found again
         ledger=planned.ledger,
         full_ledger_batch=number,
         full_ledger_at=planned.at,

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from lockstep import Envelope, InRange, Kind, Limits, Link, Linked, Once, OnViolation, Record, Strict
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.resumption import PositionMismatch
 from lockstep.integrity import resume_options
 from lockstep.integrity.resume_options import (
     AcceptLoss,
@@ -23,7 +24,7 @@ from lockstep.integrity.resume_options import (
 )
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
-from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings, plan_resume, resume_stream
+from lockstep.operations.resume import NotHalted, UnansweredFindings, plan_resume, resume_stream
 from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream

@@ -18,6 +18,8 @@ from lockstep.declare.discovery import ModuleBroken
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.driver.executors import ExecutorsGone, JobCancelled, SparkStopped
+from lockstep.engine.driver.halted_topics import TopicsHalted
+from lockstep.engine.driver.resumption import PositionMismatch
 from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.engine.executor.limits import EngineLimit, LimitKind
 from lockstep.engine.executor.lookup_table import LookupUnusable
@@ -45,7 +47,7 @@ from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.rebuild import RebuildRefused
 from lockstep.operations.repair import WriterLives
-from lockstep.operations.resume import NotHalted, PositionMismatch, UnansweredFindings
+from lockstep.operations.resume import NotHalted, ResumptionUnanswered, UnansweredFindings
 from lockstep.operations.rewind import Obstacle, RewindObstacle, RewindRefused
 from lockstep.operations.shadows.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
 from lockstep.operations.tables import NoTable
@@ -110,6 +112,7 @@ EVERY: tuple[LockstepError, ...] = (
     errors.StreamHeld("books", "a new disk (ann)"),
     StreamHalted("books", (GAP,)),
     IntegrityLost("books", (GAP, GARBAGE, GREW)),
+    TopicsHalted("books", (GAP,)),
     errors.Violation(1, 2, "checksum of the book"),
     RuleViolated("price is at least 0", "price = -1", "price_in_range", halts=True),
     EngineLimit(LimitKind.MEMORY, "MemoryError: out of memory", alone="books.eth/0@120"),
@@ -188,6 +191,7 @@ EVERY: tuple[LockstepError, ...] = (
     ),
     ShadowCodeChanged("fix", ORIGIN),
     NotAShadow("books", "fix"),
+    ResumptionUnanswered("books", ("books.eth",), "the run has ended"),
     UnansweredFindings("books", (GAP,), (), "the producer's disk"),
     PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
 )

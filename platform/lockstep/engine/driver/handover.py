@@ -1,4 +1,4 @@
-"""Requests to a writer (handover, stop, retirement of topics), and the reservation of a start.
+"""Requests to a writer (handover, stop, retirement and resumption of topics), and the reservation of a start.
 
 They make a change of writers quick and orderly, and guard nothing: the epoch in the log of the table does.
 
@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from lockstep.engine.driver.heartbeat import POLLS, Heartbeat, Phase, compute_poll_seconds, read_heartbeat
+from lockstep.integrity.resume_options import EncodedOption
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, Writer, set_desired_state
@@ -70,6 +72,27 @@ class RetireRequest(msgspec.Struct, frozen=True):
     request_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
 
 
+class ResumeRequest(msgspec.Struct, frozen=True):
+    """An operator's request to the active writer to resume halted topics.
+
+    Attributes:
+        topic_ids: Ids of the topics.
+        options: The accepted options, as `encode_options` gives them.
+        who: User who asked.
+        why: The cause of the halt.
+        request_id: Tells it from an equal one.
+    """
+
+    topic_ids: tuple[str, ...]
+    options: tuple[EncodedOption, ...]
+    who: str
+    why: str
+    request_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+
+
+R = TypeVar("R", RetireRequest, ResumeRequest)
+
+
 @contextmanager
 def accept_requests(control: Path, epoch: int) -> Iterator[None]:
     """Requests to the writer of an epoch are for the block; those that are left are removed after it."""
@@ -80,6 +103,7 @@ def accept_requests(control: Path, epoch: int) -> Iterator[None]:
             find_storage(control).delete(_handover_request(control, epoch))
             forget_stop_request(control, epoch)
             forget_retire_request(control, epoch)
+            forget_resume_request(control, epoch)
 
 
 def is_asked_to_hand_over(heartbeat: Heartbeat) -> bool:
@@ -146,24 +170,12 @@ def write_stop(output: OutputLog, writer: Writer, request: StopRequest) -> Head:
 
 def request_retirement(control: Path, epoch: int, request: RetireRequest) -> bool:
     """Ask the writer of an epoch to retire topics with its next batch; False while another request waits for it."""
-    try:
-        find_storage(control).create_whole(_retire_request(control, epoch), msgspec.json.encode(request))
-    except FileExistsError:
-        return False
-    return True
+    return _send(_retire_request(control, epoch), request)
 
 
 def take_retire_request(control: Path, epoch: int) -> RetireRequest | None:
     """Take the request to the writer of an epoch, if any; costs one failing open() without one."""
-    path = _retire_request(control, epoch)
-    try:
-        request = decode_json(find_storage(control).read(path), RetireRequest)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError:
-        request = None
-    find_storage(control).delete(path)
-    return request
+    return _take(_retire_request(control, epoch), RetireRequest)
 
 
 def forget_retire_request(control: Path, epoch: int, request: RetireRequest | None = None) -> bool:
@@ -174,14 +186,51 @@ def forget_retire_request(control: Path, epoch: int, request: RetireRequest | No
         epoch: The epoch.
         request: The request; by default any.
     """
-    path = _retire_request(control, epoch)
+    return _forget(_retire_request(control, epoch), request)
+
+
+def request_resumption(control: Path, epoch: int, request: ResumeRequest) -> bool:
+    """Ask the writer of an epoch to resume halted topics before its next batch; False while another request waits."""
+    return _send(_resume_request(control, epoch), request)
+
+
+def take_resume_request(control: Path, epoch: int) -> ResumeRequest | None:
+    """Take the request to the writer of an epoch, if any; costs one failing open() without one."""
+    return _take(_resume_request(control, epoch), ResumeRequest)
+
+
+def forget_resume_request(control: Path, epoch: int, request: ResumeRequest | None = None) -> bool:
+    """Remove a resume request to the writer of an epoch; as `forget_retire_request`."""
+    return _forget(_resume_request(control, epoch), request)
+
+
+def _send(path: Path, request: msgspec.Struct) -> bool:
     try:
-        content = find_storage(control).read(path)
+        find_storage(path).create_whole(path, msgspec.json.encode(request))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _take(path: Path, kind: type[R]) -> R | None:
+    try:
+        request = decode_json(find_storage(path).read(path), kind)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:
+        request = None
+    find_storage(path).delete(path)
+    return request
+
+
+def _forget(path: Path, request: msgspec.Struct | None) -> bool:
+    try:
+        content = find_storage(path).read(path)
     except FileNotFoundError:
         return False
     if request is not None and content != msgspec.json.encode(request):
         return False
-    find_storage(control).delete(path)
+    find_storage(path).delete(path)
     return True
 
 
@@ -218,3 +267,7 @@ def _stop_request(control: Path, epoch: int) -> Path:
 
 def _retire_request(control: Path, epoch: int) -> Path:
     return control / f"retire-{epoch}.json"
+
+
+def _resume_request(control: Path, epoch: int) -> Path:
+    return control / f"resume-{epoch}.json"

@@ -20,6 +20,7 @@ from lockstep.engine.driver.clocks import BacklogClock, IdlePartitions, SilentPa
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
 from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.halted_topics import HaltedTopics, TopicsHalted
 from lockstep.engine.driver.handover import accept_requests, is_asked_to_hand_over, read_stop_request, write_stop
 from lockstep.engine.driver.heartbeat import Heartbeat
 from lockstep.engine.driver.kafka_patience import KafkaPatience
@@ -119,6 +120,7 @@ def _run_until_done(
         plan = batches.plan()  # 1
         if plan is None and bounded and batches.has_reached_stop_offsets():
             batches.warn_of_unread()
+            batches.refuse_halted_topics()
             return RunOutcome.ENDED
         committed = plan is not None and batches.run_batch(plan)  # 2
         # A bounded run pauses only if something could not be read or committed: no leader, a log that changed.
@@ -219,20 +221,26 @@ class MicroBatchLoop:
             tuning, is_endless=not context.is_bounded, gives_up=lambda: _is_stop_asked(context, claimed)
         )
         self._monitor = ClusterMonitor(context, selected, retired, patience)
-        self._partitions = open_subscription(context, claimed, self._monitor, selected)
+        self._claimed, self._selected = claimed, selected
+        self._open(claimed)
         self._idle = IdlePartitions(stream.event_time)
-        self._topics = TopicChanges(context, claimed.writer.epoch, self._monitor, self._partitions)
         self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)
         self._publisher = Publisher(context.group, background_executor)
         self._publish_start(claimed.head)
         self._stop_offsets = StopOffsets(stream.name, tuning, is_bounded=context.is_bounded)
         self._stop_offsets.note(self._monitor.view)
+        self._halted = HaltedTopics(context, claimed.writer, self._committer)
         lookups = LookupPins(stream.lookups, context.folders.root)
         self._runner = RetryingRunner(context.runner, lookups, context.stop)
         self._is_cut = False
         self._session_partitions = SessionPartitions()
         self._backlog, self._silent = BacklogClock(), SilentPartitions(tuning)
         self._blocked = BlockedPartitions(compute_stuck_patience_seconds(trigger, tuning))
+
+    def _open(self, claimed: WriterClaim) -> None:
+        """Subscribe at the positions of the ledger."""
+        self._partitions = open_subscription(self._context, claimed, self._monitor, self._selected)
+        self._topics = TopicChanges(self._context, self._writer.epoch, self._monitor, self._partitions)
 
     def _publish_start(self, head: Head) -> None:
         """Compare the published offsets with the table; after a rewind they may be ahead, and are published again."""
@@ -248,6 +256,8 @@ class MicroBatchLoop:
         Raises:
             IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
+        if self._halted.resume_if_asked(self._partitions):
+            self._open(self._halted.claim_again(self._claimed))
         self._audit()
         self._topics.poll()
         plan = plan_batch(self._plan_input())
@@ -272,14 +282,14 @@ class MicroBatchLoop:
         """
         now = time.monotonic()
         silences = self._silent.find_lasting(now)
-        return self._stop_offsets.is_reached(self._partitions.positions, self._monitor.view, silences, now)
+        return self._stop_offsets.is_reached(self._read_positions, self._monitor.view, silences, now)
 
     def run_batch(self, plan: BatchPlan) -> bool:
         """Run the bins of a plan and commit their results; gives whether anything was committed.
 
         1. Run the bins; a failed job is planned again from the last commit.
         2. Read Kafka's metadata again: records of a topic re-created since the plan belong to another topic id.
-        3. Halt on violations that only the whole batch shows.
+        3. Halt on violations that only the whole batch shows; where they halt topics alone, plan again without these.
         4. Commit; a batch whose hour was closed meanwhile is planned again.
         5. Report, and raise if this commit was the halt.
         """
@@ -291,7 +301,9 @@ class MicroBatchLoop:
             LOG.warning("%s", news)
         if bins is None or self._has_changed_logs(plan) or not self._has_progress(bins):  # 2
             return False
-        batch = make_batch_commit(plan.batch, bins, accepts_burst=self._check_batch(bins))  # 3
+        if self._halt_for_batch(bins):  # 3
+            return False
+        batch = self._halted.contain(make_batch_commit(plan.batch, bins, accepts_burst=self._accepts_burst(bins)))
         batch_seconds, full = time.monotonic() - began, self._partitions.is_unsaved
         try:
             commit_seconds = self._commit(batch, bins, batch_seconds=batch_seconds, planned=plan.batch, full=full)  # 4
@@ -300,6 +312,7 @@ class MicroBatchLoop:
             return False
         self._backlog = self._backlog.note_batch(plan.messages / max(1, plan.messages + plan.backlog), began)
         self._report(bins, time.monotonic() - began, commit_seconds)  # 5
+        self._halted.report(batch)
         if batch.findings:
             self._end_halted(batch.findings)
         return True
@@ -325,14 +338,22 @@ class MicroBatchLoop:
         )
         return moved or self._committer.first or self._partitions.is_unsaved
 
-    def _check_batch(self, bins: Sequence[TaskResult]) -> bool:
-        """Halt on a quarantine burst or a split session; gives whether an accepted burst may still go on."""
-        burst, accepted = find_quarantine_burst(bins, self._context.stream.limits), self._committer.head.accepts_burst
-        if burst is not None and not accepted:
+    def _halt_for_batch(self, bins: Sequence[TaskResult]) -> bool:
+        """Halt on a quarantine burst or a split session; gives whether that halted topics of the batch."""
+        burst = find_quarantine_burst(bins, self._context.stream.limits)
+        if burst is not None and not self._committer.head.accepts_burst:
             self._halt((burst,))
-        if moved := self._session_partitions.find_split_sessions(bins, self._context.stream.integrity):
+        moved = self._session_partitions.find_split_sessions(bins, self._context.stream.integrity)
+        if moved:
             self._halt(moved)
-        return accepted and (burst is not None or not has_messages(bins))
+        return bool(moved)
+
+    def _accepts_burst(self, bins: Sequence[TaskResult]) -> bool:
+        """Whether an accepted burst may still go on."""
+        if not self._committer.head.accepts_burst:
+            return False
+        burst = find_quarantine_burst(bins, self._context.stream.limits)
+        return burst is not None or not has_messages(bins)
 
     def _commit(
         self,
@@ -356,6 +377,16 @@ class MicroBatchLoop:
         self._partitions.advance(bins)
         self._publisher.note(self._partitions.positions.values())
         return seconds
+
+    def refuse_halted_topics(self) -> None:
+        """End a bounded run with an error if topics are halted; all others are read.
+
+        Raises:
+            TopicsHalted: Names the topics.
+        """
+        if self._committer.head.halted_topics:
+            self.end()
+            raise TopicsHalted(self._context.stream.name, self._committer.head.all_findings)
 
     def warn_of_unread(self) -> None:
         """Warn of messages that the run leaves unread: those that a broker has lost, and those in open transactions.
@@ -434,17 +465,27 @@ class MicroBatchLoop:
     def _is_news(self, finding: Finding, verdict: Judgement) -> bool:
         """Whether a finding needs action: one that was accepted before may persist in later audits."""
         suspend = verdict is Judgement.SUSPEND
-        return verdict is Judgement.VIOLATION or self._partitions.is_news(finding, suspend=suspend)
+        if verdict is Judgement.VIOLATION:
+            return not self._halted.is_known(finding)
+        return self._partitions.is_news(finding, suspend=suspend)
 
-    def _halt(self, findings: tuple[Finding, ...]) -> NoReturn:
-        """Commit a halt that the driver found: no rows, no progress; what was accepted before is committed with it."""
-        batch = make_batch_identity(self._writer, self._committer.head)
+    def _halt(self, findings: tuple[Finding, ...]) -> None:
+        """Commit a halt that the driver found: no rows, no progress; what was accepted before is committed with it.
+
+        Raises:
+            IntegrityLost: The stream is halted, not topics alone.
+        """
+        planned = make_batch_identity(self._writer, self._committer.head)
+        batch = self._halted.contain(make_batch_commit(planned, (), findings=findings))
         try:
-            self._commit(make_batch_commit(batch, (), findings=findings), (), full=self._partitions.is_unsaved)
+            self._commit(batch, (), full=self._partitions.is_unsaved)
         except HourClosed as lost:
             self._refresh_head(lost)
             self._halt(findings)
-        self._end_halted(findings)
+            return
+        self._halted.report(batch)
+        if batch.findings:
+            self._end_halted(batch.findings)
 
     def _end_halted(self, findings: tuple[Finding, ...]) -> NoReturn:
         self._committer.wait_for_side_tables()
@@ -459,7 +500,7 @@ class MicroBatchLoop:
         now_us = time.time_ns() // 1_000  # the planning time, by which `lockstep verify` judges the batch, too
         return PlanInput(
             batch=make_batch_identity(self._writer, self._committer.head, now_us),
-            positions=tuple(self._partitions.positions.values()),
+            positions=tuple(self._read_positions.values()),
             ends=self._monitor.view.ends,
             stop_at=self._stop_offsets.offsets,
             messages_max=self._context.stream.limits.batch_messages,
@@ -474,8 +515,13 @@ class MicroBatchLoop:
                 self._context.stream.integrity,
                 has_pending=is_overridden(type(self._context.stream.transform), "pending"),
             ),
-            silent=self._idle.advance_watermarks(self._partitions.positions, self._monitor.view.ends, now_us),
+            silent=self._idle.advance_watermarks(self._read_positions, self._monitor.view.ends, now_us),
         )
+
+    @property
+    def _read_positions(self) -> Mapping[Key, Position]:
+        """Positions of the partitions that are read: those of halted topics stay."""
+        return self._halted.leave_out(self._partitions.positions)
 
     def _goal(self) -> FileGoal | None:
         """Size and time targets of the next batch, under the file-size trigger."""

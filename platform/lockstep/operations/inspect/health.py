@@ -26,12 +26,13 @@ from lockstep.operations.monitoring.health import (
     CompactionDebt,
     HealthFacts,
     OpenTransaction,
+    TopicHalt,
     judge_health,
 )
 from lockstep.operations.tables import StreamHandle
 from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind
-from lockstep.table.head import Desired, Head
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow
 
@@ -124,9 +125,9 @@ def read_known_health(handle: StreamHandle, head: Head) -> Health:
 
 def _find_next_step(head: Head) -> str:
     """The command after a halt; alarms are sent to others, so it names no session."""
-    if head.desired is not Desired.HALTED:
+    if not head.all_findings:
         return ""
-    return make_resume_command(head.stream, head.findings, hides_sessions=True)
+    return make_resume_command(head.stream, head.all_findings, hides_sessions=True)
 
 
 def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts:
@@ -140,6 +141,9 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         desired=head.desired,
         reason=head.reason,
         next_step=_find_next_step(head),
+        halted_topics=tuple(
+            TopicHalt(each.topic, str(each.findings[0].without_session())) for each in head.halted_topics
+        ),
         epoch=head.epoch,
         batch=head.batch,
         writer=None if last is None else last.phase,

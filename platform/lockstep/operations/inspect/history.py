@@ -64,8 +64,15 @@ def _describe_desired(head: Head) -> str:
     return f"{head.desired.value}: {head.reason}"
 
 
+def _describe_halt(head: Head) -> str:
+    """The evidence of the halt; of a batch that halts topics alone, theirs."""
+    of_topics = (each for each in head.halted_topics if each.batch == head.batch)
+    new = [finding for topic in of_topics for finding in topic.findings]
+    return "; ".join(map(str, head.findings or new or head.all_findings))
+
+
 DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
-    CommitKind.HALT: lambda head: "; ".join(map(str, head.findings)),
+    CommitKind.HALT: _describe_halt,
     CommitKind.RESUME: lambda head: head.last_resumption.cause if head.last_resumption is not None else head.reason,
     CommitKind.DESIRE: _describe_desired,
     CommitKind.CLOSE: lambda head: head.closed_hour,

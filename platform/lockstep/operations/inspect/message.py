@@ -95,14 +95,14 @@ class NoMessage(LockstepError):
 
 
 def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -> StoredMessage:
-    """The message at an offset, or the first one that halts the stream.
+    """The message at an offset, or the first one that halts the stream or a topic of it.
 
     Raises:
         NoTable: The stream has never run.
         NoMessage: There is none at that offset; or none is given, and no message halts the stream.
         KafkaError: Kafka does not answer.
     """
-    findings = open_table(folders).base().head.findings
+    findings = open_table(folders).base().head.all_findings
     halt = () if place is not None else findings
     place = place or _find_halting(folders.stream, findings)
     log = KafkaTopicLog(kafka)

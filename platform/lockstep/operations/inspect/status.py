@@ -69,7 +69,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         stream: Its name.
         desired: "running", "bounded", "stopped", "held" or "halted".
         reason: Reason of the desired state.
-        findings: The evidence, while halted.
+        findings: The evidence, while the stream or topics of it are halted.
+        halted_topics: Names of the topics that are halted by themselves, while the stream goes on.
         writer: State of the writer of the head's epoch.
         generation: Generation of the lineage.
         epoch: Epoch of the writer that may commit.
@@ -86,7 +87,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         alarms: What somebody must act on, errors first (docs/health.md).
         unknown: Alarms that could neither be raised nor ruled out, because Kafka did not answer.
         halted_at: Time of the halt's commit (UTC); None unless halted, or when the log no longer holds that entry.
-        next_step: The command that ends the halt; empty unless halted.
+        next_step: The command that ends the halt, or those of topics; empty unless halted.
         dropped: Rows that retention has dropped, why and by whom; empty while none were.
         dropped_messages: Messages that retention has dropped from quarantine and late table, likewise.
         debt: Closed hours that wait for compaction.
@@ -132,6 +133,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     absurd_timestamps: int = 0
     absent_removals: int = 0
     lookups: tuple[LookupStatus, ...] = ()
+    halted_topics: tuple[str, ...] = ()
     lost: LostStates = NONE_LOST
     ended: tuple[EndedTopic, ...] = ()
 
@@ -252,7 +254,8 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         stream=stream,
         desired=head.desired.value,
         reason=head.reason,
-        findings=head.findings,
+        findings=head.all_findings,
+        halted_topics=tuple(sorted(each.topic for each in head.halted_topics)),
         writer=find_writer(folders.control, head.epoch),
         generation=head.generation,
         epoch=head.epoch,
@@ -268,7 +271,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         alarms=health.alarms,
         unknown=facts.unknown,
         halted_at=_halted_at(folders, head),
-        next_step=make_resume_command(stream, head.findings) if head.desired is Desired.HALTED else facts.next_step,
+        next_step=make_resume_command(stream, head.all_findings) if head.all_findings else facts.next_step,
         dropped=describe_retention(head.retention),
         dropped_messages=describe_quarantine_retention(head.quarantine_retention),
         debt=facts.debt,

@@ -390,6 +390,20 @@ def _advise_on_keys(ranges: Sequence[RangeResult], keys: KeySpellings) -> Iterat
         yield f"{removals} of keys that were not there: normal for some feeds, else a sign of keys in several spellings"
 
 
+def _compare_policies(integrity: IntegrityClass, ranges: Sequence[RangeResult], declared: TriedClass) -> str:
+    """What each policy does with the violations of the messages tried."""
+    topics = {each.range.position.topic for each in ranges}
+    broken = {each.range.position.topic for each in ranges if each.finding is not None}
+    others = format_count(len(topics - broken), "other topic")
+    messages = format_count(declared.broken, "message")
+    policy = format_source(integrity.on_violation)
+    return (
+        f"on_violation={policy} is declared: Halt() stops the stream; Halt(HaltScope.TOPIC) halts "
+        f"{format_count(len(broken), 'topic')} and reads {others} on; Suspend() goes on, and of {messages} that break "
+        "the promise the sessions wait for their next snapshots"
+    )
+
+
 def _advise(
     integrity: IntegrityClass,
     ranges: Sequence[RangeResult],
@@ -400,6 +414,7 @@ def _advise(
     finding = next((each.finding for each in ranges if each.finding is not None), None)
     if finding is not None:
         yield f"The stream would halt: {finding}"
+        yield _compare_policies(integrity, ranges, declared)
     counts = _add_counts(ranges)
     if counts.refused:
         early = "; a batch ends early at so many, and the rest was not folded" if any(r.trouble for r in ranges) else ""

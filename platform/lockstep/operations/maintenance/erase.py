@@ -511,7 +511,7 @@ def _find_refusals(
         problem = f"{len(plan.exported_hours)} exported hours hold its rows ({some})"
         step = "delete their folders from the export; the next export writes them again, without the session"
         yield EraseRefusal(EraseObstacle.EXPORTED, problem, step)
-    if any(each.session == request.session for each in head.findings):
+    if any(each.session == request.session for each in head.all_findings):
         problem = "the stream is halted by a message of the session, which the head of the table names"
         step = f"lockstep resume {name} --plan; then erase"
         yield EraseRefusal(EraseObstacle.HALTED, problem, step)

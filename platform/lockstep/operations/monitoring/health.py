@@ -45,6 +45,7 @@ class AlarmKind(Enum):
     """What an alarm is about; one alarm of each kind at most, with the worst place."""
 
     HALTED = "halted"
+    DEGRADED = "degraded"
     UNREADABLE = "unreadable"
     LOSS = "loss"
     CLOCK = "clock"
@@ -103,6 +104,18 @@ class OpenTransaction(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class TopicHalt(msgspec.Struct, frozen=True):
+    """A topic that is not read, while the stream goes on.
+
+    Attributes:
+        topic: Its name.
+        reason: The first finding, without its session.
+    """
+
+    topic: str
+    reason: str
+
+
 class CompactionDebt(msgspec.Struct, frozen=True):
     """Closed hours that compaction has not rewritten yet.
 
@@ -129,7 +142,8 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         stream: Its name.
         desired: The desired state; None before the first run, or while the table cannot be read.
         reason: Reason of the desired state; of a table that cannot be read, the problem.
-        next_step: The command that ends a halt, or repairs the table; empty otherwise.
+        next_step: The command that ends a halt, or those of topics, or repairs the table; empty otherwise.
+        halted_topics: Topics that are halted by themselves.
         epoch: Epoch of the writer that may commit.
         batch: Number of the last committed batch.
         writer: Phase of that writer's last heartbeat; None without one.
@@ -156,6 +170,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     desired: Desired | None
     reason: str = ""
     next_step: str = ""
+    halted_topics: tuple[TopicHalt, ...] = ()
     epoch: int = 0
     batch: int = 0
     writer: Phase | None = None
@@ -250,6 +265,8 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     """A halt; a Kafka that does not answer; a stream that is to be running and has no writer."""
     if facts.desired is Desired.HALTED:
         yield _alarm(AlarmKind.HALTED, f"the stream is halted: {facts.reason}", facts.next_step)
+    if facts.halted_topics:
+        yield _make_degraded_alarm(facts)
     if facts.kafka:
         waits = "; runs wait for it, and go on by themselves" if facts.is_wanted else ""
         severity = AlarmSeverity.ERROR if facts.is_wanted else AlarmSeverity.WARNING
@@ -259,6 +276,17 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         since = "" if facts.writer_seconds is None else f" for {format_duration(facts.writer_seconds)}"
         problem = f"the stream is to be running, and epoch {facts.epoch} has had no live writer{since}"
         yield _alarm(AlarmKind.NO_WRITER, problem, f"lockstep start {stream.name}")
+
+
+def _make_degraded_alarm(facts: HealthFacts) -> Alarm:
+    """Topics that a violation has halted, with the messages that wait behind it."""
+    topics = {each.topic for each in facts.halted_topics}
+    waiting = [each for each in facts.partitions if each.topic in topics]
+    behind = "" if facts.kafka else f"; {format_count(sum(each.lag_messages for each in waiting), 'message')} wait"
+    first, more = facts.halted_topics[0], len(facts.halted_topics) - 1
+    others = f" ({more + 1} topics in all)" if more else ""
+    problem = f"topic {first.topic} is halted, the others are read{others}: {first.reason}{behind}"
+    return _alarm(AlarmKind.DEGRADED, problem, facts.next_step)
 
 
 def _judge_clock(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
@@ -303,13 +331,16 @@ def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     """
     patience, since = compute_patience_seconds(stream), facts.progress_seconds
     stands = since is not None and since > patience
-    waiting = [each for each in facts.partitions if each.readable_messages and each.waiting_seconds is not None]
+    halted = {each.topic for each in facts.halted_topics}
+    read = [each for each in facts.partitions if each.topic not in halted]
+    waiting = [each for each in read if each.readable_messages and each.waiting_seconds is not None]
     oldest = max(waiting, key=_waiting_seconds, default=None)
     if not facts.is_wanted or oldest is None:
         return
     if facts.is_written and stands and _waiting_seconds(oldest) > patience:
+        messages = format_count(sum(each.lag_messages for each in read), "message")
         problem = (
-            f"{format_count(facts.lag_messages or 0, 'message')} wait, and nothing has been committed for "
+            f"{messages} wait, and nothing has been committed for "
             f"{format_duration(since)}, since batch {facts.batch}; epoch {facts.epoch} is alive"
         )
         yield _alarm(AlarmKind.STALLED, problem, f"lockstep plan {stream.name}, and the log of the run")

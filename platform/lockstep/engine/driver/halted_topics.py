@@ -1,0 +1,129 @@
+"""Topics that a violation has halted by themselves: not read until an operator resumes them, beside the run or without.
+
+Nothing of a halted topic is skipped: it stays at its position, and its timers do not fire. What it lacks is in the
+head of the table, so that each later run leaves the topic out as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from lockstep.engine.driver.handover import take_resume_request
+from lockstep.engine.driver.planner import make_batch_identity
+from lockstep.engine.driver.resumption import PositionMismatch, ResumeDecision, make_accepted_rows
+from lockstep.integrity.resume_options import BURST, IntegrityLost, decode_options
+from lockstep.table.commit import BatchCommit, HourClosed
+from lockstep.table.head import Resumption
+from lockstep.table.ledger import read_positions
+
+if TYPE_CHECKING:
+    from lockstep.engine.driver.committer import Committer
+    from lockstep.engine.driver.context import RunContext
+    from lockstep.engine.driver.handover import ResumeRequest
+    from lockstep.engine.driver.positions import Subscription
+    from lockstep.engine.driver.startup import WriterClaim
+    from lockstep.model.finding import Finding
+    from lockstep.model.position import Key, Position
+    from lockstep.table.commit import Writer
+
+LOG = logging.getLogger("lockstep")
+
+
+class TopicsHalted(IntegrityLost):
+    """A bounded run has read all but the halted topics of its stream."""
+
+    STATE: ClassVar[str] = "has halted topics; all others are read"
+
+
+class HaltedTopics:
+    """The halted topics of a run."""
+
+    def __init__(self, context: RunContext, writer: Writer, committer: Committer) -> None:
+        """Takes them from the head.
+
+        Args:
+            context: Dependencies of the run.
+            writer: The writer.
+            committer: Commits, and has the head.
+        """
+        self._context, self._writer, self._committer = context, writer, committer
+
+    def leave_out(self, positions: Mapping[Key, Position]) -> Mapping[Key, Position]:
+        """The positions of topics that are not halted."""
+        if not self._committer.head.halted_topics:
+            return positions
+        halted = {each.topic_id for each in self._committer.head.halted_topics}
+        return {key: position for key, position in positions.items() if key[0] not in halted}
+
+    def is_known(self, finding: Finding) -> bool:
+        """Whether a topic is halted for the same cause at the same place already."""
+        return any(_place(finding) == _place(known) for known in self._committer.head.all_findings)
+
+    def contain(self, batch: BatchCommit) -> BatchCommit:
+        """The batch, which halts the topics of its findings and not the stream, if the class says so.
+
+        A quarantine burst is of no topic: a decoder or a transform has failed.
+        """
+        if not self._context.stream.integrity.halts_topics or any(each.cause == BURST for each in batch.findings):
+            return batch
+        return msgspec.structs.replace(batch, findings=(), topic_findings=batch.findings)
+
+    def report(self, batch: BatchCommit) -> None:
+        """Tell the log of topics that a batch has halted."""
+        for finding in batch.topic_findings:
+            LOG.error("topic %s is halted, all others are read on: %s", finding.topic, finding.without_session())
+
+    def resume_if_asked(self, partitions: Subscription) -> bool:
+        """Commit an operator's resumption of halted topics, if one was asked for; gives whether positions changed."""
+        if not self._committer.head.halted_topics or partitions.is_unsaved:
+            return False
+        request = take_resume_request(self._context.folders.control, self._writer.epoch)
+        if request is None:
+            return False
+        try:
+            self._resume(request)
+        except PositionMismatch as error:  # the command has checked it; the topic has been halted anew since
+            LOG.warning("topics are not resumed: %s", error.problem)
+            return False
+        return True
+
+    def _resume(self, request: ResumeRequest) -> None:
+        head, folders = self._committer.head, self._context.folders
+        topics = [each for each in head.halted_topics if each.topic_id in request.topic_ids]
+        self._committer.wait_for_side_tables()
+        known = read_positions(folders, head)
+        decision = ResumeDecision(
+            stream=head.stream,
+            findings=tuple(finding for topic in topics for finding in topic.findings),
+            accepted=decode_options(request.options),
+            who=request.who,
+            why=request.why,
+        )
+        planned = make_batch_identity(self._writer, head)
+        batch = BatchCommit(
+            number=planned.number,
+            commit_hour=planned.commit_hour,
+            accepts_burst=head.accepts_burst,
+            resumed_topics=frozenset(each.topic_id for each in topics),
+            resumption=Resumption(batch=planned.number, at=time.time(), cause=f"{request.why} ({request.who})"),
+        )
+        try:
+            self._committer.commit(batch, lambda stamp, _: make_accepted_rows(stamp, known, decision), full=True)
+        except HourClosed:
+            self._committer.refresh_head()
+            self._resume(request)
+
+    def claim_again(self, claimed: WriterClaim) -> WriterClaim:
+        """The claim with the positions of the ledger after a resumption."""
+        head = self._committer.head
+        self._committer.wait_for_side_tables()
+        return msgspec.structs.replace(claimed, head=head, known=read_positions(self._context.folders, head))
+
+
+def _place(finding: Finding) -> tuple[str, str, int]:
+    return finding.cause, finding.topic_id, finding.partition
