@@ -226,10 +226,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     suggested: Annotated[
         bool, typer.Option("--suggested", help="For every other finding, the option that `lockstep status` proposes.")
     ] = False,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Resume this halted topic alone; by default all of them."),
-    ] = None,
+    topic: Annotated[Several, typer.Option(help="TOPIC: of halted topics resume this one; by default all.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show what each option does and costs; resume nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Resumes a halted stream, or its halted topics beside the run that goes on."""
+"""Resumes a halted stream, or its halted topics while the run goes on."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from lockstep.table.commit import OutputLog, commit_batch, commit_claim
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
+from lockstep.time_limit import SLOW, describe_silence
 
 
 class NotHalted(LockstepError):
@@ -126,7 +127,7 @@ class ResumptionUnanswered(LockstepError):
 
     def __init__(self, stream: str, topics: tuple[str, ...], why: str) -> None:
         problem = f"topics {format_some(topics)} of stream {stream} were not resumed: {why}"
-        super().__init__(problem, next_step=f"lockstep status {stream}, then try again; nothing was changed")
+        super().__init__(problem, next_step=f"{SLOW}: lockstep status {stream}, then try again")
         self.stream, self.topics = stream, topics
 
 
@@ -210,10 +211,9 @@ def resume_stream(
     """Resume a halted stream, or halted topics of one that goes on.
 
     1. Read the halt; each of its findings needs a resume option.
-    2. Ask a run that goes on to resume the topics. Without one, claim, so that no other run interferes; the stream
-       stays halted until step 4.
-    3. Apply the accepted options to each partition.
-    4. Commit the resume as a batch of its own, with cause and operator in the ledger.
+    2. Ask a run that goes on to resume the topics.
+    3. Without one, claim, so that no other run interferes, and commit the accepted options as a batch of its own, with
+       cause and operator in the ledger; the stream stays halted until then.
 
     Args:
         folders: Folders of the stream.
@@ -241,15 +241,22 @@ def resume_stream(
     if before.desired is not Desired.HALTED and is_writer_alive(folders.control, before.epoch):
         make_accepted_rows(_stamp(before, decision), known, decision)  # raises what the run would meet
         return _ask_writer(folders, output, before, decision)  # 2
-    refuse = partial(find_open_findings, topics=topics)
+    return _commit(folders, output, before, decision, topics)  # 3
+
+
+def _commit(
+    folders: StreamFolders, output: OutputLog, before: Head, decision: ResumeDecision, topics: Collection[str]
+) -> Head:
+    """Claim, then commit the resume: a full set of positions."""
+    refuse, why_who = partial(find_open_findings, topics=topics), f"{decision.why} ({decision.who})"
     claimed = output.commit(commit_claim(before.epoch, output.table_id, refuse, cause="resume")).head
     side_tables.SideLogs(folders).catch_up(claimed)
-    rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)  # 3
+    rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)
     is_whole = claimed.desired is Desired.HALTED
-    burst = any(isinstance(each, Quarantined) for each in accepted) if is_whole else claimed.accepts_burst
-    resumption = Resumption(batch=claimed.batch + 1, at=time.time(), cause=f"{why} ({who})")
-    resumed = frozenset() if is_whole else frozenset(each.topic_id for each in findings)
-    return commit_positions(  # 4
+    burst = any(isinstance(each, Quarantined) for each in decision.accepted) if is_whole else claimed.accepts_burst
+    resumption = Resumption(batch=claimed.batch + 1, at=time.time(), cause=why_who)
+    resumed = frozenset[str]() if is_whole else frozenset(each.topic_id for each in decision.findings)
+    return commit_positions(
         output,
         folders,
         claimed,
@@ -258,7 +265,7 @@ def resume_stream(
             writer,
             replace(batch, accepts_burst=burst, resumption=resumption, resumed_topics=resumed),
             kind=CommitKind.RESUME,
-            reason=f"resumed: {why} ({who})",
+            reason=f"resumed: {why_who}",
         ),
     )
 
@@ -275,15 +282,15 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
             time.sleep(POLL_SECONDS)
             head = output.base().head
             if not any(each.topic_id in ids and each.batch <= before.batch for each in head.halted_topics):
-                return head  # also where a topic was halted anew: what halts it was not fixed
+                return head  # also where a topic was halted again: its cause was not fixed
     finally:
         unanswered = forget_resume_request(folders.control, before.epoch, request)
     if head.epoch != before.epoch or not is_writer_alive(folders.control, before.epoch):
-        why = "the run has ended"
+        why = "the run has ended, or sends no heartbeats"
     elif not is_asked:
         why = "another resumption waits for the run"
     else:
-        why = f"the run did not come to it in {ANSWER_SECONDS:.0f} s" if unanswered else "the run has refused it"
+        why = describe_silence("the run", ANSWER_SECONDS) if unanswered else "the run has refused it; its log says why"
     raise ResumptionUnanswered(before.stream, tuple(sorted(names)), why)
 
 

@@ -378,7 +378,7 @@ def commit_batch(
             batch_version=base.version + 1,
             hour=planned.commit_hour,
             findings=planned.findings,
-            halted_topics=halt_topics(head.halted_topics, planned),
+            halted_topics=add_halted_topics(head.halted_topics, planned),
             accepts_burst=planned.accepts_burst,
             ledger=planned.ledger,
             quarantine=_added(head.quarantine, planned.quarantine, planned.number),
@@ -404,7 +404,7 @@ def _find_kind(planned: BatchCommit) -> CommitKind:
     return CommitKind.BATCH if planned.resumption is None else CommitKind.RESUME
 
 
-def halt_topics(before: Iterable[HaltedTopic], planned: BatchCommit) -> tuple[HaltedTopic, ...]:
+def add_halted_topics(before: Iterable[HaltedTopic], planned: BatchCommit) -> tuple[HaltedTopic, ...]:
     """The halted topics after a batch. Evidence that is known is not listed twice, and one may supersede another."""
     halted = {each.topic_id: each for each in before if each.topic_id not in planned.resumed_topics}
     for finding in planned.topic_findings:

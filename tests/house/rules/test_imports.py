@@ -133,6 +133,7 @@ ONE_IMPORTER = {
     "rehearsal.observer": "a program of its own, which the benchmarks start as well",
     "state.restore": "restoring a local store, apart from its use",
     "storage.object_store": "an extra, which only tables in an object store need",
+    "engine.driver.halted_topics": "topics that a violation has halted, apart from the loop",
     "operations.lost_batch": "what a lost entry of the table leaves in the side tables, apart from the other checks",
     "table.descriptions": "pure rules about a commit of others, apart from the log in which it is found",
     "table.decimal_column": "the bytes of decimals, apart from the other columns of rows",

@@ -133,39 +133,38 @@ def test_each_topic_is_read_as_far_as_a_stream_of_it_alone(
 ) -> None:
     """The oracle: for each topic a stream of its own, which halts as a whole. Both are resumed alike."""
     chance = random.Random(seed)  # noqa: S311  # no secret
-    messages = {}
-    for number in range(5):
-        values, at = whole(chance.randrange(4, 12)), chance.randrange(2, 5)
-        messages[f"t{number}"] = FAULTS[chance.choice(sorted(FAULTS))](values, at)
-    topics = send_topics(feed, messages)
-    alone = {}
-    for name, topic in topics.items():
-        stream = dataclasses.replace(adding(f"{topic}$", WHOLE), name=f"alone_{name}")
-        alone[topic] = LocalRuns(stream, feed.bootstrap_servers, tmp_path / name)
+    topics = send_topics(feed, {f"t{number}": make_messages(chance) for number in range(5)})
+    alone = {topic: runs_of_one(feed, name, topic, tmp_path) for name, topic in topics.items()}
     for _ in range(4):
-        expected = {topic: run_alone(runs) for topic, runs in alone.items()}
-        try:
-            contained.run(cores=chance.randrange(1, 4))
-            found: tuple[Finding, ...] = ()
-        except TopicsHalted as ended:
-            found = ended.findings
+        expected = {topic: run_to_halt(runs) for topic, runs in alone.items()}
+        found = run_to_halt(contained, cores=chance.randrange(1, 4))
         for topic, runs in alone.items():
             assert contained.rows(topic) == (runs.rows(topic) if named_files(runs.folders.table) else [])
         assert sorted(map(str, found)) == sorted(str(each) for findings in expected.values() for each in findings)
         if not found:
             break
-        accepted = [suggest_option(finding) for finding in found]
-        resume(contained, *accepted, suggested=False)
-        for topic, runs in alone.items():
-            if expected[topic]:
-                resume(runs, *map(suggest_option, expected[topic]), suggested=False)
+        resume(contained, *map(suggest_option, found), suggested=False)
+        for topic in filter(expected.get, alone):
+            resume(alone[topic], *map(suggest_option, expected[topic]), suggested=False)
     assert halted(contained) == set()
     assert verify_stream(contained.stream, contained.folders, contained.settings.kafka).violations == ()
 
 
-def run_alone(runs: LocalRuns) -> tuple[Finding, ...]:
+def make_messages(chance: random.Random) -> list[bytes]:
+    """The messages of a topic, with a fault or without."""
+    values, at = whole(chance.randrange(4, 12)), chance.randrange(2, 5)
+    return FAULTS[chance.choice(sorted(FAULTS))](values, at)
+
+
+def runs_of_one(feed: Feed, name: str, topic: str, root: Path) -> LocalRuns:
+    stream = dataclasses.replace(adding(f"{topic}$", WHOLE), name=f"alone_{name}")
+    return LocalRuns(stream, feed.bootstrap_servers, root / name)
+
+
+def run_to_halt(runs: LocalRuns, cores: int = 2) -> tuple[Finding, ...]:
+    """A bounded run; gives what has halted the stream or topics of it."""
     try:
-        runs.run()
+        runs.run(cores=cores)
     except StreamHalted as ended:
         return ended.findings
     return ()

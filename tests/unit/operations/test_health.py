@@ -24,6 +24,7 @@ from lockstep.operations.monitoring.health import (
     CompactionDebt,
     HealthFacts,
     OpenTransaction,
+    TopicHalt,
     compute_patience_seconds,
     judge_health,
 )
@@ -169,6 +170,19 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
     "hours that nothing compacts": (
         but(debt=CompactionDebt(7, 5040, "2026-01-01T00", 7 * HOUR)),
         [(AlarmKind.COMPACTION, WARNING)],
+    ),
+    "a topic that is halted by itself": (
+        but(halted_topics=(TopicHalt("a.b", "gap at a.b/0 offset 7"),), next_step="lockstep resume s"),
+        [(AlarmKind.DEGRADED, ERROR)],
+    ),
+    "messages that wait in a halted topic alone": (
+        but(
+            halted_topics=(TopicHalt("a.b", "gap at a.b/0 offset 7"),),
+            next_step="lockstep resume s",
+            partitions=(waits(9 * HOUR),),
+            progress_seconds=9.0 * HOUR,
+        ),
+        [(AlarmKind.DEGRADED, ERROR)],
     ),
     "a Kafka that does not answer": (but(kafka="Kafka did not answer"), [(AlarmKind.KAFKA, ERROR)]),
     "a Kafka that does not answer about a stopped stream": (

@@ -1,4 +1,4 @@
-"""Topics that a violation has halted by themselves: not read until an operator resumes them, beside the run or without.
+"""Topics that a violation has halted: not read until an operator resumes them, while the run goes on or without one.
 
 Nothing of a halted topic is skipped: it stays at its position, and its timers do not fire. What it lacks is in the
 head of the table, so that each later run leaves the topic out as well.
@@ -87,7 +87,7 @@ class HaltedTopics:
             return False
         try:
             self._resume(request)
-        except PositionMismatch as error:  # the command has checked it; the topic has been halted anew since
+        except PositionMismatch as error:  # the command has checked it; the topic has been halted again since
             LOG.warning("topics are not resumed: %s", error.problem)
             return False
         return True

@@ -113,10 +113,10 @@ def run_stream(
         ask(lambda: check_table_present(stream, folders, admin, group))  # before a heartbeat file makes a missing root
         with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id), watch:
             job = make_job(stream, settings, folders, _tune(launch.tuning, trigger))
-            # 1
             startup = WriterStartup(stream, folders, ask(admin.cluster_id), launch=launch, never_ending=never_ending)
-            startup.check_topics(admin, watch.history)
+            startup.check_topics(admin, watch.history)  # 1
             context = _warm_context(spark, job, stop)  # 2
+            claimed = startup.claim(cancelled=stop.is_set)  # 3
             run_context = RunContext(
                 stream=stream,
                 trigger=trigger,
@@ -130,7 +130,7 @@ def run_stream(
                 launch=launch,
                 history=watch.history,
             )
-            return run_batches(run_context, startup.claim(cancelled=stop.is_set))  # 3
+            return run_batches(run_context, claimed)
     except (Fenced, NotWanted, StartCancelled) as unclaimed:
         return _end_unclaimed(unclaimed)
 
