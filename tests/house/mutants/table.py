@@ -103,8 +103,8 @@ COMMIT = list_mutants(
     ),
     Change(
         "findings make a batch a halt",
-        "usual = CommitKind.HALT if planned.findings else CommitKind.BATCH",
-        "usual = CommitKind.BATCH",
+        "    if planned.findings or planned.topic_findings:\n        return CommitKind.HALT",
+        "    if planned.topic_findings:\n        return CommitKind.HALT",
         "test_a_batch_with_findings_is_the_halt",
     ),
     Change(
