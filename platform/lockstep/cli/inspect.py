@@ -8,6 +8,7 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 from msgspec.structs import asdict
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
@@ -107,7 +108,7 @@ def status(
         shown = _shown(lambda: read_overview(declared, found, tables), _overview, watch=watch, as_json=as_json)
         halted = any(each.needs_operator for each in shown)
     else:
-        look = _shown(lambda: read_status(open_handle(stream), tables), _status, watch=watch, as_json=as_json)
+        look = _shown(lambda: read_status(open_handle(stream), tables), describe_status, watch=watch, as_json=as_json)
         halted = bool(look.next_step)
     if halted and not watch:
         raise typer.Exit(FAILED)
@@ -259,7 +260,8 @@ def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
     return make_lines(grid, *(style_text(f"{s.name} reads {lookup}") for s in found for lookup in s.lookups))
 
 
-def _status(found: Status) -> RenderableType:
+def describe_status(found: Status) -> Group:
+    """The status of a stream for people: its halt first, then its alarms."""
     head = make_facts(
         (
             ("stream", found.stream),
@@ -286,10 +288,10 @@ def _status(found: Status) -> RenderableType:
             )
         ),
     )
-    others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer ends with
+    others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer begins with
     others_read = (*_lookups(found.lookups), *_derived(found.derived))
-    shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found), *_halt(found))
-    return make_lines(*_alarms(others, found.unknown), *shown)
+    shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found))
+    return make_lines(*_halt(found), *_alarms(others, found.unknown), *shown)
 
 
 def _format_lost(lost: LostStates) -> str:
@@ -356,9 +358,8 @@ def _growth(found: Status) -> Iterator[RenderableType]:
         for k in growth.kinds
     ]
     total = ("all", growth.files, decimal(growth.bytes), None, _decimal(growth.bytes_in_30_days))
-    yield make_grid(
-        (f"on disk at {growth.measured_at:%H:%M} UTC", "files", "size", "a day", "in 30 days"), [*rows, total]
-    )
+    age = format_duration(max(0.0, (datetime.now(UTC) - growth.measured_at).total_seconds()))
+    yield make_grid((f"on disk {age} ago", "files", "size", "a day", "in 30 days"), [*rows, total])
 
 
 def _decimal(size: float | None) -> str | None:
@@ -399,15 +400,16 @@ def _headroom(found: Status) -> str:
 def _halt(found: Status) -> Iterator[RenderableType]:
     if not found.next_step:
         return
+    if found.halted_topics:
+        halted = f"{found.stream}: halted topics: {format_some(found.halted_topics)}; all others are read"
+    else:
+        at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
+        halted = f"{found.stream} halted {at}"
+    yield style_text(halted, "red")
     for finding in found.findings:
         yield style_text(str(finding), "red")
         if finding.traceback:
             yield style_text(finding.traceback)
-    if found.halted_topics:
-        yield style_text(f"halted topics: {format_some(found.halted_topics)}; all others are read", "red")
-    else:
-        at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
-        yield style_text(f"halted {at}", "red")
     yield style_text(f"next: {found.next_step}")
 
 

@@ -37,11 +37,13 @@ class SparkResource(ConfigurableResource["SparkSession"]):
         """
         from dagster_pyspark import LazyPySparkResource
 
+        from lockstep.spark.gateway import start_gateway
         from lockstep.spark.session import prepare_session
 
         settings = load_settings()
         properties = prepare_session(settings.spark, import_roots=import_roots, tables=settings.table_root)
         config = {**properties, "spark.app.name": name}
+        start_gateway(config)
         session: SparkSession = LazyPySparkResource(spark_config=config).spark_session
         self._context = session.sparkContext
         return session

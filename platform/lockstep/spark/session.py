@@ -16,6 +16,7 @@ from lockstep.addresses import is_in_object_store
 from lockstep.errors import EnvironmentProblem
 from lockstep.settings import SparkSettings
 from lockstep.spark.class_archive import find_spark_archive, make_use_options
+from lockstep.spark.gateway import start_gateway
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import find_java, require_java
 from lockstep.store_clients import find_region
@@ -37,6 +38,10 @@ ON_THIS_MACHINE = {
     "spark.driver.bindAddress": LOOPBACK,
     # Its ports take Java objects: of this process alone, not of other users. Spark makes a secret of each run.
     "spark.authenticate": "true",
+    # The driver sends heartbeats to itself. One that is due while a slow start goes on meets a block manager without
+    # an id, and Spark logs an error of its `Inbox`: so the first one is due after two minutes.
+    "spark.executor.heartbeatInterval": "120s",
+    "spark.network.timeout": "600s",
 }
 """For local masters: only this process may reach the driver."""
 
@@ -142,6 +147,7 @@ def start_context(
 
     properties = prepare_session(settings, import_roots=import_roots, tables=tables)
     try:
+        start_gateway(properties)
         return SparkContext.getOrCreate(SparkConf().setAppName(name).setAll(list(properties.items())))
     except (Py4JError, PySparkException) as error:
         names = ", ".join(sorted(settings.options)) or "no options"  # their values may be secrets

@@ -339,7 +339,7 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     assert "stopped" in fresh.call("streams").stdout
 
 
-def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it(fresh: Platform) -> None:
+def test_status_and_plan_of_a_halted_stream_name_the_command_that_resumes_it(fresh: Platform) -> None:
     topic = fresh.feed.create("values")
     fresh.feed.send(topic, [*session(1), update(9, a=1)])
     with pytest.raises(IntegrityLost):
@@ -348,10 +348,10 @@ def test_status_and_plan_of_a_halted_stream_end_with_the_command_that_resumes_it
     told = f"{look}lockstep resume adding --skip-session {topic}/0/s --why '...'"
 
     said = fresh.call("status", "adding")
-    *_, halted_at, next_step = said.stdout.splitlines()
+    halted_at, _, next_step, *_ = said.stdout.splitlines()
     assert said.exit_code == 1
     assert said.stdout.count("gap at") == 1
-    assert re.fullmatch(r"halted \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", halted_at)
+    assert re.fullmatch(r"adding halted \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", halted_at)
     assert next_step.startswith(told)
 
     everything = fresh.call("status")
