@@ -27,10 +27,10 @@ def start_gateway(properties: Mapping[str, str]) -> None:
     conf = SparkConf().setAll(list(properties.items()))
     gateway = launch_gateway(conf, {"stderr": PIPE})  # type: ignore[no-untyped-call]  # PySpark has no types for it
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001  # the only way to pass one
-    threading.Thread(target=pass_on, args=(gateway.proc.stderr,), name="java errors", daemon=True).start()
+    threading.Thread(target=write_errors, args=(gateway.proc.stderr,), name="java errors", daemon=True).start()
 
 
-def pass_on(errors: IO[bytes]) -> None:
+def write_errors(errors: IO[bytes]) -> None:
     """Write each line of a stream to that of this process, until its end."""
     with errors:
         for line in errors:

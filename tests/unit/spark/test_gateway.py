@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.spark import gateway
-from lockstep.spark.gateway import NOISE, pass_on
+from lockstep.spark.gateway import NOISE, write_errors
 from lockstep.spark.session import ON_THIS_MACHINE
 
 LINES = st.lists(
@@ -25,7 +25,7 @@ def test_only_the_lines_that_need_no_action_are_left_out(lines: list[bytes], *, 
     whole = b"\n".join(lines) + (b"" if is_cut or not lines else b"\n")
     written = list[bytes]()
     with patch.object(gateway, "_write", written.append):
-        pass_on(io.BytesIO(whole))
+        write_errors(io.BytesIO(whole))
     left = [line for line in whole.splitlines(keepends=True) if line.rstrip() not in NOISE]
     split_at_newlines = [line for line in io.BytesIO(whole) if line.rstrip() not in NOISE]
     assert written == split_at_newlines
