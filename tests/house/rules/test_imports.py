@@ -107,6 +107,7 @@ ONE_IMPORTER = {
     "localdev.stream_starts": "the wait for streams, apart from the processes of a platform",
     "localdev.seeded_bug": "a bug and the rule that catches it, apart from the course of the demo",
     "operations.maintenance.erased_places": "the list for plan and page, apart from the protocol",
+    "operations.doctor.definitions": "diagnoses of Dagster's code locations",
     "operations.doctor.kafka": "diagnoses of a cluster",
     "operations.doctor.machine": "diagnoses of a machine",
     "operations.doctor.object_store": "diagnoses of an object store",

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from lockstep import NoIntegrity
 from lockstep.errors import LockstepError
+from lockstep.operations.doctor.definitions import check_definitions
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level
 from lockstep.operations.doctor.doctor import Report, run_diagnoses, with_brokers
 from lockstep.operations.doctor.kafka import Fitness, judge_api_versions, summarize_checks
@@ -17,6 +18,7 @@ from lockstep.operations.doctor.machine import check_table_root, find_file_syste
 from lockstep.settings import TopicIdentity
 from tests.support.adding_stream import adding
 from tests.support.feed import snapshot
+from tests.support.installation import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,3 +124,27 @@ def test_topics_with_the_same_fault_are_one_finding() -> None:
     first, second = summarize_checks("adding", looks)
     assert (first.level, second.level) == (Level.OK, Level.WARNING)
     assert second.found == "60000: short (t0, t1, t2 and 2 more)"
+
+
+BROKEN = {
+    "names that meet": (
+        "import dagster as d; defs = d.Definitions(assets=[d.asset(name='orders')(f) for f in (lambda: 0, lambda: 1)])",
+        "orders",
+    ),
+    "an import that fails": ("import no_such_package", "No module named 'no_such_package'"),
+    "a syntax error": ("def (", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("what", ["good", "none", *BROKEN])
+def test_definitions_that_dagster_does_not_load_are_an_error_with_its_text(tmp_path: Path, what: str) -> None:
+    source, text = BROKEN.get(what, ("from dagster import Definitions; defs = Definitions()", ""))
+    (tmp_path / "definitions.py").write_text(source)
+    if what != "none":
+        (tmp_path / "workspace.yaml").write_bytes((ROOT / "workspace.yaml").read_bytes())
+    before = sorted(tmp_path.iterdir())
+    found = list(check_definitions(tmp_path))
+    assert [each for each in sorted(tmp_path.iterdir()) if each.name != "__pycache__"] == before
+    levels = {"good": [Level.OK], "none": []}.get(what, [Level.ERROR])
+    assert [each.level for each in found] == levels
+    assert all(text in each.found for each in found)

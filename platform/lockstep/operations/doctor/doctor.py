@@ -12,6 +12,7 @@ from lockstep.addresses import is_in_object_store
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, StoreFailed
 from lockstep.operations.doctor import machine
+from lockstep.operations.doctor.definitions import check_definitions
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_warning
 from lockstep.operations.doctor.kafka import check_cluster, check_topics
 from lockstep.operations.doctor.object_store import check_object_store
@@ -36,12 +37,15 @@ class Report(msgspec.Struct, frozen=True):
         return all(finding.level is not Level.ERROR for finding in self.findings)
 
 
-def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) -> Report:
+def run_diagnoses(
+    settings: Settings, streams: Callable[[], Mapping[str, AnyStream]], workspace: Path | None = None
+) -> Report:
     """Run all checks; a failed check is a finding and never hides the others.
 
     Args:
         settings: Addresses of Kafka and the tables.
         streams: Loads the declared streams; their classes determine the topic checks.
+        workspace: The folder of Dagster's workspace file; by default its definitions are not loaded.
     """
     looks: dict[str, Callable[[], Iterator[Diagnosis]]] = {
         "Java": machine.check_java,
@@ -52,6 +56,7 @@ def run_diagnoses(settings: Settings, streams: Callable[[], Mapping[str, AnyStre
         "table root": lambda: _check_table_root(settings.table_root),
         "local root": lambda: machine.check_local_root(settings.local_root),
         "temporary folder": machine.check_temporary_folder,
+        "definitions": lambda: iter(()) if workspace is None else check_definitions(workspace),
         "tables": lambda: _find_undeclared(settings.table_root, streams),
         "Kafka": lambda: _kafka(settings.kafka, streams),
     }
