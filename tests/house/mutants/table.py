@@ -1201,6 +1201,35 @@ EXECUTORS = list_mutants(
     ),
 )
 
+QUARANTINE_RETENTION = list_mutants(
+    "operations/maintenance/retain_quarantine.py",
+    "unit/operations/test_retain_quarantine.py",
+    Change(
+        "a batch of a kept hour, and all after it, stay",
+        "if file.name.hour >= before_hour:",
+        "if file.name.hour > before_hour:",
+        "test_only_batches_before_the_first_one_of_a_kept_hour_are_old",
+    ),
+    Change(
+        "a file goes as a whole, or no batch of it",
+        "bound = min(bound, file.name.first - 1)",
+        "pass",
+        "test_no_kept_file_has_a_message_of_a_dropped_batch_and_no_more_stay_than_must",
+    ),
+    Change(
+        "a retention does not replace another one that it has not seen",
+        "base.head.quarantine_retention != before or base.head.generation != seen.generation",
+        "False",
+        "test_a_retention_or_rewind_before_the_commit_makes_a_new_plan",
+    ),
+    Change(
+        "the tables know what they dropped, if the head has lost it",
+        "head.quarantine_dropped_up_to, *removed, 0)",
+        "head.quarantine_dropped_up_to, 0)",
+        "test_messages_are_dropped_again_in_the_head_whose_entry_a_disk_lost",
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1232,4 +1261,5 @@ MUTANTS = (
     *COPIES,
     *REQUEST_GUARD,
     *EXECUTORS,
+    *QUARANTINE_RETENTION,
 )

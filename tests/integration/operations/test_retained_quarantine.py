@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -21,9 +23,15 @@ from lockstep.operations.maintenance import retain_quarantine
 from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
 from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.maintenance.retain_quarantine import drop_old_messages
+from lockstep.operations.rebuild import RebuildRefused, rebuild_state
 from lockstep.operations.rewind import rewind_stream
+from lockstep.operations.shadows.promote import plan_promotion
+from lockstep.operations.shadows.shadow import begin_shadow, name_shadow
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger
+from lockstep.table.commit import Proposal
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.head import QuarantineRetention
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
@@ -122,6 +130,43 @@ def test_copies_rewinds_and_erasures_after_a_retention_are_proven(hours: LocalRu
     assert head_of(hours).quarantine_retention == done
     hours.run()
     proof(hours)
+
+
+def test_lost_state_is_rebuilt_unless_a_dropped_message_cannot_be_judged_again(hours: LocalRuns) -> None:
+    drop_old_messages(hours.folders, HOUR, cause="a test")
+    shutil.rmtree(hours.folders.state)
+    hours.folders.state.mkdir()
+    dropped = head_of(hours).quarantine_retention
+    assert dropped is not None
+    state_unknown(hours, msgspec.structs.replace(dropped, unknown_up_to=2))
+    with pytest.raises(RebuildRefused, match="batch 1 quarantined 2 messages that retention has dropped"):
+        rebuild_state(hours.handle)
+    state_unknown(hours, dropped)
+    assert rebuild_state(hours.handle).files
+    proof(hours)
+
+
+def state_unknown(runs: LocalRuns, dropped: QuarantineRetention) -> None:
+    """Say so in the head."""
+    open_table(runs.folders).commit(
+        Proposal(
+            kind=CommitKind.QUARANTINE_RETENTION,
+            next_head=lambda base: msgspec.structs.replace(base.head, quarantine_retention=dropped),
+        )
+    )
+
+
+def test_a_shadow_whose_messages_were_dropped_is_not_promoted(hours: LocalRuns, feed: Feed) -> None:
+    begin_shadow(hours.handle, "candidate", "1", code="", who="ann", why="a test")
+    shadow = hours.of(name_shadow(hours.stream, "candidate"))
+    send(feed, feed.create("more"), 8)
+    shadow.run()
+    close_hour(shadow.folders)
+    send(feed, feed.create("most"), 9)
+    shadow.run()
+    state_unknown(shadow, QuarantineRetention(hour="2026-01-01T00", batch=1, at=0.0, cause="a test"))
+    obstacles = plan_promotion(hours.handle, "candidate").obstacles
+    assert any("has dropped messages of quarantine and late table" in each.problem for each in obstacles)
 
 
 def test_the_command_shows_what_goes_and_drops_it(hours: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
