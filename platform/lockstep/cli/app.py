@@ -196,7 +196,9 @@ def _name_its_stream(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def call(*args: Any, **kwargs: Any) -> None:  # the arguments of any command
-        with name_stream(kwargs["stream"]) if kwargs["stream"] else nullcontext():
+        from lockstep.cli.progress import show_progress  # loads the bars
+
+        with show_progress(), name_stream(kwargs["stream"]) if kwargs["stream"] else nullcontext():
             command(*args, **kwargs)
 
     return call

@@ -15,6 +15,7 @@ from lockstep.compaction.plan import OPEN_FILES_MAX, TARGET_BYTES, Bin, Compacti
 from lockstep.compaction.proof import PROOF
 from lockstep.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.errors import TableError
+from lockstep.progress import report_items
 from lockstep.table.commit import Base, OutputLog, Proposal
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import RemoveAction
@@ -175,7 +176,8 @@ def compact_stream(
     began = time.monotonic()
     work = _Compaction(folders, rewriter or compact_in_process(), scratch)
     bins = work.plan(target_bytes, open_files_max)  # 1
-    for done, group in _at_a_time(bins, work.rewriter.at_once):
+    groups = list(_at_a_time(bins, work.rewriter.at_once))
+    for done, group in report_items(groups, f"compacting {folders.stream}", len(groups)):
         rewritten = sum(part.size for part in bins[:done])
         if done and (reason := budget.find_reason(rewritten, time.monotonic() - began)):
             work.postpone(len(bins) - done, reason)

@@ -17,6 +17,7 @@ from lockstep.declare.decoders.base import Registry
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import format_integrity
 from lockstep.errors import LockstepError, StateError
+from lockstep.progress import report_progress
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -545,8 +546,10 @@ class _Proving:
         self._row_budget = RowBudget()
         proofs = list(self._opened(group))
         wanted = [WantedRange(c.place.topic, c.place.partition, each.start, _end(c, held)) for c, held, each in proofs]
+        before, total = self.work.messages, sum(each.until - each.start for each in wanted)
         for piece in kafka.read(wanted):
             self.work.messages += len(piece.messages)
+            report_progress(f"verifying {len(proofs)} partitions", self.work.messages - before, total)
             proofs[piece.index][2].take(piece.messages, piece.reached)
         for chain, end, proof in proofs:
             proof.finish(_end(chain, end))

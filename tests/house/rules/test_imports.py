@@ -24,7 +24,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    ("errors", "boot", "cron", "addresses", "native", "time_limit"),
+    ("errors", "boot", "cron", "addresses", "native", "progress", "time_limit"),
     ("store_clients",),
     ("settings", "storage", "html_page"),
     ("model",),
@@ -84,6 +84,7 @@ ONE_IMPORTER = {
         ),
         "commands, which the entry point only collects",
     ),
+    "cli.progress": "bars and lines, apart from the commands",
     "engine.executor.attempt": "what a task tries again with less, apart from how it works",
     "declare.decoders.protobuf_checks": "checks that Protobuf's library lacks, apart from frames and schemas",
     "declare.decoders.avro_reader": "the binary encoding, apart from message types and registry",

@@ -39,6 +39,7 @@ from lockstep.operations.copies.copies import (
 )
 from lockstep.operations.copies.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.operations.tables import open_table
+from lockstep.progress import report_items
 from lockstep.state.changelog import read_header
 from lockstep.storage import FileStatus, find_named_files, find_storage
 from lockstep.table import delta_log, ledger, torn_entry
@@ -199,7 +200,8 @@ def _copy_moment(folders: StreamFolders, target: Path, earlier: _Earlier) -> tup
         copies = find_storage(folders.root).map_files(
             lambda file: _copy(file[1], target / FILES / file[0], file[0]), plan.missing.items()
         )
-        tried = dict(zip(plan.missing, copies, strict=True))
+        tracked = report_items(copies, "copying files", len(plan.missing))
+        tried = dict(zip(plan.missing, tracked, strict=True))
         known |= {name: file for name, file in tried.items() if file is not None}
         there = {name: path for name, path in plan.wanted.items() if tried.get(name, path) is not None}
         _check_complete(folders, plan.cut, there)
@@ -498,7 +500,8 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
     with open_draft(folders, RESTORING) as drafted:  # 4
         draft = drafted.table.parent
         storage.make_folder(draft)
-        list(storage.map_files(partial(_copy_back, source / FILES, draft), files))  # 1
+        copies = storage.map_files(partial(_copy_back, source / FILES, draft), files)
+        list(report_items(copies, "copying files back", len(files)))  # 1
         logs = _open_logs(drafted, source)
         try:
             head = OutputLog(drafted.table).base().head

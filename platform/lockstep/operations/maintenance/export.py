@@ -33,6 +33,7 @@ from lockstep.export.dataset import (
 )
 from lockstep.export.write import HourToExport, SourceTable, write_hour
 from lockstep.operations.tables import open_table
+from lockstep.progress import report_items
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog
 from lockstep.table.delta_log import find_head_of_batch
@@ -230,7 +231,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
     if found.hours:
         found.record(folders)
     result = msgspec.structs.replace(result, stale_deleted=delete_leftovers(found.folder))
-    for hour in found.hours:  # 2
+    for hour in report_items(found.hours, "exporting hours", len(found.hours)):  # 2
         result = _with_hour(result, found, hour)
     return msgspec.structs.replace(result, cpu_seconds=round(time.process_time() - began, 3))
 
