@@ -320,11 +320,14 @@ class WebSettings(_Refusing):
     Attributes:
         origins: Addresses under which a proxy publishes it, for example https://console.example, without a path.
             Requests for other hosts, or of pages of other sites, are refused; loopback needs no entry.
+        user_header: Header in which that proxy names the user whom it has authenticated, for the history of runs; it
+            must set it on every request. Empty without such a proxy.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = ()
+    user_header: Annotated[str, Field(pattern=r"^([A-Za-z0-9-]+)?$")] = ""
 
 
 Cron = Annotated[str, AfterValidator(_cron)]

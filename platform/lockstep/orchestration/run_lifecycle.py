@@ -45,7 +45,8 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.metrics import BatchReport, ReportWindow
 from lockstep.errors import Fenced
 from lockstep.operations.lifecycle import read_desired_state, set_by_claim
-from lockstep.orchestration.names import INTERRUPTED_TAG, OUTCOME_TAG, name_stream_job
+from lockstep.orchestration.names import INTERRUPTED_TAG, OUTCOME_TAG, TERMINATED_BY_TAG, name_stream_job
+from lockstep.orchestration.request_user import find_user
 from lockstep.orchestration.run_statuses import OVER
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -213,6 +214,13 @@ def was_terminated_by_user(instance: DagsterInstance, run_id: str) -> bool:
     if run.status in {DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED}:
         return True
     return bool(instance.get_records_for_run(run_id, of_type=DagsterEventType.RUN_CANCELING, limit=1).records)
+
+
+def describe_termination(context: AssetExecutionContext) -> str:
+    """Where the run was terminated, and by whom if that is known."""
+    run = context.instance.get_run_by_id(context.run_id)
+    user = "" if run is None else find_user(run, TERMINATED_BY_TAG)
+    return f"terminated in Dagster by {user}" if user else "terminated in Dagster"
 
 
 def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:

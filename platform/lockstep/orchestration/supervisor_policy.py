@@ -72,6 +72,7 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
         last_status: Dagster's status of the last writer's run; empty when Dagster does not have that run.
         terminated: The last writer's run, a retry of it by Dagster, or one requested because there was none, if a
             person terminated it; otherwise empty.
+        terminated_by: That person, if known.
         request: The request of an operator that the stream runs, which no claim has recorded yet.
     """
 
@@ -80,6 +81,7 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[SeenRun, ...] = ()
     last_status: str = ""
     terminated: str = ""
+    terminated_by: str = ""
     request: StartRequest | None = None
 
     @property
@@ -273,7 +275,8 @@ def _delay(seen: SupervisorCursor, now: float, *, may_start: bool) -> Supervisor
 
 def _stop(head: Head | None, observation: SupervisorObservation, seen: SupervisorCursor) -> SupervisorDecision:
     """A person terminated the run: stop the stream, or withdraw the request for it."""
-    reason = f"terminated in Dagster (run {observation.terminated[:8]})"
+    by = f" by {observation.terminated_by}" if observation.terminated_by else ""
+    reason = f"terminated in Dagster{by} (run {observation.terminated[:8]})"
     stop = None if head is None or head.epoch == 0 else Stop(head.epoch, reason)
     return SupervisorDecision(
         cursor=seen, says=f"stopping: {reason}", stop=stop, withdraws=observation.request is not None

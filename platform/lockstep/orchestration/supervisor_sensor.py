@@ -27,11 +27,13 @@ from lockstep.orchestration.names import (
     RETRY_NUMBER_TAG,
     START_REQUEST_TAG,
     SUPERVISOR,
+    TERMINATED_BY_TAG,
     make_automatic_tags,
     make_run_configuration,
     make_start_request_tags,
     name_stream_job,
 )
+from lockstep.orchestration.request_user import find_user
 from lockstep.orchestration.run_lifecycle import stop_if_current, was_terminated_by_user
 from lockstep.orchestration.run_statuses import OVER
 from lockstep.orchestration.shared_tick import STARTS_MAX, SharedCursor
@@ -88,10 +90,13 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
         return observation  # its writer sends heartbeats: the outcome of earlier runs does not matter
     run = instance.get_run_by_id(last.run_id) if last is not None and last.run_id else None
+    terminated = _terminated(instance, stream, head, last) or _find_terminated_request(instance, stream, request)
+    ended = instance.get_run_by_id(terminated) if terminated else None
     return msgspec.structs.replace(
         observation,
         last_status=run.status.value if run is not None else "",
-        terminated=_terminated(instance, stream, head, last) or _find_terminated_request(instance, stream, request),
+        terminated=terminated,
+        terminated_by="" if ended is None else find_user(ended, TERMINATED_BY_TAG),
     )
 
 

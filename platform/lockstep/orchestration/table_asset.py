@@ -52,6 +52,7 @@ from lockstep.orchestration.names import (
     make_topics_key,
     name_stream_job,
 )
+from lockstep.orchestration.request_user import find_user
 from lockstep.orchestration.run_lifecycle import (
     REPORT_SECONDS,
     RunProgress,
@@ -295,13 +296,15 @@ def find_launch(run: DagsterRun) -> Launch:
     No person launches a retry by Dagster. It carries the version at which a person requested its original, so that a
     stop since then prevails; without one it is automatic, and writes only while the desired state allows it.
     """
+    user = find_user(run)
+    by = f", by {user}" if user else ""
     if _is_reexecuted_by_a_person(run):
-        return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}", run_id=run.run_id)
+        return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}{by}", run_id=run.run_id)
     is_retry, requested = run.parent_run_id is not None, run.tags.get(DESIRED_VERSION_TAG, "")
     is_noted = requested.isdecimal()
     of_parent = f", a retry of {run.parent_run_id}" if is_retry else ""
     return Launch(
-        cause=run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}{of_parent}"),
+        cause=run.tags.get(CAUSE_TAG, f"Dagster run {run.run_id}{of_parent}{by}"),
         run_id=run.run_id,
         automatic=run.tags.get(AUTOMATIC_TAG, NONE) != NONE or (is_retry and not is_noted),
         desired_version=int(requested) if is_noted else None,
@@ -375,7 +378,7 @@ class _TableRun:
         """Commit a stop when a person terminated the run; a signal alone changes nothing."""
         if self._own_run.was_terminated_by_user():
             folders = StreamFolders(self._stream.name, self._settings.table_root)
-            record_stop(folders, self._context.run_id, "terminated in Dagster")
+            record_stop(folders, self._context.run_id, run_lifecycle.describe_termination(self._context))
 
     def _run(self, spark: SparkResource, trigger: Trigger) -> RunOutcome:
         def work() -> RunOutcome:

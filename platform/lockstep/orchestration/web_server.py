@@ -13,6 +13,7 @@ from dagster_webserver import cli
 from dagster_webserver.webserver import DagsterWebserver
 
 from lockstep.orchestration.request_guard import RequestGuard
+from lockstep.orchestration.request_user import RequestUser, add_user_tags
 from lockstep.settings import load_settings
 
 if TYPE_CHECKING:
@@ -21,19 +22,23 @@ if TYPE_CHECKING:
     AnyWebserver = DagsterWebserver[Any, Any]
 
 
-def add_guard(origins: tuple[str, ...]) -> None:
-    """Guard each application that Dagster makes in this process from now on."""
+def add_guard(origins: tuple[str, ...], user_header: str = "") -> None:
+    """Guard each application that Dagster makes in this process from now on, and note the users of its requests."""
     create_unguarded = DagsterWebserver.create_asgi_app
 
     def create_guarded(server: AnyWebserver, **options: object) -> RequestGuard:
-        return RequestGuard(create_unguarded(server, **options), origins)
+        application = create_unguarded(server, **options)
+        return RequestGuard(RequestUser(application, user_header) if user_header else application, origins)
 
     DagsterWebserver.create_asgi_app = create_guarded  # type: ignore[method-assign,assignment]  # Dagster has no hook
 
 
 def main() -> None:
     """Serve until a signal."""
-    add_guard(load_settings().web.origins)
+    web = load_settings().web
+    add_guard(web.origins, web.user_header)
+    if web.user_header:
+        add_user_tags()
     serve: Callable[[], None] = cli.main
     serve()
 
