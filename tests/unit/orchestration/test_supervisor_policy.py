@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -48,7 +48,7 @@ def run(
 
 
 def look(
-    *runs: SeenRun, pulse: HeartbeatRecord | None = PULSE, desired: Desired = Desired.RUNNING, **more: str
+    *runs: SeenRun, pulse: HeartbeatRecord | None = PULSE, desired: Desired = Desired.RUNNING, **more: Any
 ) -> SupervisorObservation:
     return SupervisorObservation(head=head(desired), pulse=pulse, runs=runs, **more)
 
