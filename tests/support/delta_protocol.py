@@ -156,13 +156,14 @@ class _Table:
             yield f"dataChange is false, and {lost.total() or made.total()} rows are not the same"
 
     def _count(self, paths: dict[str, Any] | list[str]) -> Counter[str] | None:
-        """The rows of files; None where one was deleted since."""
+        """The rows of files, of which an older one lacks newer columns; None where one was deleted since."""
         counted = Counter[str]()
         for path in paths:
             rows = self._read(path)
             if rows is None:
                 return None
-            counted.update(repr(row) for row in rows.select(sorted(rows.column_names)).to_pylist())
+            for row in rows.select(sorted(rows.column_names)).to_pylist():
+                counted[repr({name: value for name, value in row.items() if value is not None})] += 1
         return counted
 
     def _read(self, path: str) -> pa.Table | None:

@@ -13,7 +13,9 @@ from lockstep.verify.ledger import LedgerChain, LedgerRange
 from lockstep.verify.report import ViolationKind, Violations
 
 COMPLETE = frozenset({"Strict", "Once"})
-"""Classes that may leave a topic only if they have read every message, or if an operator accepts the loss."""
+"""Classes that may leave a topic only if they have read every message, or if an operator accepts the loss. With
+`Suspend()` a re-created topic suspends its sessions instead."""
+RECREATED = "re-created"
 ACCEPTED = frozenset({"accept-gone", "accept-recreated"})
 AGE_SECONDS_MAX = 60.0
 """Age of the last observation of an end when the topic was missed (docs/topics.md)."""
@@ -23,7 +25,8 @@ def check_topic_ends(chains: Iterable[LedgerChain], policies: Sequence[PolicyCha
     """Check that each topic was left at its end, wherever the class of that batch promises every message."""
     for chain in chains:
         for row in chain.endings:
-            if _find_class(policies, row.batch) in COMPLETE and not any(each.kind in ACCEPTED for each in row.accepted):
+            is_accepted = any(each.kind in ACCEPTED for each in row.accepted)
+            if not is_accepted and _promises_all(_find_policy(policies, row.batch), row):
                 _check(chain, row, violations)
 
 
@@ -49,7 +52,14 @@ def _check(chain: LedgerChain, row: LedgerRange, violations: Violations) -> None
     violations.add(ViolationKind.LEFT_UNREAD, chain.place, row.until, expected, found)
 
 
-def _find_class(policies: Sequence[PolicyChange], batch: int) -> str:
-    """Name of the class in force at a batch; empty if it was not recorded."""
+def _promises_all(found: PolicyChange | None, row: LedgerRange) -> bool:
+    """Whether a class and its policy leave a topic of this ending only after its last message."""
+    if found is None or found.integrity.partition("(")[0] not in COMPLETE:
+        return False
+    return not (found.policy.suspends and row.ending == RECREATED)
+
+
+def _find_policy(policies: Sequence[PolicyChange], batch: int) -> PolicyChange | None:
+    """The policy and the class in force at a batch; None if they were not recorded."""
     count = bisect_right(policies, batch, key=lambda each: each.first_batch)
-    return policies[count - 1].integrity.partition("(")[0] if count else ""
+    return policies[count - 1] if count else None

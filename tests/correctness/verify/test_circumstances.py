@@ -404,6 +404,7 @@ def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Fee
     feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
     runs.run()
     feed.delete(topic)
+    feed.delete(topic)
     feed.create_again("values")
     feed.send(topic, [snapshot(1, a=5), update(2, a=1), update(3, a=1)])
     runs.run()
@@ -454,6 +455,20 @@ def test_a_strict_stream_leaves_a_topic_only_at_its_end(
     violations = proof(runs, StreamFolders(runs.stream.name, tmp_path / "forged")).violations
     assert [each.kind for each in violations] == ([ViolationKind.LEFT_UNREAD] if found else [])
     assert all(each.offset == 3 and str(each.found).startswith(found) for each in violations)
+
+
+def test_a_strict_stream_that_suspends_may_leave_a_topic_that_was_created_again(feed: Feed, runs: LocalRuns) -> None:
+    """It names no loss of the messages that nobody has seen, and says that their end is not known."""
+    suspending = runs.of(adding(feed.pattern, BY_SUSPENSION))
+    topic = feed.create("values")
+    feed.send(topic, session(2))
+    suspending.run()
+    feed.send(topic, session(1, first=9))
+    feed.delete(topic)
+    feed.create_again("values")
+    feed.send(topic, session(3))
+    assert suspending.run().value == "all that was available is committed"
+    assert proof(suspending, suspending.folders).violations == ()
 
 
 def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:

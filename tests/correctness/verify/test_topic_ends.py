@@ -44,21 +44,36 @@ def rows(draw: st.DrawFn) -> LedgerRange:
         last_end_age_seconds=draw(st.none() | st.sampled_from((0.0, 59.9, 60.0, 60.1, 1e6))),
         accepted=[AcceptedRange(kind) for kind in kinds],
         catching_up=draw(st.booleans()),
+        ending=draw(st.sampled_from(("deleted", "re-created"))),
     )
 
 
-@given(row=rows(), before=CLASSES, then=CLASSES, first_batch=st.integers(BATCH - 1, BATCH + 2))
+POLICIES = st.builds(ViolationPolicy, suspends=st.booleans())
+
+
+@given(
+    row=rows(), before=CLASSES, then=CLASSES, first_batch=st.integers(BATCH - 1, BATCH + 2),
+    policy_before=POLICIES, policy_then=POLICIES,
+)  # fmt: skip
 def test_a_topic_is_left_at_its_end_by_a_class_that_promises_every_message(
-    row: LedgerRange, before: str, then: str, first_batch: int
+    row: LedgerRange,
+    before: str,
+    then: str,
+    first_batch: int,
+    policy_before: ViolationPolicy,
+    policy_then: ViolationPolicy,
 ) -> None:
-    policies = [PolicyChange(1, ViolationPolicy(), before), PolicyChange(first_batch, ViolationPolicy(), then)]
+    """With `Suspend()` the sessions of a re-created topic are suspended; a deleted one has none left to suspend."""
+    policies = [PolicyChange(1, policy_before, before), PolicyChange(first_batch, policy_then, then)]
     chain, violations = LedgerChain(PLACE, cast("StoredRanges", [row]), endings=(row,)), Violations()
     check_topic_ends([chain], policies, violations)
     end, until, age = row.last_end, row.until, row.last_end_age_seconds
     is_read = end is not None and (end == until or (row.catching_up and end < until))
     is_proven = is_read and age is not None and age <= 60
     is_accepted = any(each.kind.startswith("accept-") for each in row.accepted)
-    wrong = (then if first_batch <= BATCH else before) in COMPLETE and not is_proven and not is_accepted
+    name, policy = (then, policy_then) if first_batch <= BATCH else (before, policy_before)
+    is_suspended = policy.suspends and row.ending == "re-created"
+    wrong = name in COMPLETE and not is_suspended and not is_proven and not is_accepted
     event(f"violation: {wrong}")
     assert [each.kind for each in violations.listed] == ([ViolationKind.LEFT_UNREAD] if wrong else [])
     unread = "its end is not known" if end is None else f"offsets {until} to {end - 1} were not read"
