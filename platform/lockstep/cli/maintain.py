@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from lockstep.cli.output import (
     style_text,
 )
 from lockstep.errors import LockstepError
+from lockstep.progress import report_items
 
 if TYPE_CHECKING:
     from lockstep.compaction.dataset import DatasetCompaction, DatasetPlan
@@ -193,10 +194,10 @@ def derive(
         raise typer.Exit(FAILED)
 
 
-def _act_on_each(chosen: Iterable[Derived], act: Callable[[Derived], T]) -> tuple[list[T], list[LockstepError]]:
+def _act_on_each(chosen: Sequence[Derived], act: Callable[[Derived], T]) -> tuple[list[T], list[LockstepError]]:
     """The results, and the errors of those that failed: none keeps the others from their turn."""
     done, failed = list[T](), list[LockstepError]()
-    for each in chosen:
+    for each in report_items(chosen, "derived tables", len(chosen)):
         try:
             done.append(act(each))
         except LockstepError as error:

@@ -34,6 +34,7 @@ from lockstep.model.tuning import DEFAULT_TUNING
 from lockstep.operations.copies.copies import PARTIAL, copy_file
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.tables import StreamHandle
+from lockstep.progress import report_items
 from lockstep.state.changelog import (
     ZSTD_LEVEL,
     CompressedBlocks,
@@ -144,7 +145,7 @@ def rebuild_state(handle: StreamHandle, *, plan_only: bool = False) -> RebuildPl
         raise RebuildRefused(handle.stream.name, problems)  # 2
     with TemporaryDirectory(prefix="lockstep-rebuild-") as folder:
         replayed = _BatchReplay(handle, Path(folder))
-        for damage in damages:
+        for damage in report_items(damages, "rebuilding partitions", len(damages)):
             replayed.run(damage)  # 3
         replayed.install()  # 4
     if left := _find_damages(handle):
@@ -158,8 +159,9 @@ def _name(partition: RebuildPartition, problem: str) -> str:
 
 def _find_damages(handle: StreamHandle) -> list[_Damage]:
     folders = handle.folders
-    needed = _list_needed(folders, handle.require_head())
-    damaged = [(row, head, problem) for row, head in needed if (problem := _find_problem(folders, row))]
+    needed = list(_list_needed(folders, handle.require_head()))
+    read_one_by_one = report_items(needed, "reading state of partitions", len(needed))
+    damaged = [(row, head, problem) for row, head in read_one_by_one if (problem := _find_problem(folders, row))]
     read = _read_histories(folders, {(row.topic_id, row.partition) for row, _, _ in damaged})
     found = dict[tuple[Key, int], _Damage]()
     for row, head, problem in damaged:

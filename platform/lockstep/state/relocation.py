@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.model.position import Position, SegmentRef
+from lockstep.progress import report_items
 from lockstep.state.changelog import CompressedBlocks, StateFileWriter, make_state_version, read_header, read_segment
 
 
@@ -45,9 +46,9 @@ def take_state(
     Raises:
         StateDamaged: A file is missing or damaged.
     """
-    moved, digest = list[Position](), hashlib.sha256()
+    moved, digest, all_positions = list[Position](), hashlib.sha256(), list(positions)
     with StateFileWriter.open(target, label) as writer:
-        for held, position in positions:
+        for held, position in report_items(all_positions, "copying state of partitions", len(all_positions)):
             digest.update(digest_position(position))
             segment = None if position.state is None else _copy(source, held, position, writer, generation, digest)
             moved.append(msgspec.structs.replace(position, state=segment))

@@ -25,6 +25,7 @@ from lockstep.operations.resume import resume_stream
 from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.shadows.promote import promote_shadow
 from lockstep.operations.shadows.shadow import begin_shadow
+from lockstep.progress import send_progress
 from lockstep.storage.local import LocalPendingFile
 from lockstep.table import ledger
 from lockstep.verify.report import InvariantStatus
@@ -141,7 +142,10 @@ def test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on(made: Made, h
     harm(made)
     planned = rebuild_state(made.runs.handle, plan_only=True)
     assert planned.partitions[0].refused == ""
-    done = rebuild_state(made.runs.handle)
+    noted = list[tuple[str, int, int]]()
+    with send_progress(lambda *progress: noted.append(progress)):
+        done = rebuild_state(made.runs.handle)
+    assert ("rebuilding partitions", 1, 1) in noted
     assert done.files
     assert done.partitions == planned.partitions
     assert {name: before[name] for name in done.files} == {name: made.files[name] for name in done.files}

@@ -22,6 +22,7 @@ from lockstep.operations.copies.relocate import ImportRefused, export_savepoint,
 from lockstep.operations.rewind import Obstacle, rewind_stream
 from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.operations.shadows.shadow import list_shadows
+from lockstep.progress import send_progress
 from lockstep.state.codec import StateTypeChanged
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
@@ -87,7 +88,10 @@ def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(
     exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path
 ) -> None:
     other, topic, values = elsewhere(runs, tmp_path / "new"), f"{feed.family}.values", session(8)
-    import_into(other, exported)
+    noted = list[tuple[str, int, int]]()
+    with send_progress(lambda *progress: noted.append(progress)):
+        import_into(other, exported)
+    assert noted[-1] == ("copying state of partitions", 1, 1)
     assert [path.name for path in other.folders.root.iterdir()] == ["adding"]
     assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)]) == {(topic, 0): 4}
     assert [row.lifecycle for row in read_ledger(other.folders.ledger)] == ["imported"]

@@ -45,6 +45,7 @@ from lockstep.operations.maintenance.erase import (
 from lockstep.operations.maintenance.export import ExportResult, export_stream
 from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.savepoint import make_savepoint
+from lockstep.progress import send_progress
 from lockstep.quality.increment import make_state_path
 from lockstep.storage import LocalStorage
 from lockstep.table import delta_log, ledger, side_tables
@@ -383,8 +384,10 @@ def test_savepoints_refuse_it_or_go_with_it(tmp_path: Path) -> None:
     make_savepoint(folders, "release", who="ann", why="test")
     with pytest.raises(EraseRefused, match="savepoints release keep its rows"):
         erased(folders)
-    accepting = EraseRequest(session="s1", drop_savepoints=True)
-    erase_session(folders, accepting, CONTEXT, who="ann", why="test")
+    accepting, noted = EraseRequest(session="s1", drop_savepoints=True), list[tuple[str, int, int]]()
+    with send_progress(lambda *progress: noted.append(progress)):
+        erase_session(folders, accepting, CONTEXT, who="ann", why="test")
+    assert [doing for doing, done, total in noted if done == total] == ["writing files without the session"]
     assert OutputLog(folders.table).base().head.savepoints == ()
 
 

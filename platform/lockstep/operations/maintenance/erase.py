@@ -44,6 +44,7 @@ from lockstep.operations.maintenance.erased_places import PLACES, ErasedPlace
 from lockstep.operations.repair import SET_ASIDE
 from lockstep.operations.shadows.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.progress import report_items
 from lockstep.state.changelog import StateVersion
 from lockstep.state.erase import ErasedState, StateKeys, count_entries, write_without
 from lockstep.storage import find_storage
@@ -553,7 +554,7 @@ def _write_files(
     head, written = prepared.head, list[FileWithoutSession]()
     by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
     wanted = WantedSession(request.session, request.topic)
-    for file in prepared.files:
+    for file in report_items(prepared.files, "writing files without the session", len(prepared.files)):
         written.append(rewrite_without(folders.table, file, wanted, by))
         made += [folders.table / each.path for each in (written[-1].output,) if each is not None]
     states = _write_states(folders, prepared, request, by)
