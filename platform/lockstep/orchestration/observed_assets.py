@@ -89,6 +89,11 @@ def make_ledger_asset(stream: AnyStream, settings: Settings, owners: Iterable[st
     )
 
 
+TopicEvent = AssetObservation | AssetMaterialization
+"""Of a topic that the stream reads a materialization: its partition counts as filled."""
+TAKEN_UP = frozenset({TopicLifecycle.ACTIVE, TopicLifecycle.IDLE, TopicLifecycle.DRAINED, TopicLifecycle.RETIRED})
+
+
 class TopicEvents(msgspec.Struct, frozen=True):
     """Dagster events of one observation of the topics.
 
@@ -99,7 +104,7 @@ class TopicEvents(msgspec.Struct, frozen=True):
     """
 
     found: TopicsOfStream
-    events: list[AssetObservation]
+    events: list[TopicEvent]
     behind: bool
 
 
@@ -113,7 +118,7 @@ def observe_topics(handle: StreamHandle, instance: DagsterInstance, *, shows_all
     stream, found, now = handle.stream, read_topics(handle), time.time()
     before = _last_observations(instance, stream)
     changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
-    events = []
+    events = list[TopicEvent]()
     for topic in changed[:CHANGES_A_LOOK]:
         first_seen = before.get(topic.topic, {}).get(FIRST_SEEN)
         events.append(_one_topic(stream, topic, first_seen if isinstance(first_seen, float) else now))
@@ -127,8 +132,8 @@ def observe_ledger(
 ) -> list[AssetMaterialization | AssetObservation]:
     """Observe the ledger; nothing while there is none.
 
-    It counts as materialized when a batch was committed since, or when there is no lag; otherwise it is only
-    observed, and its freshness policy raises the alarm in time.
+    It counts as materialized when a batch was committed since, or when there is no lag; otherwise, and while the stream
+    or topics of it are halted, it is only observed, and its freshness policy raises the alarm in time.
 
     Args:
         handle: The stream.
@@ -155,7 +160,8 @@ def observe_ledger(
         "path": MetadataValue.path(to_uri(handle.folders.ledger)),
         BATCH: batch,
     }
-    if _last_batch(instance, stream) != batch or not lag_messages:
+    is_up_to_date = _last_batch(instance, stream) != batch or not lag_messages
+    if is_up_to_date and not head.all_findings:
         return [AssetMaterialization(key, metadata=metadata)]
     return [AssetObservation(key, metadata=metadata)]
 
@@ -226,10 +232,11 @@ def _is_cut(found: TopicsOfStream) -> bool:
     return len(found.topics) > TOPICS_SHOWN_MAX
 
 
-def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> AssetObservation:
+def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> TopicEvent:
     newest = {} if topic.last_message is None else {"newest_message": _timestamp(topic.last_message)}
     oldest = {} if topic.first_message is None else {"oldest_message": _timestamp(topic.first_message)}
-    return AssetObservation(
+    make_event = AssetMaterialization if topic.state in TAKEN_UP else AssetObservation
+    return make_event(
         names.make_topics_key(stream),
         partition=topic.topic,
         metadata={
@@ -246,21 +253,27 @@ def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> Asse
 
 
 def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[str, Mapping[str, object]]:
-    """Metadata of each topic's last observation of its own."""
-    key, kind = names.make_topics_key(stream), DagsterEventType.ASSET_OBSERVATION
-    newest = instance.get_latest_storage_id_by_partition(key, kind)
+    """Metadata of each topic's last event of its own."""
+    key = names.make_topics_key(stream)
+    kinds = {
+        DagsterEventType.ASSET_OBSERVATION: instance.fetch_observations,
+        DagsterEventType.ASSET_MATERIALIZATION: instance.fetch_materializations,
+    }
+    newest = {kind: instance.get_latest_storage_id_by_partition(key, kind) for kind in kinds}
+    last = {topic: max(ids.get(topic, 0) for ids in newest.values()) for ids in newest.values() for topic in ids}
     found: dict[str, Mapping[str, object]] = {}
-    for ids in _portions(sorted(newest.values()), ASKED_AT_ONCE):
-        asked = AssetRecordsFilter(asset_key=key, storage_ids=ids)
-        for record in instance.fetch_observations(asked, limit=len(ids)).records:
-            if record.partition_key is not None:
-                found[record.partition_key] = _metadata(record)
+    for kind, fetch in kinds.items():
+        wanted = sorted(set(newest[kind].values()).intersection(last.values()))
+        for ids in _portions(wanted, ASKED_AT_ONCE):
+            for record in fetch(AssetRecordsFilter(asset_key=key, storage_ids=ids), limit=len(ids)).records:
+                if record.partition_key is not None:
+                    found[record.partition_key] = _metadata(record)
     return found
 
 
 def _metadata(record: EventLogRecord) -> Mapping[str, object]:
-    observation = record.asset_observation
-    return {} if observation is None else {name: value.value for name, value in observation.metadata.items()}
+    event = record.asset_observation or record.asset_materialization
+    return {} if event is None else {name: value.value for name, value in event.metadata.items()}
 
 
 def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:

@@ -29,6 +29,7 @@ from lockstep.engine.driver.positions import (
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import make_admin_client
 from lockstep.localdev.producer import create_topic, produce
+from lockstep.model.finding import Finding
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.rewind import rewind_stream
@@ -42,6 +43,7 @@ from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, commit_claim
 from lockstep.table.create import open_tables
+from lockstep.table.head import Desired, HaltedTopic
 from lockstep.table.layout import StreamFolders
 from tests.support.feed import Feed
 from tests.support.installation import messages
@@ -201,6 +203,10 @@ def test_a_topic_gets_an_event_of_its_own_only_when_its_state_changes(installed:
     read = installed.look()
     (changed,) = [event for event in read.events if event.partition == topic]
     assert (told(changed)["state"], told(changed)["lag_messages"]) == ("idle", 0)
+    assert isinstance(own[0], AssetObservation)
+    assert isinstance(changed, AssetMaterialization)  # its partition is filled
+    assert installed.instance.get_materialized_partitions(names.make_topics_key(installed.stream)) == {topic}
+    assert {event.partition for event in installed.look().events} == {None}
     assert told(changed)["first_seen"] == told(own[0])["first_seen"]
 
 
@@ -276,6 +282,22 @@ def test_the_ledger_is_materialized_by_a_new_batch_or_while_nothing_waits(
     assert 0 <= figures["newest_batch_age_seconds"] < 3600
     assert isinstance(installed.ledger(lag_messages=5), AssetObservation)  # it stands still
     assert isinstance(installed.ledger(lag_messages=0), AssetMaterialization)
+
+
+@pytest.mark.parametrize("halts", ["nothing", "a topic", "the stream"])
+def test_the_ledger_of_a_halted_stream_is_not_up_to_date(installed: Installed, topic_family: str, halts: str) -> None:
+    topic = f"{topic_family}.a"
+    create_topic(installed.settings.kafka.bootstrap_servers, topic)
+    installed.subscribe(topic)
+    found = (Finding(cause="gap", topic=topic, topic_id="id", partition=0, offset=0, until=1),)
+    changes: dict[str, dict[str, Any]] = {
+        "a topic": {"halted_topics": (HaltedTopic(topic, "id", 1, found),)},
+        "the stream": {"desired": Desired.HALTED, "findings": found},
+    }
+    handle = installed.handle
+    vars(handle)["head"] = msgspec.structs.replace(handle.require_head(), **changes.get(halts, {}))
+    (event,) = observe_ledger(handle, installed.instance, lag_messages=0)
+    assert isinstance(event, AssetMaterialization if halts == "nothing" else AssetObservation)
 
 
 def test_a_rewound_table_is_a_new_batch_whose_topics_have_their_lag_again(
