@@ -140,8 +140,11 @@ def silent_broker() -> Iterator[str]:
                 while True:
                     held.append(server.accept()[0])
 
-        threading.Thread(target=accept, daemon=True).start()
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)  # first: clients connect again
+        accepting.join()
         for each in held:
             each.close()
 

@@ -219,7 +219,7 @@ def test_unread_messages_and_unknown_topics_refuse_a_retirement(feed: Feed, runs
 
 
 @pytest.mark.parametrize(
-    ("why", "lives"), [("messages have arrived", [True, True]), ("the writer has ended", [True, False])]
+    ("why", "lives"), [("the writer did not commit it within", [True, True]), ("the writer has ended", [True, False])]
 )
 def test_a_retirement_that_a_writer_did_not_commit_is_refused_for_what_kept_it(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, why: str, lives: list[bool]

@@ -11,7 +11,7 @@ from lockstep.compaction.run import compact_stream
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.operations.copies import relocate
-from lockstep.operations.copies.copies import write_manifest
+from lockstep.operations.copies.copies import MANIFEST, write_manifest
 from lockstep.operations.copies.relocate import export_savepoint
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.maintenance.erase import EraseRequest, erase_session, plan_erasure, read_context
@@ -28,6 +28,8 @@ from tests.unit.operations.test_erased_places import age
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import msgspec
 
     from lockstep.declare.stream import AnyStream
     from tests.support.feed import Feed
@@ -126,9 +128,10 @@ def test_a_savepoint_that_an_erasure_deletes_while_it_is_exported_is_withdrawn(
     runs.run()
     make_savepoint(runs.folders, "before", who="ann", why="test")
 
-    def write_after_erasure(target: Path, manifest: relocate.SavepointManifest) -> None:
-        erase(runs)
-        write_manifest(target, manifest)
+    def write_after_erasure(target: Path, written: msgspec.Struct, name: str = MANIFEST) -> None:
+        if name == MANIFEST:
+            erase(runs)
+        write_manifest(target, written, name)
 
     monkeypatch.setattr(relocate, "write_manifest", write_after_erasure)
     with pytest.raises(LockstepError, match="savepoint before was deleted while it was exported"):

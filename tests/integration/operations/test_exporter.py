@@ -107,7 +107,7 @@ def test_what_is_unknown_is_absent_and_never_zero(feed: Feed, runs: LocalRuns) -
     with exporting(HealthCollector([runs.stream], settings)) as address:
         found = scrape(address)
     assert found["lockstep_kafka_up", "adding"] == 0.0
-    assert found["lockstep_alarm", "adding", "kafka"] == 1.0
+    assert found["lockstep_alarm", "adding", "kafka"] == 2.0
     assert ("lockstep_alarm", "adding", "headroom") not in found
     assert ("lockstep_lag_messages", "adding") not in found
     assert found["lockstep_desired_state", "adding", "bounded"] == 1.0

@@ -86,7 +86,7 @@ def test_a_stream_needs_no_other_rights_than_the_document_says(
 
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
-    with pytest.raises(KafkaError, match="could not be made: Authorization failed"):
+    with pytest.raises(KafkaError, match="was not made: Authorization failed"):
         produce(kafka, topic, [Sent(b"s", b"x")])
 
 

@@ -30,6 +30,7 @@ SURFACE = [
     "FuzzyWindow",
     "GroupOffsets",
     "Halt",
+    "HaltScope",
     "IntegerType",
     "Json",
     "Kind",

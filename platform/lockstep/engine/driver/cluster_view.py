@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -20,6 +21,8 @@ from lockstep.model.finding import Finding
 from lockstep.model.position import Key, Position
 
 LOG = logging.getLogger("lockstep")
+
+T = TypeVar("T")
 
 
 class ClusterMonitor:
@@ -61,7 +64,7 @@ class ClusterMonitor:
             KafkaError: No answer for as long as the run waits: see `KafkaPatience`.
         """
         before = self.view
-        self.view = self.patience.ask(
+        self.view = self._ask(
             lambda: self._observe(lambda: self._context.admin.view_for_commit(self._names, self.view))
         )
         cut = {read[key].topic for key in self.check_leader_epochs(read)}
@@ -180,7 +183,7 @@ class ClusterMonitor:
             LOG.warning("Kafka looks wrong, reading it again: %s", findings[0])
             if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
-            self.view = with_lowest_starts(self.view, self.patience.ask(self._read_same_cluster))
+            self.view = with_lowest_starts(self.view, self._ask(self._read_same_cluster))
             self.check_leader_epochs(known)
             before = {_place(finding) for finding in findings}
             findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
@@ -188,7 +191,7 @@ class ClusterMonitor:
 
     def _view_first(self) -> ClusterView:
         """The first view, of two reads or more: a topic is left out only if none of them shows it."""
-        self._names |= self.patience.ask(self._list_names) - self._retired
+        self._names |= self._ask(self._list_names) - self._retired
         view = self._read()
         for _ in range(self._tuning.confirm_looks - 1):
             pause = self._tuning.move_seconds / (self._tuning.confirm_looks - 1)
@@ -208,13 +211,22 @@ class ClusterMonitor:
         return self._context.stream.topics.select(self._context.admin.topic_names())
 
     def _read(self) -> ClusterView:
-        return self.patience.ask(lambda: self._observe(lambda: self._context.admin.view(self._names)))
+        return self._ask(lambda: self._observe(lambda: self._context.admin.view(self._names)))
 
     def _read_same_cluster(self) -> ClusterView:
         """Topics that are gone or others may be those of another cluster, to which the brokers' addresses now lead."""
         view = self._observe(lambda: self._context.admin.view(self._names))
         self._context.admin.check_cluster()
         return view
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer, whenever it comes; what it describes is as old as the question."""
+
+        def ask() -> T:
+            self._described_at = time.monotonic()
+            return question()
+
+        return self.patience.ask(ask)
 
     def _observe(self, look: Callable[[], ClusterView], *, is_described: bool = True) -> ClusterView:
         """The answer of a look, which the history of the topics remembers."""
