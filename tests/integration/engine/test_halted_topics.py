@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every, Halt, HaltScope, Sequence, Strict
+from lockstep.engine.driver import halted_topics
 from lockstep.engine.driver.halted_topics import TopicsHalted
 from lockstep.engine.driver.handover import StopRequest
 from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.integrity.resume_options import Fixed, StreamHalted, suggest_option
+from lockstep.integrity.resume_options import Fixed, IntegrityLost, StreamHalted, suggest_option
 from lockstep.model.fault import Fault
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.inspect.status import read_status
@@ -241,6 +242,25 @@ def test_retention_that_reaches_a_halted_topic_is_noted_and_halts_nothing_else(
     assert runs.run() is RunOutcome.ENDED
     assert len(runs.rows(topics["bad"])) == 2
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations == ()
+
+
+def test_violations_of_very_many_topics_halt_the_stream(
+    feed: Feed, contained: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit repeats the findings; and a decoder that fails is no fault of the topics."""
+    monkeypatch.setattr(halted_topics, "FINDINGS_MAX", 2)
+    topics = send_topics(feed, {"good": whole(), **{f"bad{number}": with_gap() for number in range(2)}})
+    assert len(run_halted(contained)) == 2
+    late = send_topics(feed, {"late": with_gap()})
+    feed.send(topics["good"], [update(5, a=1)])
+    with pytest.raises(IntegrityLost) as ended:
+        contained.run()
+    assert [each.topic for each in ended.value.findings] == [late["late"]]
+    assert contained.handle.require_head().desired is Desired.HALTED
+    resume(contained)
+    assert len(run_halted(contained)) == 2
+    resume(contained)
+    assert contained.run() is RunOutcome.ENDED
 
 
 def test_the_declaration_may_change_while_topics_are_halted(feed: Feed, contained: LocalRuns) -> None:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("lockstep")
 
+FINDINGS_MAX = 100
+"""The head has them, which each commit repeats: some 100 kB with so many. More of them have one cause, of no topic."""
+
 
 class TopicsHalted(IntegrityLost):
     """A bounded run has read all but the halted topics of its stream."""
@@ -53,6 +56,11 @@ class HaltedTopics:
         """
         self._context, self._writer, self._committer = context, writer, committer
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the topics."""
+        return frozenset(each.topic for each in self._committer.head.halted_topics)
+
     def leave_out(self, positions: Mapping[Key, Position]) -> Mapping[Key, Position]:
         """The positions of topics that are not halted."""
         if not self._committer.head.halted_topics:
@@ -67,9 +75,11 @@ class HaltedTopics:
     def contain(self, batch: BatchCommit) -> BatchCommit:
         """The batch, which halts the topics of its findings and not the stream, if the class says so.
 
-        A quarantine burst is of no topic: a decoder or a transform has failed.
+        A quarantine burst is of no topic: a decoder or a transform has failed. Nor are violations of very many.
         """
-        if not self._context.stream.integrity.halts_topics or any(each.cause == BURST for each in batch.findings):
+        is_burst = any(each.cause == BURST for each in batch.findings)
+        are_many = len(self._committer.head.all_findings) + len(batch.findings) > FINDINGS_MAX
+        if is_burst or are_many or not self._context.stream.integrity.halts_topics:
             return batch
         return msgspec.structs.replace(batch, findings=(), topic_findings=batch.findings)
 

@@ -17,7 +17,7 @@ from lockstep.declare.transform import is_overridden
 from lockstep.engine.driver.alarms import BlockedPartitions, compute_stuck_patience_seconds, describe_hidden
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages, judge_finding
 from lockstep.engine.driver.clocks import BacklogClock, IdlePartitions, SilentPartitions
-from lockstep.engine.driver.cluster_view import ClusterMonitor
+from lockstep.engine.driver.cluster_view import ClusterMonitor, without_topics
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.halted_topics import HaltedTopics, TopicsHalted
@@ -282,7 +282,8 @@ class MicroBatchLoop:
         """
         now = time.monotonic()
         silences = self._silent.find_lasting(now)
-        return self._stop_offsets.is_reached(self._read_positions, self._monitor.view, silences, now)
+        view = without_topics(self._monitor.view, self._halted.names)
+        return self._stop_offsets.is_reached(self._read_positions, view, silences, now)
 
     def run_batch(self, plan: BatchPlan) -> bool:
         """Run the bins of a plan and commit their results; gives whether anything was committed.
