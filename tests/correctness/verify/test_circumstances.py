@@ -404,7 +404,6 @@ def test_of_a_topic_that_was_made_anew_only_its_new_life_is_read_again(feed: Fee
     feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
     runs.run()
     feed.delete(topic)
-    feed.delete(topic)
     feed.create_again("values")
     feed.send(topic, [snapshot(1, a=5), update(2, a=1), update(3, a=1)])
     runs.run()
