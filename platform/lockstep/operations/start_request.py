@@ -15,7 +15,7 @@ import msgspec
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.head import Desired, Head
-from lockstep.table.layout import StreamFolders, require_root
+from lockstep.table.layout import StreamFolders
 
 
 class StartRequest(msgspec.Struct, frozen=True):
@@ -41,12 +41,7 @@ class StartRequest(msgspec.Struct, frozen=True):
 
 
 def record_start_request(folders: StreamFolders, cause: str, desired_version: int) -> StartRequest:
-    """Record the request; a second one of the same version is that one.
-
-    Raises:
-        TableRootMissing: The table root of the settings does not exist.
-    """
-    require_root(folders.root)
+    """Record the request; a second one of the same version is that one. A new table root is made, as by a run."""
     before = _read(folders.control)
     if before is not None and before.desired_version == desired_version:
         return before
