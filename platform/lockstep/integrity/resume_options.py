@@ -386,7 +386,10 @@ def decode_options(encoded: Iterable[EncodedOption]) -> tuple[Acceptance, ...]:
     Raises:
         msgspec.ValidationError: It is of another release.
     """
-    return tuple(msgspec.convert(fields, _BY_OPTION[option]) for option, fields in encoded)
+    listed = tuple(encoded)
+    if unknown := [option for option, _ in listed if option not in _BY_OPTION]:
+        raise msgspec.ValidationError(f"unknown options {unknown}")
+    return tuple(msgspec.convert(fields, _BY_OPTION[option]) for option, fields in listed)
 
 
 def list_options(accepted: Iterable[Acceptance]) -> str:

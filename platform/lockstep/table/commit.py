@@ -418,8 +418,9 @@ def add_halted_topics(before: Iterable[HaltedTopic], planned: BatchCommit) -> tu
 
 def _is_superseded(before: Finding, new: Finding) -> bool:
     """Whether the message of a finding is gone: retention has deleted it, or somebody its topic."""
-    if new.cause in {Fault.TOPIC_DELETED, Fault.RECREATED}:
-        return True
+    ends = {Fault.TOPIC_DELETED, Fault.RECREATED}  # each partition has a finding of it
+    if new.cause in ends:
+        return before.cause not in ends or before.partition == new.partition
     here = before.partition == new.partition and new.offset <= before.offset < new.until
     return new.cause == Fault.EXPIRED and here
 

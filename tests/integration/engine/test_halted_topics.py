@@ -14,10 +14,17 @@ import pytest
 from lockstep import Every, Halt, HaltScope, Sequence, Strict
 from lockstep.engine.driver import halted_topics
 from lockstep.engine.driver.halted_topics import TopicsHalted
-from lockstep.engine.driver.handover import StopRequest
+from lockstep.engine.driver.handover import ResumeRequest, StopRequest, request_resumption
 from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.integrity.resume_options import Fixed, IntegrityLost, StreamHalted, suggest_option
+from lockstep.integrity.resume_options import (
+    Fixed,
+    IntegrityLost,
+    SkipSession,
+    StreamHalted,
+    encode_options,
+    suggest_option,
+)
 from lockstep.model.fault import Fault
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.inspect.status import read_status
@@ -26,6 +33,7 @@ from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
 from lockstep.operations.resume import NotHalted, UnansweredFindings, plan_resume, resume_stream
 from lockstep.operations.rewind import rewind_stream
 from lockstep.table.head import Desired
+from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
@@ -242,6 +250,53 @@ def test_retention_that_reaches_a_halted_topic_is_noted_and_halts_nothing_else(
     assert runs.run() is RunOutcome.ENDED
     assert len(runs.rows(topics["bad"])) == 2
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations == ()
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_halted_topic_that_is_deleted_is_resumed_with_all_its_partitions(
+    feed: Feed, contained: LocalRuns, *, is_made_again: bool
+) -> None:
+    """Each partition has a finding; one decision answers all of them."""
+    runs, topic = contained, feed.create("bad", partitions=3)
+    send_topics(feed, {"good": whole()})
+    for partition in range(3):
+        feed.send(topic, with_gap() if partition == 1 else whole(), partition=partition)
+    assert [each.cause for each in run_halted(runs)] == ["gap"]
+    feed.delete(topic)
+    if is_made_again:
+        feed.create_again("bad")
+    found = run_halted(runs)
+    cause = Fault.RECREATED if is_made_again else Fault.TOPIC_DELETED
+    assert [(each.cause, each.partition) for each in found] == [(cause, partition) for partition in range(3)]
+    assert run_halted(runs) == found
+    resume(runs)
+    assert runs.run() is RunOutcome.ENDED
+    assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).violations == ()
+
+
+@pytest.mark.parametrize("stale", ["of a topic that is read", "that answers another finding", "of another release"])
+def test_a_request_that_does_not_fit_the_halt_changes_nothing(feed: Feed, contained: LocalRuns, stale: str) -> None:
+    """Another resumption came first: the options were checked against what was halted then."""
+    topics, runs, stop = send_topics(feed, {"good": whole(), "bad": with_gap()}), contained, threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        going = executor.submit(runs.run, trigger=Every(0.2), stop=stop)
+        try:
+            wait_until(lambda: going.done() or len(halted_if_any(runs)) == 1)
+            head, ids = runs.handle.require_head(), {row.topic: row.topic_id for row in runs.handle.positions.values()}
+            name = "good" if stale == "of a topic that is read" else "bad"
+            options = encode_options([SkipSession(topics[name], 0, "s" if name == "good" else "other")])
+            if stale == "of another release":
+                options = (("later-option", {}),)
+            request = ResumeRequest((ids[topics[name]],), options, who="ann", why="late")
+            assert request_resumption(runs.folders.control, head.epoch, request)
+            wait_until(lambda: going.done() or not list(runs.folders.control.glob("resume-*.json")))
+            feed.send(topics["good"], [update(5, a=1)])
+            wait_until(lambda: going.done() or len(runs.rows(topics["good"])) == 4)
+        finally:
+            stop.set()
+        assert going.result(60) is RunOutcome.STOPPED
+    assert halted(runs) == {topics["bad"]}
+    assert not any(row.accepted for row in read_ledger(runs.folders.ledger))
 
 
 def test_violations_of_very_many_topics_halt_the_stream(

@@ -16,7 +16,7 @@ import msgspec
 from lockstep.engine.driver.handover import take_resume_request
 from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.resumption import PositionMismatch, ResumeDecision, make_accepted_rows
-from lockstep.integrity.resume_options import BURST, IntegrityLost, decode_options
+from lockstep.integrity.resume_options import BURST, IntegrityLost, decode_options, find_unanswered
 from lockstep.table.commit import BatchCommit, HourClosed
 from lockstep.table.head import Resumption
 from lockstep.table.ledger import read_positions
@@ -95,38 +95,52 @@ class HaltedTopics:
         request = take_resume_request(self._context.folders.control, self._writer.epoch)
         if request is None:
             return False
+        decision = self._read_decision(request)
+        if decision is None:
+            LOG.warning("halted topics are not resumed: the request of %s does not fit their findings", request.who)
+            return False
         try:
-            self._resume(request)
-        except PositionMismatch as error:  # the command has checked it; the topic has been halted again since
-            LOG.warning("topics are not resumed: %s", error.problem)
+            self._resume(decision)
+        except PositionMismatch as error:
+            LOG.warning("halted topics are not resumed: %s", error.problem)
             return False
         return True
 
-    def _resume(self, request: ResumeRequest) -> None:
-        head, folders = self._committer.head, self._context.folders
+    def _read_decision(self, request: ResumeRequest) -> ResumeDecision | None:
+        """The decision of a request; None where it does not fit.
+
+        The command has checked it, but another resumption may have come first, or a topic been halted again since.
+        """
+        head = self._committer.head
         topics = [each for each in head.halted_topics if each.topic_id in request.topic_ids]
-        self._committer.wait_for_side_tables()
-        known = read_positions(folders, head)
-        decision = ResumeDecision(
-            stream=head.stream,
-            findings=tuple(finding for topic in topics for finding in topic.findings),
-            accepted=decode_options(request.options),
-            who=request.who,
-            why=request.why,
+        findings = tuple(finding for topic in topics for finding in topic.findings)
+        try:
+            accepted = decode_options(request.options)
+        except msgspec.ValidationError:
+            return None
+        if len(topics) != len(request.topic_ids) or find_unanswered(findings, accepted):
+            return None
+        return ResumeDecision(
+            stream=head.stream, findings=findings, accepted=accepted, who=request.who, why=request.why
         )
+
+    def _resume(self, decision: ResumeDecision) -> None:
+        head, cause = self._committer.head, f"{decision.why} ({decision.who})"
+        self._committer.wait_for_side_tables()
+        known = read_positions(self._context.folders, head)
         planned = make_batch_identity(self._writer, head)
         batch = BatchCommit(
             number=planned.number,
             commit_hour=planned.commit_hour,
             accepts_burst=head.accepts_burst,
-            resumed_topics=frozenset(each.topic_id for each in topics),
-            resumption=Resumption(batch=planned.number, at=time.time(), cause=f"{request.why} ({request.who})"),
+            resumed_topics=frozenset(each.topic_id for each in decision.findings),
+            resumption=Resumption(batch=planned.number, at=time.time(), cause=cause),
         )
         try:
             self._committer.commit(batch, lambda stamp, _: make_accepted_rows(stamp, known, decision), full=True)
         except HourClosed:
             self._committer.refresh_head()
-            self._resume(request)
+            self._resume(decision)
 
     def claim_again(self, claimed: WriterClaim) -> WriterClaim:
         """The claim with the positions of the ledger after a resumption."""
