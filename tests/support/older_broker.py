@@ -1,6 +1,7 @@
 """A broker that knows fewer requests: a TCP proxy that caps the API versions that a real broker offers, byte by byte.
 
-The client then sends older requests by itself, and the real broker answers them as an old one does.
+The client then sends older requests by itself, and the real broker answers them as an old one does. Requests of some
+API keys can be left without an answer.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lockstep.localdev.broker import Broker
+from lockstep.localdev.processes import find_free_ports
 from tests.support.link import serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 API_VERSIONS, METADATA = 18, 3
 COMPACT_SINCE = 3
@@ -30,10 +34,12 @@ class CappingProxy:
     Attributes:
         target: Port of the broker; set it before the first connection.
         caps: Highest version by API key.
+        unanswered: API keys whose requests never reach the broker, while their connection stays.
     """
 
     caps: Mapping[int, int]
     target: int = 0
+    unanswered: frozenset[int] = frozenset()
     _asked: dict[tuple[int, int], int] = field(default_factory=dict)
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,7 +55,8 @@ class CappingProxy:
             key, version, correlation = struct.unpack_from(">hhi", frame)
             if key == API_VERSIONS:
                 self._asked[id(writer), correlation] = version
-            await _write_frame(writer, frame)
+            if key not in self.unanswered:
+                await _write_frame(writer, frame)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
         while True:
@@ -92,7 +99,23 @@ async def _write_frame(writer: asyncio.StreamWriter, frame: bytes) -> None:
 
 
 @contextmanager
-def open_capping_proxy(port: int, caps: Mapping[int, int] = BEFORE_TOPIC_IDS) -> Iterator[CappingProxy]:
+def open_older_broker(
+    folder: Path, caps: Mapping[int, int] = BEFORE_TOPIC_IDS
+) -> Iterator[tuple[Broker, CappingProxy, str]]:
+    """A real broker, the proxy in front of it, and the address of the proxy."""
+    plain, port = find_free_ports(2)
+    advertised = f"PLAINTEXT://127.0.0.1:{plain},OLD://127.0.0.1:{port}"
+    settings = {"advertised.listeners": advertised}
+    with (
+        open_capping_proxy(port, caps) as proxy,
+        Broker.start(folder, port=plain, listeners={"OLD": "PLAINTEXT"}, settings=settings) as broker,
+    ):
+        proxy.target = int(broker.address("OLD").rpartition(":")[2])
+        yield broker, proxy, f"127.0.0.1:{port}"
+
+
+@contextmanager
+def open_capping_proxy(port: int, caps: Mapping[int, int]) -> Iterator[CappingProxy]:
     """The proxy on a port of loopback, until the block ends."""
     proxy = CappingProxy(caps)
     with serve(proxy.connect, port):

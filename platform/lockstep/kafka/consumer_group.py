@@ -38,6 +38,10 @@ _SILENT = (ClientError._TIMED_OUT, ClientError._TIMED_OUT_QUEUE, ClientError.REQ
 _RETRY_SECONDS = 0.2
 _SESSION_MS_MAX = 45_000
 """The client's default."""
+_SOCKET_MS_MIN = 10
+"""The client's lowest value."""
+COMMIT_REQUESTS = 4
+"""The client sends a commit without an answer so many times, and waits for all of them before it closes."""
 
 
 class ConsumerGroup:
@@ -60,7 +64,11 @@ class ConsumerGroup:
         """
         places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
         if places:
-            self._as_member("take offsets of", lambda client: client.commit(offsets=places, asynchronous=False))
+            self._as_member(
+                "take offsets of",
+                lambda client: client.commit(offsets=places, asynchronous=False),
+                requests=COMMIT_REQUESTS,
+            )
 
     def published(self, places: Iterable[Place]) -> dict[Place, int]:
         """The group's offsets of these partitions; those without one are left out.
@@ -101,13 +109,16 @@ class ConsumerGroup:
         except _NoGroup:
             return
 
-    def _as_member(self, verb: str, ask: Callable[[Consumer], T]) -> T:
+    def _as_member(self, verb: str, ask: Callable[[Consumer], T], *, requests: int = 1) -> T:
+        timeout_ms = self._settings.timeout_seconds * 1000
         client = make_consumer(
             {
                 **make_reader_configuration(self._settings),
                 "group.id": self.name,
-                # So long a commit waits for the group's coordinator; it has no timeout of its own.
-                "session.timeout.ms": max(1, min(_SESSION_MS_MAX, int(self._settings.timeout_seconds * 1000))),
+                # A commit has no timeout of its own. It waits so long for the group's coordinator, and then for the
+                # answers to its requests.
+                "session.timeout.ms": max(1, min(_SESSION_MS_MAX, int(timeout_ms))),
+                "socket.timeout.ms": max(_SOCKET_MS_MIN, int(timeout_ms / requests)),
             }
         )
         try:

@@ -13,8 +13,6 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError, LockstepError, TableError
 from lockstep.kafka import admin as kafka_admin
 from lockstep.kafka.topic_identity import TopicsWithoutIds
-from lockstep.localdev.broker import Broker
-from lockstep.localdev.processes import find_free_ports
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.settings import KafkaSettings, TopicIdentity
@@ -23,7 +21,7 @@ from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, folded, session
 from tests.support.local_runs import LocalRuns
-from tests.support.older_broker import open_capping_proxy
+from tests.support.older_broker import open_older_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,14 +35,8 @@ pytestmark = pytest.mark.broker
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Addresses of a broker, and of the same one as if it knew no topic ids."""
-    plain, port = find_free_ports(2)
-    advertised = f"PLAINTEXT://127.0.0.1:{plain},OLD://127.0.0.1:{port}"
-    with open_capping_proxy(port) as proxy:
-        settings = {"advertised.listeners": advertised}
-        folder = tmp_path_factory.mktemp("older")
-        with Broker.start(folder, port=plain, listeners={"OLD": "PLAINTEXT"}, settings=settings) as broker:
-            proxy.target = int(broker.address("OLD").rpartition(":")[2])
-            yield broker.bootstrap_servers, f"127.0.0.1:{port}"
+    with open_older_broker(tmp_path_factory.mktemp("older")) as (broker, _, address):
+        yield broker.bootstrap_servers, address
 
 
 def make_runs(

@@ -1,0 +1,101 @@
+"""The coordinator of a group that never answers: publications, and the ends of runs, wait for as long as declared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep import Every
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.errors import KafkaError
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.settings import KafkaSettings
+from tests.support.adding_stream import adding
+from tests.support.feed import Feed, session
+from tests.support.local_runs import LocalRuns
+from tests.support.older_broker import open_older_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lockstep.localdev.broker import Broker
+    from tests.support.older_broker import CappingProxy
+
+pytestmark = pytest.mark.broker
+
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
+TIMEOUT_SECONDS = 2.0
+SLACK_SECONDS = 6.0
+"""For a loaded machine; without a limit a commit waits for minutes."""
+Older = tuple["Broker", "CappingProxy", str]
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Older]:
+    with open_older_broker(tmp_path_factory.mktemp("silent"), caps={}) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def answers(older: Older) -> Iterator[None]:
+    """All requests are answered after a test."""
+    yield
+    older[1].unanswered = frozenset()
+
+
+def make_settings(address: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=address, timeout_seconds=TIMEOUT_SECONDS)
+
+
+ASKS = {
+    "publish": lambda group, place: group.publish({place: 1}),
+    "published": lambda group, place: group.published([place]),
+}
+
+
+@pytest.mark.parametrize(
+    ("asks", "unanswered"),
+    [
+        ("publish", OFFSET_COMMIT),
+        ("publish", FIND_COORDINATOR),
+        ("published", OFFSET_FETCH),
+        ("published", FIND_COORDINATOR),
+    ],
+)
+def test_a_request_without_an_answer_ends(older: Older, asks: str, unanswered: int) -> None:
+    broker, proxy, address = older
+    topic = Feed(broker.bootstrap_servers, f"{asks}{unanswered}").create("values")
+    group, place = ConsumerGroup(make_settings(address), "g"), (topic, 0)
+    group.publish({place: 0})
+    proxy.unanswered = frozenset({unanswered})
+    began = time.monotonic()
+    with pytest.raises(KafkaError, match="group g"):
+        ASKS[asks](group, place)
+    assert time.monotonic() - began < TIMEOUT_SECONDS + SLACK_SECONDS
+    proxy.unanswered = frozenset()
+    group.publish({place: 2})
+    assert group.published([place]) == {place: 2}
+
+
+def test_a_run_whose_positions_are_not_taken_stops(older: Older, tmp_path: Path) -> None:
+    broker, proxy, address = older
+    feed = Feed(broker.bootstrap_servers, "unpublished")
+    runs = LocalRuns(adding(feed.pattern), address, tmp_path, kafka=make_settings(address))
+    feed.send(feed.create("values"), session(3))
+    proxy.unanswered = frozenset({OFFSET_COMMIT})
+    stop = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        run = executor.submit(runs.run, trigger=Every(seconds=0.2), stop=stop)
+        deadline = time.monotonic() + 60
+        while not runs.reports:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        began = time.monotonic()
+        stop.set()
+        assert run.result(60) is RunOutcome.STOPPED
+    assert time.monotonic() - began < 2 * TIMEOUT_SECONDS + SLACK_SECONDS
