@@ -1,8 +1,8 @@
 """What an operator may accept after a halt, and which option a finding suggests.
 
 Nothing is accepted implicitly: each finding of a halt needs an option that covers it, and each option is recorded in
-the ledger. The suggested option gives up the least that may be enough: a duplicate and a single message that cannot be
-decoded are passed over. Any other one does what the policy `Suspend` would have done: it resumes at the next snapshot.
+the ledger. The suggested option gives up the least that may be enough: duplicates and messages that cannot be decoded
+are passed over. Any other one does what the policy `Suspend` would have done: it resumes at the next snapshot.
 """
 
 from __future__ import annotations
@@ -335,20 +335,19 @@ def suggest_option(finding: Finding) -> Acceptance:
         Fault.PARTITIONS_ADDED: AcceptGrowth(topic),
         Fault.RECREATED: Recreated(topic),
         Fault.TRUNCATED: Truncated(topic, partition),
-        **dict.fromkeys(REPEATS, _pass_over(finding)),
+        **dict.fromkeys((*REPEATS, Fault.UNDECODABLE), _pass_over(finding)),
     }
-    if finding.cause == Fault.UNDECODABLE and finding.until == finding.offset + 1:
-        return _pass_over(finding)
     session = SkipSession(topic, partition, finding.session or "")
     by_session = session.covers(finding) and _can_be_typed(session.session)
-    return of_cause.get(finding.cause) or (session if by_session else _from_snapshot(finding))
+    by_snapshot = FromSnapshot(finding.topic, finding.partition)
+    return of_cause.get(finding.cause) or (session if by_session else by_snapshot)
 
 
 def list_alternatives(finding: Finding) -> tuple[Acceptance, ...]:
     """All options that give up messages and are enough after a finding, the suggested one first."""
     others: list[Acceptance] = [FromSnapshot(finding.topic, finding.partition)]
     if finding.cause == Fault.UNDECODABLE:
-        others = [_pass_over(finding), _from_snapshot(finding)]
+        others = [_from_snapshot(finding)]
     session = SkipSession(finding.topic, finding.partition, finding.session or "")
     if session.covers(finding) and _can_be_typed(session.session):
         others.append(session)

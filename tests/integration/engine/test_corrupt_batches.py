@@ -94,8 +94,8 @@ def test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed(sick: str
     (finding,) = halted(runs)
     assert (finding.cause, finding.offset, finding.until) == ("undecodable", CORRUPT, FINE)
     assert "offset 4" in finding.detail
-    assert suggest_option(finding) == FromSnapshot(sick, 0, CORRUPT, FINE)
-    resumed(runs, suggest_option(finding))
+    assert suggest_option(finding) == AcceptLoss(sick, 0, CORRUPT, FINE)
+    resumed(runs, FromSnapshot(sick, 0, CORRUPT, FINE))
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(sick) == rows_of(0, 1, 2, 3, 7, 8)
     assert holes(runs, sick) == [(CORRUPT, FINE, "corrupt")]

@@ -149,13 +149,12 @@ def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: Local
     if batch_messages > len(sent):
         assert (finding.offset, finding.until) == (4, 131)
         assert "125 of 130 messages cannot be decoded; looked as far as offset 133" in finding.detail
-        proposal = FromSnapshot(topic, 0, 4, 131)
-        assert suggest_option(finding) == proposal
     else:
         assert (finding.offset, finding.until) == (4, 60)
         assert "54 of 56 messages cannot be decoded; looked as far as offset 59" in finding.detail
-        proposal = FromSnapshot(topic, 0, 4, 131)  # the operator has seen how far it goes
-    (row,) = resumed(runs, FromSnapshot.parse(proposal.argument))
+    assert suggest_option(finding) == AcceptLoss(topic, 0, finding.offset, finding.until)
+    # The operator has seen how far it goes.
+    (row,) = resumed(runs, FromSnapshot.parse(f"{topic}/0@4-131"))
     assert (row.until, row.suspended_from) == (4, 131)
     assert noted([row]) == [("from-snapshot", "undecodable", 4, 131, None)]
     assert runs.run() is RunOutcome.ENDED
