@@ -6,11 +6,12 @@ read once for each partition, where a stream continues that group's work (`Group
 
 A consumer sends the requests, not the admin client: librdkafka 2.16 crashes the process when an admin
 client requests a group's offsets while the group's coordinator starts (seen: a null pointer in
-rd_kafka_cgrp_op, from the handler of OffsetFetch).
+rd_kafka_cgrp_op, from the handler of OffsetFetch), or sets them over a link that carries nothing for a minute.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
 from lockstep.settings import KafkaSettings
-from lockstep.time_limit import SLOW, describe_silence
+from lockstep.time_limit import SLOW, describe_silence, run_within
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -38,10 +39,6 @@ _SILENT = (ClientError._TIMED_OUT, ClientError._TIMED_OUT_QUEUE, ClientError.REQ
 _RETRY_SECONDS = 0.2
 _SESSION_MS_MAX = 45_000
 """The client's default."""
-_SOCKET_MS_MIN = 10
-"""The client's lowest value."""
-COMMIT_REQUESTS = 4
-"""The client sends a commit without an answer so many times, and waits for all of them before it closes."""
 
 
 class ConsumerGroup:
@@ -49,6 +46,8 @@ class ConsumerGroup:
 
     def __init__(self, settings: KafkaSettings, name: str) -> None:
         self.name, self._settings = name, settings
+        self._commit_ended = threading.Event()
+        self._commit_ended.set()
         self._patience = Retrying(
             stop=stop_after_delay(settings.timeout_seconds),
             wait=wait_fixed(_RETRY_SECONDS),
@@ -64,11 +63,7 @@ class ConsumerGroup:
         """
         places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
         if places:
-            self._as_member(
-                "take offsets of",
-                lambda client: client.commit(offsets=places, asynchronous=False),
-                requests=COMMIT_REQUESTS,
-            )
+            self._commit(places)
 
     def published(self, places: Iterable[Place]) -> dict[Place, int]:
         """The group's offsets of these partitions; those without one are left out.
@@ -109,16 +104,35 @@ class ConsumerGroup:
         except _NoGroup:
             return
 
-    def _as_member(self, verb: str, ask: Callable[[Consumer], T], *, requests: int = 1) -> T:
-        timeout_ms = self._settings.timeout_seconds * 1000
+    def _commit(self, places: list[TopicPartition]) -> None:
+        """Commit on a thread that is left behind after the timeout, one at a time.
+
+        While the coordinator is away, neither a commit of the client nor the end of the client comes back.
+        """
+        verb, ended = "take offsets of", self._commit_ended
+        if not ended.is_set():
+            raise self._make_silence(verb)
+
+        def commit() -> None:
+            try:
+                self._as_member(verb, lambda client: client.commit(offsets=places, asynchronous=False))
+            finally:
+                ended.set()
+
+        ended.clear()
+        try:
+            run_within(self._settings.timeout_seconds, commit)
+        except TimeoutError as error:
+            raise self._make_silence(verb) from error
+
+    def _as_member(self, verb: str, ask: Callable[[Consumer], T]) -> T:
+        timeout_ms = max(1, int(self._settings.timeout_seconds * 1000))
         client = make_consumer(
             {
                 **make_reader_configuration(self._settings),
                 "group.id": self.name,
-                # A commit has no timeout of its own. It waits so long for the group's coordinator, and then for the
-                # answers to its requests.
-                "session.timeout.ms": max(1, min(_SESSION_MS_MAX, int(timeout_ms))),
-                "socket.timeout.ms": max(_SOCKET_MS_MIN, int(timeout_ms / requests)),
+                # So long a commit waits for the group's coordinator.
+                "session.timeout.ms": min(_SESSION_MS_MAX, timeout_ms),
             }
         )
         try:
@@ -133,12 +147,15 @@ class ConsumerGroup:
             if error.args[0].code() == ClientError.GROUP_ID_NOT_FOUND:
                 raise _NoGroup from error
             if error.args[0].code() in _SILENT:
-                silence = describe_silence("Kafka", self._settings.timeout_seconds, verb=f"{verb} group {self.name}")
-                raise KafkaUnreachable(silence, next_step=f"{SLOW}; lockstep tries again by itself") from error
+                raise self._make_silence(verb) from error
             raise KafkaError(
                 f"Kafka did not {verb} group {self.name}: {error.args[0].str()}",
                 next_step=f"check the brokers, and that this user may READ and DELETE group {self.name}",
             ) from error
+
+    def _make_silence(self, verb: str) -> KafkaUnreachable:
+        silence = describe_silence("Kafka", self._settings.timeout_seconds, verb=f"{verb} group {self.name}")
+        return KafkaUnreachable(silence, next_step=f"{SLOW}; lockstep tries again by itself")
 
 
 class _NoGroup(Exception):
