@@ -37,6 +37,7 @@ _COORDINATOR_STARTS = (
 """Errors in the first seconds of a group's existence, or after a broker's start."""
 _SILENT = (ClientError._TIMED_OUT, ClientError._TIMED_OUT_QUEUE, ClientError.REQUEST_TIMED_OUT)  # noqa: SLF001  # as above
 _RETRY_SECONDS = 0.2
+_BY_ITSELF = f"{SLOW}; lockstep tries again by itself"
 _SESSION_MS_MAX = 45_000
 """The client's default."""
 
@@ -111,7 +112,8 @@ class ConsumerGroup:
         """
         verb, ended = "take offsets of", self._commit_ended
         if not ended.is_set():
-            raise self._make_silence(verb)
+            problem = f"Kafka still has not answered an earlier request of group {self.name}"
+            raise KafkaUnreachable(problem, next_step=_BY_ITSELF)
 
         def commit() -> None:
             try:
@@ -123,7 +125,7 @@ class ConsumerGroup:
         try:
             run_within(self._settings.timeout_seconds, commit)
         except TimeoutError as error:
-            raise self._make_silence(verb) from error
+            raise KafkaUnreachable(self._describe_silence(verb), next_step=_BY_ITSELF) from error
 
     def _as_member(self, verb: str, ask: Callable[[Consumer], T]) -> T:
         timeout_ms = max(1, int(self._settings.timeout_seconds * 1000))
@@ -147,15 +149,14 @@ class ConsumerGroup:
             if error.args[0].code() == ClientError.GROUP_ID_NOT_FOUND:
                 raise _NoGroup from error
             if error.args[0].code() in _SILENT:
-                raise self._make_silence(verb) from error
+                raise KafkaUnreachable(self._describe_silence(verb), next_step=_BY_ITSELF) from error
             raise KafkaError(
                 f"Kafka did not {verb} group {self.name}: {error.args[0].str()}",
                 next_step=f"check the brokers, and that this user may READ and DELETE group {self.name}",
             ) from error
 
-    def _make_silence(self, verb: str) -> KafkaUnreachable:
-        silence = describe_silence("Kafka", self._settings.timeout_seconds, verb=f"{verb} group {self.name}")
-        return KafkaUnreachable(silence, next_step=f"{SLOW}; lockstep tries again by itself")
+    def _describe_silence(self, verb: str) -> str:
+        return describe_silence("Kafka", self._settings.timeout_seconds, verb=f"{verb} group {self.name}")
 
 
 class _NoGroup(Exception):

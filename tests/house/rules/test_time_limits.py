@@ -64,7 +64,7 @@ def untold(tree: ast.AST) -> Iterator[int]:
             for each in ast.walk(node)
         )  # fmt: skip
         hands_on = any(isinstance(each, ast.Call) and "_failed" in names_in(each.func) for each in ast.walk(node))
-        if not (passes_on or caught or hands_on or names_in(node) & {TEXT, "continue"}):
+        if not (passes_on or caught or hands_on or names_in(node) & {TEXT, f"_{TEXT}", "continue"}):
             yield node.lineno
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -234,7 +235,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     1. Find the batch and its positions.
     2. Copy the state: one file, whatever the number of its chains.
     3. Write the positions, which refer to that file, and digests of the messages around them, if Kafka answers.
-    4. Write the manifest: until then the folder passes for nothing.
+    4. Write the manifest: until then the folder passes for nothing. On an error or Ctrl-C it is empty again.
     5. Withdraw it if the savepoint was deleted meanwhile, as an erasure does: its state has the session.
 
     Args:
@@ -273,9 +274,10 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
         return planned
     with lock_copy(target):
         _refuse_taken(target)  # by an export that has ended since
-        written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
+        with _withdrawing(target, head.stream):
+            written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
         if kept not in open_table(folders).base().head.savepoints:  # 5
-            _withdraw(target, written)
+            _withdraw(target, head.stream)
             problem = f"savepoint {name} was deleted while it was exported"
             step = f"lockstep savepoint {head.stream} lists the others; an erasure deletes all of them"
             raise LockstepError(f"stream {head.stream}: {problem}; the export is withdrawn", next_step=step)
@@ -283,11 +285,23 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
 
 
-def _withdraw(target: Path, written: Iterable[CopiedFile]) -> None:
-    storage, names = find_storage(target), [file.path for file in written]
+@contextmanager
+def _withdrawing(target: Path, stream: str) -> Iterator[None]:
+    """Withdraw an export that does not come to its end; the folder had nothing before."""
+    try:
+        yield
+    except BaseException:
+        _withdraw(target, stream)
+        raise
+
+
+def _withdraw(target: Path, stream: str) -> None:
+    storage, state = find_storage(target), StreamFolders(stream, target / FILES).state
     storage.delete(target / MANIFEST)
-    delete_copied(target, FILES, names)
-    for folder in (*{(target / FILES / name).parent for name in names} - {target / FILES}, target / FILES):
+    delete_copied(target, FILES, [name for name, _ in storage.walk_files(target / FILES)])
+    for folder in (state, *state.parents):
+        if folder == target:
+            break
         storage.delete_empty_folder(folder)
 
 
