@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,10 +63,52 @@ ON_A_CLUSTER = {
 }
 """For all other masters; `[spark.options]` of the settings takes precedence (docs/cluster.md)."""
 
+SOCKET_FILES = "spark.python.unix.domain.socket.enabled"
+SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
+SOCKET_PATH_BYTES_MAX = 107
+"""Linux has 108 bytes for the address of a socket, of which the last one is zero."""
+_SOCKET_NAME_BYTES = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+_MASTERS_OF_SHORT_FOLDERS = ("local", "spark://")
+"""Their JVMs have Java's own folder for temporary files, /tmp, unless the user's options move it."""
+_JAVA_OPTIONS = (
+    *("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"),
+    *("spark.executor.extraJavaOptions", "spark.executor.defaultJavaOptions"),
+)
+_JAVA_TEMPORARY = "-Djava.io.tmpdir="
+
 
 def is_local(master: str) -> bool:
     """Whether a master runs its executors inside the driver."""
     return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def may_use_socket_files(master: str, options: Mapping[str, str]) -> bool:
+    """Whether JVM and Python can meet at socket files: each folder of these is known, and short enough for Linux.
+
+    They lie in the folder of `SOCKET_FOLDER`, otherwise in Java's folder for temporary files. YARN moves the latter
+    into the folder of each container, whose path alone is too long.
+
+    Args:
+        master: The Spark master.
+        options: The user's Spark properties.
+    """
+    if SOCKET_FOLDER in options:
+        return _is_short(options[SOCKET_FOLDER])
+    words = [word for name in _JAVA_OPTIONS for word in _split_options(options.get(name, ""))]
+    moved = [word.removeprefix(_JAVA_TEMPORARY) for word in words if word.startswith(_JAVA_TEMPORARY)]
+    return master.startswith(_MASTERS_OF_SHORT_FOLDERS) and all(map(_is_short, moved))
+
+
+def _split_options(options: str) -> list[str]:
+    """The single options, as Spark splits them; it refuses those whose quotes have no end."""
+    try:
+        return shlex.split(options)
+    except ValueError:
+        return []
+
+
+def _is_short(folder: str) -> bool:
+    return len(os.fsencode(folder)) + _SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX
 
 
 def make_spark_properties(
@@ -93,7 +137,7 @@ def make_spark_properties(
         "spark.executorEnv.PYTHONPATH": python_path,
         "spark.python.daemon.module": "lockstep.spark.worker_daemon",
         # Halves the fixed cost of a Python task (measured).
-        "spark.python.unix.domain.socket.enabled": "true",
+        SOCKET_FILES: str(may_use_socket_files(settings.master, settings.options)).lower(),
         # A speculative second attempt would only read the same ranges twice.
         "spark.speculation": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -20,8 +20,8 @@ PYTHON_NEEDED = (
     '"spark.pyspark.python" and "spark.executorEnv.PYTHONPATH" in [spark.options] (docs/cluster.md)'
 )
 SHORT_PATHS_NEEDED = (
-    'set "spark.python.unix.domain.socket.enabled" = "false" in [spark.options], or name shorter local folders for '
-    "Spark: the path of a socket has at most 107 bytes"
+    'leave "spark.python.unix.domain.socket.enabled" out of [spark.options], or set it to "false", or name a shorter '
+    'folder by "spark.python.unix.domain.socket.dir": the path of a socket has at most 107 bytes (docs/cluster.md#yarn)'
 )
 LOGS_NEEDED = "correct the cause; the log of the executor, on the page of the master, has it with its frames"
 _NAMES_ERROR = re.compile(r"\b[A-Za-z]*(Error|Exception)\b")
