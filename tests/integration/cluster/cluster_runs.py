@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 import lockstep
 from lockstep.localdev.processes import start_child
@@ -17,12 +18,12 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger
 from tests.support.feed import COLUMNS
 from tests.support.plain_reader import heads, read_table, rows_of
+from tests.support.spark_cluster import SparkCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.feed import Feed
-    from tests.support.spark_cluster import SparkCluster
 
 REPOSITORY = Path(__file__).parents[3]
 NO_DAGSTER = Path(__file__).with_name("no_dagster")
@@ -34,6 +35,22 @@ OPTIONS = {
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
 }
+NO_OPTIONS: Mapping[str, str] = {}
+
+
+class Cluster(Protocol):
+    """What a driver needs to know of a cluster."""
+
+    @property
+    def master(self) -> str:
+        """The value of `spark.master`."""
+
+    @property
+    def configuration(self) -> Path:
+        """The folder of the settings of Spark, and of Hadoop where there is one."""
+
+
+ClusterT = TypeVar("ClusterT", bound=Cluster)
 
 
 def wait_until(met: Callable[[], bool], what: str, seconds_max: float = WAIT_SECONDS_MAX) -> float:
@@ -79,10 +96,10 @@ class Driver:
 
 
 @dataclass
-class ClusterRuns:
+class DriverRuns(Generic[ClusterT]):
     """All runs of one stream into one table root."""
 
-    cluster: SparkCluster
+    cluster: ClusterT
     feed: Feed
     root: Path
     drivers: list[Driver] = field(default_factory=list)
@@ -118,9 +135,9 @@ class ClusterRuns:
         log = self.folders.table / "_delta_log"
         return int(heads(self.folders.table)[-1].get("batch", 0)) if any(log.glob("*.json")) else 0
 
-    def start(self, *arguments: str, **options: str) -> Driver:
+    def start(self, *arguments: str, options: Mapping[str, str] = NO_OPTIONS, **further: str) -> Driver:
         """Start a driver with arguments of its own and Spark properties, `cores_max` as spark.cores.max."""
-        given = {f"spark.{name.replace('_', '.')}": value for name, value in options.items()}
+        given = {**options, **{f"spark.{name.replace('_', '.')}": value for name, value in further.items()}}
         log = self.root / f"driver-{len(self.drivers)}.log"
         command = [
             sys.executable,
@@ -143,6 +160,7 @@ class ClusterRuns:
         return {
             "PYTHONPATH": f"{library}:{REPOSITORY}",
             "SPARK_CONF_DIR": str(self.cluster.configuration),
+            "HADOOP_CONF_DIR": str(self.cluster.configuration),
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.feed.bootstrap_servers,
             "LOCKSTEP_TABLE_ROOT": str(self.root / "tables"),
             "LOCKSTEP_SPARK__MASTER": self.cluster.master,
@@ -165,6 +183,10 @@ class ClusterRuns:
         """Wait for so many more batches of any driver; the seconds that it took."""
         wanted = self.batches + more
         return wait_until(lambda: self.batches >= wanted, f"batch {wanted}")
+
+
+class ClusterRuns(DriverRuns[SparkCluster]):
+    """Runs on a standalone cluster."""
 
     def wait_for_hot_state(self) -> None:
         """Wait until executors of both workers have worked."""
