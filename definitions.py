@@ -10,7 +10,7 @@ from jobs.derived import derived_schedule
 from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedules
 from jobs.pruning import pruning_schedule
-from jobs.quality import checks_schedules
+from jobs.quality import checks_job, checks_schedules
 from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
 from lockstep import Derived
@@ -42,7 +42,7 @@ defs = Definitions(
     sensors=[
         topics_sensor(STREAMS, streaming_jobs, settings),
         supervisor_sensor(STREAMS, streaming_jobs, settings),
-        health_sensor(STREAMS, settings),
+        health_sensor(STREAMS, [checks_job(stream) for stream in STREAMS], settings),
     ],
     # Assets pass no values; Dagster's own manager would unpickle files of a folder that a run's configuration names.
     resources={"spark": SparkResource(), "io_manager": mem_io_manager},

@@ -1,21 +1,34 @@
-"""One job per stream: the checks of its table, every hour. The check `health` is evaluated by its sensor."""
+"""One job per stream: the checks of its table, every hour. The check `health` is evaluated by its sensor.
 
-from dagster import AssetCheckKey, AssetSelection, ScheduleDefinition, define_asset_job
+That sensor requests the job of a new table as well.
+"""
+
+from functools import cache
+
+from dagster import AssetCheckKey, AssetKey, AssetSelection, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
+from lockstep.orchestration.definitions import AssetJob
 from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.settings import Settings
 
 
-def checks_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
-    """The schedule and its job: half past the hour, apart from compaction."""
-    job = define_asset_job(
-        names.name_checks_job(stream),
-        selection=AssetSelection.checks(
-            *(AssetCheckKey(names.make_table_key(stream), check) for check in names.list_checks(stream))
-        ),
-        description=f"Checks that {stream.name} is complete, without duplicates and in order, and its own rules.",
+def checks_job(stream: AnyStream) -> AssetJob:
+    """The job, the same object whoever requests it: Dagster refuses two of a name, equal or not."""
+    return _make_job(names.name_checks_job(stream), names.make_table_key(stream), names.list_checks(stream))
+
+
+@cache
+def _make_job(name: str, table: AssetKey, checks: tuple[str, ...]) -> AssetJob:
+    return define_asset_job(
+        name,
+        selection=AssetSelection.checks(*(AssetCheckKey(table, check) for check in checks)),
+        description=f"Checks that {table.path[0]} is complete, without duplicates and in order, and its own rules.",
         tags=names.MAINTENANCE,
     )
-    return [make_maintenance_schedule(job, settings.schedules.checks)]
+
+
+def checks_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
+    """The schedule of the job: half past the hour, apart from compaction."""
+    return [make_maintenance_schedule(checks_job(stream), settings.schedules.checks)]

@@ -18,6 +18,7 @@ from dagster import (
     DagsterInstance,
     DagsterRunStatus,
     MetadataValue,
+    RunRequest,
     TableColumn,
     TableRecord,
     TableSchema,
@@ -34,7 +35,7 @@ from lockstep.operations.inspect.health import read_health
 from lockstep.operations.monitoring.health import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.markdown import escape_markdown
-from lockstep.orchestration.names import HEALTH, list_checks, make_table_key, name_checks_step
+from lockstep.orchestration.names import HEALTH, list_checks, make_table_key, name_checks_job, name_checks_step
 from lockstep.settings import Settings
 
 if TYPE_CHECKING:
@@ -134,6 +135,43 @@ def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozense
     }
     over = {run_id for run_id, run in runs.items() if run is None or run.is_finished}
     return frozenset(name for name, run_id in planned.items() if run_id in (over if name == HEALTH else left_out))
+
+
+ROWS = ("rows", "run_rows", "rows_in_table")
+"""Figures of an event of the table that count rows."""
+
+
+def request_first_checks(
+    stream: AnyStream, instance: DagsterInstance, newest: "EventLogRecord | None"
+) -> RunRequest | None:
+    """A run of the checks when the table has rows and no run ever planned one of them; None otherwise.
+
+    Dagster counts a check without a result among those that did not pass: "0 / 9 Passed". Once requested, the run has
+    planned all checks; whatever becomes of it, the next one is that of the schedule.
+
+    Args:
+        stream: The stream, new or with a new rule.
+        instance: Dagster.
+        newest: The newest materialization of the table.
+    """
+    if newest is None:
+        return None
+    table, names = make_table_key(stream), list_checks(stream)
+    keys = [AssetCheckKey(table, name) for name in names]
+    known = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    if len(known) == len(keys):
+        return None
+    events = (newest, *instance.fetch_observations(table, limit=1).records)
+    if not any(map(_has_rows, events)):
+        return None  # the checks would have nothing to check
+    job = name_checks_job(stream)
+    return RunRequest(run_key=f"{job} {newest.storage_id} {len(known)}", job_name=job)
+
+
+def _has_rows(record: "EventLogRecord") -> bool:
+    event = record.asset_materialization or record.asset_observation
+    counts = [] if event is None else [event.metadata[name].value for name in ROWS if name in event.metadata]
+    return any(isinstance(count, int | float) and count > 0 for count in counts)
 
 
 def list_last_results(

@@ -16,6 +16,7 @@ from lockstep.orchestration.health_check import (
     find_newest_materialization,
     list_last_results,
     make_health_evaluation,
+    request_first_checks,
 )
 from lockstep.orchestration.health_policy import HealthCursor, HealthLook, decide_health
 from lockstep.orchestration.names import HEALTH
@@ -69,7 +70,7 @@ def observe_health(
     1. Read health, the newest materialization of the table, and which checks' last results Dagster does not show.
     2. Decide what is announced.
     3. Send what waits for the webhook; what it does not take waits for the next look.
-    4. Give what was decided, and the hidden results of the other checks again.
+    4. Give what was decided, and the hidden results of the other checks again; request checks that never ran.
 
     Args:
         handle: The stream.
@@ -98,7 +99,13 @@ def observe_health(
     events = [make_health_evaluation(handle.stream, health.facts, announced, newest)] if decision.evaluates else []
     events += list_last_results(handle.stream, hidden - {HEALTH}, instance)
     left = f"; webhook: {webhook.problem}, {len(after.waiting)} waiting" if after.waiting and webhook.problem else ""
-    return SensorResult(asset_events=events, skip_reason=SkipReason(f"{decision.says}{left}"), cursor=after.encode())
+    first = request_first_checks(handle.stream, instance, newest)
+    return SensorResult(
+        run_requests=[] if first is None else [first],
+        asset_events=events,
+        skip_reason=SkipReason(f"{decision.says}{left}") if first is None else None,
+        cursor=after.encode(),
+    )
 
 
 def send_waiting(cursor: HealthCursor, webhook: Webhook, outages: OutageNotes) -> HealthCursor:

@@ -132,8 +132,9 @@ def observe_ledger(
 ) -> list[AssetMaterialization | AssetObservation]:
     """Observe the ledger; nothing while there is none.
 
-    It counts as materialized when a batch was committed since, or when there is no lag; otherwise, and while the stream
-    or topics of it are halted, it is only observed, and its freshness policy raises the alarm in time.
+    It counts as materialized too when a batch was committed since, or when there is no lag. Otherwise, and while the
+    stream or topics of it are halted, it does not, and its freshness policy raises the alarm in time. Dagster shows as
+    "Latest event" of an asset that no run can materialize its newest observation, however new a materialization is.
 
     Args:
         handle: The stream.
@@ -161,9 +162,10 @@ def observe_ledger(
         BATCH: batch,
     }
     is_up_to_date = _last_batch(instance, stream) != batch or not lag_messages
+    observation = AssetObservation(key, metadata=metadata)
     if is_up_to_date and not head.all_findings:
-        return [AssetMaterialization(key, metadata=metadata)]
-    return [AssetObservation(key, metadata=metadata)]
+        return [observation, AssetMaterialization(key, metadata=metadata)]
+    return [observation]
 
 
 def _all_topics(stream: AnyStream, found: TopicsOfStream) -> AssetObservation:

@@ -21,13 +21,14 @@ from dagster import (
 )
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
+from jobs.quality import checks_job
 from lockstep import Every
 from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
 from lockstep.operations.monitoring.webhook import Notification, NotificationEvent
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
 from lockstep.orchestration.health_check import find_newest_materialization, make_health_check
 from lockstep.orchestration.health_policy import HealthCursor
-from lockstep.orchestration.names import HEALTH, make_table_key
+from lockstep.orchestration.names import HEALTH, MAINTENANCE, make_table_key
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import HealthSettings, KafkaSettings
 from sensors import health
@@ -60,7 +61,7 @@ class Watched:
     def configure(self, **changed: object) -> None:
         """The sensor under other settings, as after a reload of the code location."""
         settings = self.runs.settings.model_copy(update=changed)
-        self.sensor = health_sensor([self.runs.stream], settings)
+        self.sensor = health_sensor([self.runs.stream], [checks_job(self.runs.stream)], settings)
         self.definitions = Definitions(
             assets=make_stream_assets(self.runs.stream, settings, owners=()),
             asset_checks=make_stream_checks(self.runs.stream, settings),
@@ -135,6 +136,22 @@ def test_an_alarm_becomes_a_failed_check_and_its_end_a_passed_one(feed: Feed, wa
     watched.runs.run()
     watched.look()
     assert [result.status for result in watched.results] == [PASSED, FAILED, PASSED]
+
+
+def test_checks_of_a_table_with_rows_are_requested_until_a_run_has_planned_them(watched: Watched) -> None:
+    table = make_table_key(watched.runs.stream)
+    watched.runs.run()
+    assert watched.look().run_requests == []
+    watched.instance.report_runless_asset_event(AssetMaterialization(table, metadata={"rows": 2.0}))
+    requests = watched.look().run_requests
+    assert requests is not None
+    (request,) = requests
+    assert request.job_name == "adding_checks"
+    assert [result.status for result in watched.results] == [PASSED, PASSED]  # the look gives its own result as well
+    job = watched.definitions.resolve_job_def("adding_checks")
+    assert job.tags == MAINTENANCE
+    watched.instance.create_run_for_job(job)
+    assert watched.look().run_requests == []
 
 
 def test_a_kafka_that_stays_away_is_an_error_of_the_first_look(

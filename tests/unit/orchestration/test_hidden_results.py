@@ -9,14 +9,22 @@ from dagster import (
     AssetCheckEvaluation,
     AssetCheckKey,
     AssetCheckSeverity,
+    AssetMaterialization,
+    AssetObservation,
     AssetSelection,
     DagsterInstance,
     Definitions,
+    RunRequest,
 )
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
-from lockstep.orchestration.health_check import find_hidden_checks, list_last_results
+from lockstep.orchestration.health_check import (
+    find_hidden_checks,
+    find_newest_materialization,
+    list_last_results,
+    request_first_checks,
+)
 from lockstep.orchestration.names import HEALTH, list_checks, make_table_key
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import KafkaSettings, Settings
@@ -86,3 +94,35 @@ def test_a_check_that_itself_failed_or_had_nothing_to_check_hides_nothing(
     assert find_hidden_checks(STREAM, instance) == frozenset()
     assert not execute(instance, tmp_path / "nowhere", checks)
     assert find_hidden_checks(STREAM, instance) == frozenset()
+
+
+def first_checks(instance: DagsterInstance) -> RunRequest | None:
+    return request_first_checks(STREAM, instance, find_newest_materialization(STREAM, instance))
+
+
+@pytest.mark.parametrize("later", [0, 3])
+def test_checks_that_never_ran_are_requested_once_the_table_has_rows(tmp_path: Path, later: int) -> None:
+    """The run's figures come as a materialization, and then as observations: either shows the first rows."""
+    checks = AssetSelection.checks(*(AssetCheckKey(TABLE, name) for name in list_checks(STREAM)))
+    with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        assert first_checks(instance) is None
+        instance.report_runless_asset_event(AssetMaterialization(TABLE, metadata={"rows": 0.0 if later else 3.0}))
+        if later:
+            assert first_checks(instance) is None
+            instance.report_runless_asset_event(AssetObservation(TABLE, metadata={"rows": float(later)}))
+        asked = first_checks(instance)
+        assert asked is not None
+        assert asked.job_name == "adding_checks"
+        assert first_checks(instance) == asked  # its run key: Dagster launches it once
+
+        assert not execute(instance, tmp_path / "nowhere", checks)
+        assert first_checks(instance) is None  # the next one is that of the schedule
+
+
+def test_a_new_rule_is_checked_soon(instance: DagsterInstance) -> None:
+    """`completeness` and `sequence` have results, the others have none."""
+    instance.report_runless_asset_event(AssetMaterialization(TABLE, metadata={"rows_in_table": 3}))
+    assert first_checks(instance) is not None
+    for name in list_checks(STREAM):
+        instance.report_runless_asset_event(AssetCheckEvaluation(TABLE, name, passed=True, metadata={}))
+    assert first_checks(instance) is None
