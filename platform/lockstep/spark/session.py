@@ -58,6 +58,10 @@ ON_A_CLUSTER = {
     # A cancelled task that does not end would hold a core forever: past this its executor is ended.
     "spark.task.reaper.enabled": "true",
     "spark.task.reaper.killTimeout": "60s",
+    # YARN and Kubernetes end an application after so many lost executors (twice `spark.executor.instances`, at least
+    # three), YARN after so many of its masters. Without this they count those of months.
+    "spark.executor.failuresValidityInterval": "1h",
+    "spark.yarn.am.attemptFailuresValidityInterval": "1h",
     # Executors come and go with the stream, not with its load: each batch is a job of a fraction of a second.
     "spark.dynamicAllocation.enabled": "false",
 }

@@ -89,7 +89,6 @@ ONE_IMPORTER = {
     "declare.decoders.protobuf_checks": "checks that Protobuf's library lacks, apart from frames and schemas",
     "declare.decoders.avro_reader": "the binary encoding, apart from message types and registry",
     "engine.driver.batch_checks": "pure checks over a whole batch",
-    "engine.driver.executors": "which executors there are and what they lack, apart from jobs",
     "engine.executor.collector": "Python's garbage collector, apart from the steps of a task",
     "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
     "engine.executor.columnar_native": "the plain chunk by the extension",

@@ -121,7 +121,7 @@ def test_a_cancelled_batch_is_planned_again_and_blames_no_message(
 
 STOPPED = """
 import threading, time
-from lockstep.engine.driver.executors import find_foreign_end, find_message
+from lockstep.engine.driver.executors import SparkStopped, count_cores, find_foreign_end, find_message
 from lockstep.settings import SparkSettings
 from lockstep.spark.session import start_context
 
@@ -138,10 +138,14 @@ for _ in range(2):
         context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
     except Exception as error:
         print(type(find_foreign_end(find_message(error), "local[1]")).__name__, flush=True)
+try:
+    count_cores(context)
+except SparkStopped:
+    print("between two batches", flush=True)
 """
 
 
 @pytest.mark.slow
-def test_a_spark_that_is_stopped_from_outside_is_named_by_the_job_and_by_the_next_one() -> None:
+def test_a_spark_that_is_stopped_from_outside_is_named_by_the_job_by_the_next_one_and_between_them() -> None:
     said = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False)
-    assert said.stdout.split() == ["SparkStopped", "SparkStopped"], said.stderr
+    assert said.stdout.splitlines() == ["SparkStopped", "SparkStopped", "between two batches"], said.stderr

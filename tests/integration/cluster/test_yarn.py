@@ -88,6 +88,24 @@ def test_a_stream_runs_on_yarn_as_documented_and_an_executor_is_killed(
     sys.stdout.write(f"{yarn_runs.batches} batches, {sum(sent.values())} messages proven\n")
 
 
+def test_a_run_whose_application_yarn_has_ended_says_so(
+    yarn: YarnCluster, yarn_runs: DriverRuns[YarnCluster], feed: Feed, tmp_path: Path
+) -> None:
+    """YARN ends an application that has lost too many executors, mostly between two batches."""
+    topic = feed.create("values", PARTITIONS)
+    limit = {"spark.executor.maxNumFailures": "1", "spark.yarn.maxAppAttempts": "1"}
+    with PacedFeed(feed, [(topic, partition) for partition in range(PARTITIONS)]):
+        driver = yarn_runs.start("--seconds", "1", options=documented(tmp_path) | local_sizes(yarn, yarn_runs) | limit)
+        yarn_runs.wait_for_batches(2)
+        os.kill(yarn.executors()[0], signal.SIGKILL)
+        assert driver.ended() is None
+    said = "\n".join(driver.lines)
+    assert "Max number of executor failures (1) reached" in said
+    assert (
+        "the Spark application of the run on yarn was stopped from outside; nothing of the batch is committed" in said
+    )
+
+
 def documented(folder: Path) -> dict[str, str]:
     """The page's options for YARN, with an archive that leads to this Python."""
     (snippet,) = [snippet for snippet in SNIPPETS if 'master = "yarn"' in snippet]

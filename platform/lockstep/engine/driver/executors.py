@@ -80,14 +80,30 @@ class SparkStopped(LockstepError):
         super().__init__(
             f"the Spark application of the run on {master} was stopped from outside; nothing of the batch is committed",
             next_step="the supervisor starts another run, as a new application; find who stopped it: a kill link of "
-            "the master's page (its spark.ui.killEnabled), or its operator; to end a stream: lockstep stop STREAM",
+            "the master's page (its spark.ui.killEnabled), its operator, or the cluster after too many failures of "
+            "executors (the log before this says so); to end a stream: lockstep stop STREAM",
         )
         self.master = master
 
 
+def count_cores(context: SparkContext) -> int:
+    """The cores of all executors.
+
+    Raises:
+        SparkStopped: Somebody stopped Spark since the last batch.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
+
+    try:
+        return context.defaultParallelism
+    except Py4JError as error:
+        master = str(context.master)
+        raise find_foreign_end(find_message(error), master) or error from error
+
+
 def list_busy_executors(context: SparkContext) -> frozenset[str]:
     """Ids of the executors that run tasks now; none where this Spark has no such call: then none is replaced."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
+    from py4j.protocol import Py4JError  # only runs need it
 
     try:
         shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # see above

@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,7 @@ from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.executors import count_cores
 from lockstep.engine.driver.heartbeat import run_heartbeat
 from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
@@ -124,7 +126,7 @@ def run_stream(
                 admin=admin,
                 group=group,
                 runner=SparkRunner(context, job, seconds_max=_deadline(stream, trigger)),
-                cores=lambda: context.defaultParallelism,
+                cores=partial(count_cores, context),
                 stop=stop,
                 report=report,
                 launch=launch,

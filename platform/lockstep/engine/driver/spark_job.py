@@ -27,6 +27,7 @@ import msgspec
 from lockstep.engine.driver.executors import (
     ExecutorPresence,
     ExecutorsGone,
+    count_cores,
     count_executors,
     explain_idle,
     find_cause_line,
@@ -247,7 +248,7 @@ class SparkRunner:
         concatenation = cast("AccumulatorParam[list[Arrived]]", _Concatenation())
         self._arrived = context.accumulator(list[Arrived](), concatenation)
         self._job, self._given_up, self._late = 0, StragglerHistory(), frozenset[str]()
-        self._places = WorkerPlaces(context.defaultParallelism)
+        self._places = WorkerPlaces(count_cores(context))
 
     def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
         """The results of the bins whose tasks ended: of all bins, unless stragglers were cancelled.
