@@ -139,6 +139,7 @@ class YarnCluster:
             **dict.fromkeys(NODE_MANAGER_PORTS, "127.0.0.1:0"),
             "yarn.nodemanager.hostname": "127.0.0.1",
             "yarn.nodemanager.local-dirs": str(self.folder / "local"),
+            "yarn.node-attribute.fs-store.root-dir": (self.folder / "attributes").as_uri(),
             "yarn.nodemanager.log-dirs": str(self.folder / "logs"),
             "yarn.nodemanager.resource.memory-mb": "8192",
             "yarn.nodemanager.resource.cpu-vcores": "8",
