@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
+from lockstep.model.position import TopicIdPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +15,7 @@ def topic(name: str, topic_id: str, partitions: int = 1, *, deletes_only: bool =
     return Topic(name=name, topic_id=topic_id, partitions=partitions, deletes_only=deletes_only)
 
 
-def view(*topics: Topic, ends: Mapping[tuple[str, int], tuple[int, int, int]]) -> ClusterView:
+def view(*topics: Topic, ends: Mapping[TopicIdPartition, tuple[int, int, int]]) -> ClusterView:
     """A cluster with these topics; ends are (log start, stable end, high watermark)."""
     return ClusterView(
         cluster_id="cluster",

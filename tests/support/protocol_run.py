@@ -10,7 +10,7 @@ import msgspec
 from deltalake import DeltaTable
 
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_claim
@@ -110,7 +110,7 @@ class ProtocolRun:
         return side_tables.SideLogs(self.folders).catch_up(head)
 
     def next_offset(self) -> int:
-        row = ledger.read_positions(self.folders, self.head).get((TOPIC_ID, 0))
+        row = ledger.read_positions(self.folders, self.head).get(TopicIdPartition(TOPIC_ID, 0))
         return row.until if row is not None else 0
 
     def file(self, start: int, rows: int, hour: str) -> DataFile:
@@ -133,7 +133,7 @@ class ProtocolRun:
             seen=self.head,
             target=target,
             commit_hour=hour or max(f"{self.clock:%Y-%m-%dT%H}", self.head.hour),
-            ledger=self.ledger_file(held[TOPIC_ID, 0].until if held else 0, 0, after),
+            ledger=self.ledger_file(held[TopicIdPartition(TOPIC_ID, 0)].until if held else 0, 0, after),
             at=self.clock.timestamp(),
             cause="wrong rows (a test)",
         )

@@ -27,6 +27,7 @@ from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.diagnostics import LogLine, find_connection_cause
 from lockstep.localdev.producer import produce
+from lockstep.model.position import TopicNamePartition
 from lockstep.operations.doctor import machine
 from lockstep.settings import KafkaSettings
 from lockstep.spark import java
@@ -161,7 +162,7 @@ def test_a_broker_that_answers_late_is_told_as_late(silent_broker: str, seconds:
 def test_a_slow_broker_is_no_matter_of_rights(silent_broker: str) -> None:
     kafka = KafkaSettings(bootstrap_servers=silent_broker, timeout_seconds=0.5)
     with pytest.raises(KafkaError, match=r"Kafka did not show offsets of group g within 0.5 s") as failed:
-        ConsumerGroup(kafka, "g").published([("t", 0)])
+        ConsumerGroup(kafka, "g").published([TopicNamePartition("t", 0)])
     assert not FALSE_CAUSES.search(str(failed.value))
 
 

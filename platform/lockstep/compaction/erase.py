@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from lockstep.compaction.plan import LiveFile
 from lockstep.compaction.proof import hash_rows
 from lockstep.errors import TableError
+from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, explain_unreadable
 from lockstep.table.written_by import WrittenBy
 
-PartitionKey = tuple[str, int]
 _BLOCK_ROWS = 16_384
 _BOUNDS = ("min._session", "max._session")
 
@@ -73,7 +73,7 @@ class FileWithoutSession(msgspec.Struct, frozen=True):
 
     source: LiveFile
     output: DataFile | None
-    erased: tuple[tuple[PartitionKey, ErasedPlaces], ...]
+    erased: tuple[tuple[TopicIdPartition, ErasedPlaces], ...]
 
 
 def find_files_with(table: Path, files: Iterable[LiveFile], wanted: WantedSession) -> list[tuple[LiveFile, int]]:
@@ -99,16 +99,16 @@ def _may_hold(bounds: dict[str, Any], session: str) -> bool:
     return (least is None or least <= session) and (greatest is None or session <= greatest)
 
 
-def count_rows(table: Path, files: Iterable[LiveFile], wanted: WantedSession) -> Counter[PartitionKey]:
+def count_rows(table: Path, files: Iterable[LiveFile], wanted: WantedSession) -> Counter[TopicIdPartition]:
     """The rows of a session in some files, by partition."""
-    found = Counter[PartitionKey]()
+    found = Counter[TopicIdPartition]()
     for file in files:
         for part in _read_groups(table / file.path, ["_session", "_topic", "_topic_id", "_partition"]):
             found.update(_list_keys(part.filter(wanted.match(part))))
     return found
 
 
-def _list_keys(rows: pa.Table) -> list[PartitionKey]:
+def _list_keys(rows: pa.Table) -> list[TopicIdPartition]:
     """The partition of each row."""
     return list(zip(rows["_topic_id"].to_pylist(), rows["_partition"].to_pylist(), strict=True))  # type: ignore[arg-type]  # neither is null
 
@@ -128,7 +128,7 @@ def rewrite_without(table: Path, file: LiveFile, wanted: WantedSession, by: Writ
     Raises:
         TableError: A file cannot be read, or the new one differs; it is removed.
     """
-    erased: list[tuple[PartitionKey, ErasedPlaces]] = []
+    erased: list[tuple[TopicIdPartition, ErasedPlaces]] = []
     before: list[npt.NDArray[np.uint64]] = []
     groups = (_split(group, wanted, erased) for group in _read_groups(table / file.path))
     output = _write(table, file, by, groups, before)  # 1
@@ -143,7 +143,7 @@ def rewrite_without(table: Path, file: LiveFile, wanted: WantedSession, by: Writ
     return FileWithoutSession(file, output, tuple(erased))
 
 
-def _split(group: pa.Table, wanted: WantedSession, erased: list[tuple[PartitionKey, ErasedPlaces]]) -> pa.Table:
+def _split(group: pa.Table, wanted: WantedSession, erased: list[tuple[TopicIdPartition, ErasedPlaces]]) -> pa.Table:
     """The other rows of a row group."""
     mask = wanted.match(group)
     names = ["_topic_id", "_partition", "_emit_offset", "_row", "_offset"]

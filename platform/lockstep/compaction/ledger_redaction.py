@@ -26,6 +26,7 @@ from lockstep.compaction.ledger_files import (
     write_proven,
 )
 from lockstep.compaction.plan import COMPACTED_PREFIX
+from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit_kind import CommitKind
@@ -38,7 +39,6 @@ from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import UNREADABLE, DataFile
 from lockstep.table.quarantine import ERASED
 
-Key = tuple[str, int]
 _PLACE: Final = ("batch", "topic", "topic_id", "partition")
 NAMING: Final = ("accepted", "suspended_sessions", "uncounted_skips")
 """Columns with names of sessions."""
@@ -60,7 +60,7 @@ class _Erased(msgspec.Struct, frozen=True):
 
     name: ErasedName
     erasure: Erasure
-    places: AbstractSet[Key] = frozenset()
+    places: AbstractSet[TopicIdPartition] = frozenset()
     batches: AbstractSet[int] = frozenset()
 
     def find(self, rows: pa.Table) -> list[int]:
@@ -110,15 +110,15 @@ def _find_filled(rows: pa.Table, batches: AbstractSet[int]) -> list[int]:
     return np.flatnonzero(filled).tolist()
 
 
-def count_named(folders: StreamFolders, table_id: str, digest: str, topic: str) -> dict[Key, int]:
+def count_named(folders: StreamFolders, table_id: str, digest: str, topic: str) -> dict[TopicIdPartition, int]:
     """The ledger rows that name a session, by partition. Reads the whole ledger, a row group at a time."""
     wanted = _Erased(
         ErasedName(table_id, digest), Erasure(digest=digest, topic=topic, batch=2**62, version=0, at=0.0, cause="")
     )
-    found: dict[Key, int] = {}
+    found: dict[TopicIdPartition, int] = {}
     for rows in ledger.iterate_columns(folders.ledger, [*_PLACE, *NAMING]):
         for number in wanted.find(rows):
-            key = (str(rows["topic_id"][number]), int(rows["partition"][number].as_py()))
+            key = TopicIdPartition(str(rows["topic_id"][number]), int(rows["partition"][number].as_py()))
             found[key] = found.get(key, 0) + 1
     return found
 
@@ -152,11 +152,11 @@ def redact_ledger(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
     return count
 
 
-def _read_places(side: Path, erasure: Erasure) -> frozenset[Key]:
+def _read_places(side: Path, erasure: Erasure) -> frozenset[TopicIdPartition]:
     """The partitions in which the session was, by the ledger rows of its erasure."""
     rows = ledger.read_ledger(side, first_batch=erasure.batch, last_batch=erasure.batch)
     concerned = (row for row in rows if any(each.digest == erasure.digest for each in row.erased))
-    return frozenset((row.topic_id, row.partition) for row in concerned)
+    return frozenset(TopicIdPartition(row.topic_id, row.partition) for row in concerned)
 
 
 def _names(side: Path, file: LedgerFile, erased: _Erased) -> bool:

@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lockstep.compaction.row_order import PartitionKey, RowPlace, Segments
+from lockstep.compaction.row_order import RowPlace, Segments
 from lockstep.errors import TableError
+from lockstep.model.position import TopicIdPartition
 
 PROOF = "lockstep.proof"
 """Metadata of the commit of a compaction: its proof as JSON."""
@@ -209,7 +210,7 @@ class RowProof(msgspec.Struct, frozen=True):
 
     rows: int = 0
     digest: int = 0
-    spans: Mapping[PartitionKey, Span] = {}
+    spans: Mapping[TopicIdPartition, Span] = {}
 
     def joined(self, other: RowProof) -> RowProof:
         """The proof of both sets of rows together."""

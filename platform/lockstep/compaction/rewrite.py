@@ -27,17 +27,9 @@ import pyarrow.parquet as pq
 
 from lockstep.compaction.plan import COMPACTED_PREFIX, OPEN_PREFIX, Bin, LiveFile
 from lockstep.compaction.proof import RowProof, compare_proofs, make_proof
-from lockstep.compaction.row_order import (
-    I64,
-    OutOfOrder,
-    PartitionKey,
-    RowPlace,
-    Segments,
-    add_keys,
-    check_disjoint,
-    find_segments,
-)
+from lockstep.compaction.row_order import I64, OutOfOrder, RowPlace, Segments, add_keys, check_disjoint, find_segments
 from lockstep.errors import TableError
+from lockstep.model.position import TopicIdPartition
 from lockstep.storage import Scratch, find_storage
 from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, decode_schema, decode_texts, explain_unreadable
 
@@ -319,7 +311,7 @@ def prove_file(path: Path, dictionaries: Sequence[str] = ()) -> RowProof:
         OutOfOrder: Its rows are not in order of topic id, partition, emit offset and row.
     """
     proof = RowProof()
-    last: tuple[PartitionKey, RowPlace] | None = None
+    last: tuple[TopicIdPartition, RowPlace] | None = None
     for rows in _row_groups(path, dictionaries):
         segments = find_segments(rows)
         _check_order(segments, last)
@@ -328,7 +320,7 @@ def prove_file(path: Path, dictionaries: Sequence[str] = ()) -> RowProof:
     return proof
 
 
-def _check_order(segments: Segments, last: tuple[PartitionKey, RowPlace] | None) -> None:
+def _check_order(segments: Segments, last: tuple[TopicIdPartition, RowPlace] | None) -> None:
     first = segments.partition(0), segments.opens(0)
     if (last is not None and last >= first) or (segments.key[1:] <= segments.key[:-1]).any():
         raise OutOfOrder(first[0], first[1].emit_offset, "the compacted file is not in order")

@@ -15,10 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lockstep.errors import TableError
+from lockstep.model.position import TopicIdPartition
 
 I64 = npt.NDArray[np.int64]
-PartitionKey = tuple[str, int]
-"""(topic id, partition)."""
 
 _PARTITION_BITS: Final = 32
 
@@ -39,7 +38,7 @@ class OutOfOrder(TableError):
         offset: Emit offset at which the order breaks.
     """
 
-    def __init__(self, key: PartitionKey, offset: int, problem: str) -> None:
+    def __init__(self, key: TopicIdPartition, offset: int, problem: str) -> None:
         super().__init__(
             f"topic id {key[0]}, partition {key[1]}, emit offset {offset}: {problem}",
             next_step="nothing was compacted here; compare the table with its ledger: `lockstep status`",
@@ -61,16 +60,16 @@ class Segments:
         last: Its greatest (emit offset, row), an array each.
     """
 
-    keys: tuple[PartitionKey, ...]
+    keys: tuple[TopicIdPartition, ...]
     key: I64
     start: I64
     length: I64
     first: tuple[I64, I64]
     last: tuple[I64, I64]
 
-    def partition(self, segment: int) -> PartitionKey:
+    def partition(self, segment: int) -> TopicIdPartition:
         """The partition of one segment."""
-        return self.keys[self.key[segment]]
+        return self.keys[int(self.key[segment])]
 
     def opens(self, segment: int) -> RowPlace:
         """The first row of one segment."""
@@ -116,7 +115,7 @@ def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
     return add_keys(found, tuple(sorted(keys)))
 
 
-def add_keys(segments: Segments, keys: tuple[PartitionKey, ...]) -> Segments:
+def add_keys(segments: Segments, keys: tuple[TopicIdPartition, ...]) -> Segments:
     """The same segments, with keys that contain theirs."""
     place = {key: position for position, key in enumerate(keys)}
     moved = np.array([place[key] for key in segments.keys], np.int64)
@@ -148,8 +147,8 @@ def _check_inside(offsets: I64, numbers: I64, is_start: npt.NDArray[np.bool_], k
         raise OutOfOrder(key(at), int(offsets[at]), f"row {numbers[at]} stands after offset {offsets[at - 1]}")
 
 
-def _key(code: int, topics: pa.Array[Any]) -> PartitionKey:
-    return str(topics[code >> _PARTITION_BITS]), code & (1 << _PARTITION_BITS) - 1
+def _key(code: int, topics: pa.Array[Any]) -> TopicIdPartition:
+    return TopicIdPartition(str(topics[code >> _PARTITION_BITS]), code & (1 << _PARTITION_BITS) - 1)
 
 
 def _integers(values: Any) -> I64:

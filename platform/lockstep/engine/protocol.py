@@ -12,7 +12,7 @@ from lockstep.declare.decoders.base import Registry
 from lockstep.integrity.base import EPOCH
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.readable_times import EARLIEST_US, LATEST_US
 from lockstep.model.state_loss import StateLoss
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
@@ -30,9 +30,9 @@ class LearnedRates(msgspec.Struct, frozen=True, kw_only=True):
         bins_before: Bin in the previous batch.
     """
 
-    seconds_a_message: Mapping[Key, float] = {}
-    bytes_a_message: Mapping[Key, float] = {}
-    bins_before: Mapping[Key, int] = {}
+    seconds_a_message: Mapping[TopicIdPartition, float] = {}
+    bytes_a_message: Mapping[TopicIdPartition, float] = {}
+    bins_before: Mapping[TopicIdPartition, int] = {}
 
 
 class PlannedRange(msgspec.Struct, frozen=True, gc=False):

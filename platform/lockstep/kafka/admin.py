@@ -43,7 +43,7 @@ from lockstep.kafka.client import (
 )
 from lockstep.kafka.leader_epochs import TruncationCheck, check_truncation
 from lockstep.kafka.topic_identity import find_identities
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +61,6 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: int
     settings: Mapping[str, str]
 
-
-Place = tuple[str, int]
-"""(topic, partition)."""
 
 T = TypeVar("T")
 Answer = TypeVar("Answer")
@@ -111,7 +108,7 @@ class _Answers(NamedTuple):
 class _Leader(NamedTuple):
     """The broker that leads a partition."""
 
-    key: Key
+    key: TopicIdPartition
     broker: int
 
 
@@ -176,18 +173,18 @@ class ClusterView(msgspec.Struct, frozen=True):
 
     cluster_id: str
     topics: dict[str, Topic]
-    ends: dict[tuple[str, int], PartitionOffsets]
-    cut: frozenset[tuple[str, int]] = frozenset()
-    leaders: Mapping[Place, int] = {}
+    ends: dict[TopicIdPartition, PartitionOffsets]
+    cut: frozenset[TopicIdPartition] = frozenset()
+    leaders: Mapping[TopicNamePartition, int] = {}
 
     @property
-    def unavailable(self) -> tuple[Place, ...]:
+    def unavailable(self) -> tuple[TopicNamePartition, ...]:
         """Partitions without a leader or without an answer, by topic and number."""
         return tuple(
-            (topic.name, partition)
+            TopicNamePartition(topic.name, partition)
             for _, topic in sorted(self.topics.items())
             for partition in range(topic.partitions)
-            if (topic.topic_id, partition) not in self.ends
+            if TopicIdPartition(topic.topic_id, partition) not in self.ends
         )
 
 
@@ -273,7 +270,7 @@ class ClusterAdmin:
         self._admin.clear_log()
         return ClusterView(cluster_id=before.cluster_id, topics=topics, ends=ends, leaders=leaders)
 
-    def find_offsets_at(self, places: Iterable[Place], timestamp_ms: int) -> dict[Place, int]:
+    def find_offsets_at(self, places: Iterable[TopicNamePartition], timestamp_ms: int) -> dict[TopicNamePartition, int]:
         """Offset of the first message with this Kafka timestamp or a later one; partitions without one are left out.
 
         Args:
@@ -287,7 +284,7 @@ class ClusterAdmin:
         if not request:
             return {}
         answers = self._ask("offsets by time", lambda: self._admin.list_offsets(request, request_timeout=self._timeout))
-        found: dict[Place, int] = {}
+        found: dict[TopicNamePartition, int] = {}
         for place, future in answers.items():
             try:
                 offset = int(future.result().offset)
@@ -295,10 +292,10 @@ class ClusterAdmin:
                 raise self._unread(f"the offsets by time of topic {place.topic}", error) from error
             if offset == OFFSET_INVALID:
                 raise self._unread(f"the offsets by time of topic {place.topic}", KafkaException(_UNANSWERED))
-            found[place.topic, place.partition] = offset
+            found[TopicNamePartition(place.topic, place.partition)] = offset
         return {place: offset for place, offset in found.items() if offset >= 0}
 
-    def compared(self, read: Mapping[Key, Position]) -> TruncationCheck:
+    def compared(self, read: Mapping[TopicIdPartition, Position]) -> TruncationCheck:
         """Whether the logs of these partitions, by (topic id, partition), still contain the records that were read."""
         return check_truncation(make_reader_configuration(self._admin.settings), read)
 
@@ -337,7 +334,7 @@ class ClusterAdmin:
         rights = {name: each.authorized_operations for name, each in answers.items()}
         return frozenset(name for name, each in rights.items() if each is not None and AclOperation.READ not in each)
 
-    def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[Place, int]]:
+    def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[TopicNamePartition, int]]:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
         described = self._ask_patiently("topics", partial(self._describe_once, wanted)) if wanted else {}
@@ -354,7 +351,7 @@ class ClusterAdmin:
             for name, each in described.items()
         }
         leaders = {
-            (name, partition.id): partition.leader.id
+            TopicNamePartition(name, partition.id): partition.leader.id
             for name, each in described.items()
             for partition in each.partitions
             if cast("Node | None", partition.leader) is not None
@@ -468,7 +465,7 @@ class ClusterAdmin:
                 next_step="grant the user READ on the stream's topics (docs/security.md)",
             )
 
-    def _offsets(self, asked: Mapping[Place, _Leader]) -> dict[Key, PartitionOffsets]:
+    def _offsets(self, asked: Mapping[TopicNamePartition, _Leader]) -> dict[TopicIdPartition, PartitionOffsets]:
         """Offsets of partitions: log starts and high watermarks, and then the last stable offsets.
 
         A leader that is silent while others answer is not waited for: its partitions are left out, as those without
@@ -489,8 +486,8 @@ class ClusterAdmin:
         }
 
     def _ask_leaders(
-        self, asked: Mapping[Place, _Leader], *questions: _Question
-    ) -> tuple[dict[Key, ListOffsetsResultInfo], ...]:
+        self, asked: Mapping[TopicNamePartition, _Leader], *questions: _Question
+    ) -> tuple[dict[TopicIdPartition, ListOffsetsResultInfo], ...]:
         """The answers to each question, by partition; all questions to all leaders at once."""
         requests = {
             (leader, question, first): self._request_offsets(led[first : first + REQUEST_PARTITIONS], question)
@@ -498,12 +495,12 @@ class ClusterAdmin:
             for first in range(0, len(led), REQUEST_PARTITIONS)
             for question in questions
         }
-        found: dict[_Question, dict[Key, ListOffsetsResultInfo]] = {question: {} for question in questions}
+        found: dict[_Question, dict[TopicIdPartition, ListOffsetsResultInfo]] = {question: {} for question in questions}
         silent: ClientError | None = None
         for request in self._await_leaders(requests):
             for at, answer in _read_answers(requests[request]).items():
                 if not isinstance(answer, ClientError) and answer.offset != OFFSET_INVALID:
-                    found[request[1]][asked[at.topic, at.partition].key] = answer
+                    found[request[1]][asked[TopicNamePartition(at.topic, at.partition)].key] = answer
                     continue
                 error = answer if isinstance(answer, ClientError) else _UNANSWERED
                 if error.code() == _NO_RIGHT:
@@ -513,7 +510,7 @@ class ClusterAdmin:
             raise self._unread("offsets", KafkaException(silent))
         return tuple(found[question] for question in questions)
 
-    def _request_offsets(self, places: Sequence[Place], question: _Question) -> _Answers:
+    def _request_offsets(self, places: Sequence[TopicNamePartition], question: _Question) -> _Answers:
         asked = [_make_request(place, question.which) for place in places]
         answers = self._ask("offsets", lambda: self._admin.request_offsets(asked, question.isolation, self._timeout))
         return _Answers(asked, answers)
@@ -577,22 +574,24 @@ class ClusterAdmin:
         return self._admin.explain_failure(what, error.args[0], self._timeout)
 
 
-def _find_leaders(topics: Mapping[str, Topic], leaders: Mapping[Place, int]) -> dict[Place, _Leader]:
+def _find_leaders(
+    topics: Mapping[str, Topic], leaders: Mapping[TopicNamePartition, int]
+) -> dict[TopicNamePartition, _Leader]:
     return {
-        place: _Leader((topic.topic_id, place[1]), broker)
+        place: _Leader(TopicIdPartition(topic.topic_id, place.partition), broker)
         for place, broker in leaders.items()
-        if (topic := topics.get(place[0])) is not None
+        if (topic := topics.get(place.topic)) is not None
     }
 
 
 @lru_cache(maxsize=REQUESTS_MAX)
-def _make_request(place: Place, which: int) -> TopicPartition:
+def _make_request(place: TopicNamePartition, which: int) -> TopicPartition:
     """Kept: each batch asks the same, and making one costs as much as all else of a request."""
     return TopicPartition(*place, which)
 
 
-def _by_leader(asked: Mapping[Place, _Leader]) -> dict[int, list[Place]]:
-    places: dict[int, list[Place]] = {}
+def _by_leader(asked: Mapping[TopicNamePartition, _Leader]) -> dict[int, list[TopicNamePartition]]:
+    places: dict[int, list[TopicNamePartition]] = {}
     for place, leader in asked.items():
         places.setdefault(leader.broker, []).append(place)
     return places
@@ -650,8 +649,8 @@ LITTLE = {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536, "queued.m
 
 
 def find_oldest_unread(
-    configuration: Configuration, positions: Mapping[Place, int], seconds: float
-) -> dict[Place, int]:
+    configuration: Configuration, positions: Mapping[TopicNamePartition, int], seconds: float
+) -> dict[TopicNamePartition, int]:
     """The timestamp, in milliseconds, of the first message at or after each position.
 
     Partitions without such a message, without timestamps, or without an answer in time are left out.
@@ -671,8 +670,8 @@ def find_oldest_unread(
         reader.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()])
     except KafkaException as error:
         raise KafkaError(f"Kafka could not be read: {error.args[0].str()}", next_step="lockstep doctor") from error
-    answered: set[Place] = set()
-    found: dict[Place, int] = {}
+    answered: set[TopicNamePartition] = set()
+    found: dict[TopicNamePartition, int] = {}
     deadline = time.monotonic() + seconds
     try:
         while len(answered) < len(positions) and time.monotonic() < deadline:
@@ -680,11 +679,11 @@ def find_oldest_unread(
                 topic, partition = message.topic(), message.partition()
                 if topic is None or partition is None or (topic, partition) in answered:
                     continue
-                answered.add((topic, partition))
+                answered.add(TopicNamePartition(topic, partition))
                 reader.pause([TopicPartition(topic, partition)])
                 kind, timestamp = message.timestamp()
                 if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and timestamp >= 0:
-                    found[topic, partition] = timestamp
+                    found[TopicNamePartition(topic, partition)] = timestamp
     finally:
         reader.close()
     return found
@@ -694,7 +693,9 @@ _NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call
 _OLDEST: OffsetSpec = OffsetSpec.for_timestamp(0)
 
 
-def read_newest_timestamps(admin: ClusterClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+def read_newest_timestamps(
+    admin: ClusterClient, places: Iterable[TopicNamePartition], timeout_seconds: float
+) -> dict[TopicNamePartition, int]:
     """Milliseconds since 1970 of the newest message of each partition; empty partitions are left out.
 
     Raises:
@@ -703,7 +704,9 @@ def read_newest_timestamps(admin: ClusterClient, places: Iterable[Place], timeou
     return _timestamps(admin, places, _NEWEST, timeout_seconds)
 
 
-def read_oldest_timestamps(admin: ClusterClient, places: Iterable[Place], timeout_seconds: float) -> dict[Place, int]:
+def read_oldest_timestamps(
+    admin: ClusterClient, places: Iterable[TopicNamePartition], timeout_seconds: float
+) -> dict[TopicNamePartition, int]:
     """Milliseconds since 1970 of the oldest retained message of each partition; empty ones are left out.
 
     Raises:
@@ -713,8 +716,8 @@ def read_oldest_timestamps(admin: ClusterClient, places: Iterable[Place], timeou
 
 
 def _timestamps(
-    admin: ClusterClient, places: Iterable[Place], which: OffsetSpec, timeout_seconds: float
-) -> dict[Place, int]:
+    admin: ClusterClient, places: Iterable[TopicNamePartition], which: OffsetSpec, timeout_seconds: float
+) -> dict[TopicNamePartition, int]:
     request = {TopicPartition(topic, partition): which for topic, partition in places}
     if not request:
         return {}
@@ -729,5 +732,5 @@ def _timestamps(
         except KafkaException:
             continue  # a partition without a leader
         if timestamp >= 0:
-            found[place.topic, place.partition] = timestamp
+            found[TopicNamePartition(place.topic, place.partition)] = timestamp
     return found

@@ -10,7 +10,7 @@ from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition
 
 REGROWN = "other records: the log was cut and has grown again"
 """The finding's text for a truncated log that is as long as before."""
@@ -18,7 +18,7 @@ ENDINGS = frozenset({Fault.TOPIC_DELETED, Fault.RECREATED})
 """Faults of a topic that ended; if every message of it was read, the end is an event under every class."""
 
 
-def audit_positions(known: Mapping[Key, Position], view: ClusterView) -> tuple[Finding, ...]:
+def audit_positions(known: Mapping[TopicIdPartition, Position], view: ClusterView) -> tuple[Finding, ...]:
     """Every difference that means lost or replaced messages, sorted by topic and partition.
 
     Args:
@@ -48,7 +48,9 @@ def explain_end(finding: Finding, ends: Mapping[str, TopicEnd]) -> Finding:
     return msgspec.structs.replace(finding, until=until, detail=end.loss)
 
 
-def need_epoch_check(known: Mapping[Key, Position], view: ClusterView, held: Mapping[Key, int]) -> dict[Key, Position]:
+def need_epoch_check(
+    known: Mapping[TopicIdPartition, Position], view: ClusterView, held: Mapping[TopicIdPartition, int]
+) -> dict[TopicIdPartition, Position]:
     """The partitions whose leader has changed: their log may have been truncated and have regrown.
 
     Args:
@@ -102,7 +104,7 @@ def _offsets_moved(position: Position, view: ClusterView) -> Finding | None:
     return None
 
 
-def _grown(known: Mapping[Key, Position], view: ClusterView) -> list[Finding]:
+def _grown(known: Mapping[TopicIdPartition, Position], view: ClusterView) -> list[Finding]:
     """One finding per new partition, so that each can be accepted separately."""
     held: dict[str, set[int]] = {}
     for topic_id, partition in known:

@@ -21,12 +21,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
+from lockstep.model.position import TopicNamePartition
 from lockstep.settings import KafkaSettings
 from lockstep.time_limit import SLOW, describe_silence, run_within
 
 T = TypeVar("T")
-Place = tuple[str, int]
-"""(topic, partition)."""
 
 _COORDINATOR_STARTS = (
     ClientError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -56,7 +55,7 @@ class ConsumerGroup:
             reraise=True,
         )
 
-    def publish(self, offsets: Mapping[Place, int]) -> None:
+    def publish(self, offsets: Mapping[TopicNamePartition, int]) -> None:
         """Set the group's offsets.
 
         Raises:
@@ -66,7 +65,7 @@ class ConsumerGroup:
         if places:
             self._commit(places)
 
-    def published(self, places: Iterable[Place]) -> dict[Place, int]:
+    def published(self, places: Iterable[TopicNamePartition]) -> dict[TopicNamePartition, int]:
         """The group's offsets of these partitions; those without one are left out.
 
         Raises:
@@ -77,9 +76,9 @@ class ConsumerGroup:
             return {}
         timeout = self._settings.timeout_seconds
         found = self._as_member("show offsets of", lambda client: client.committed(wanted, timeout=timeout))
-        return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+        return {TopicNamePartition(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
-    def committed_by(self, group: str, places: Iterable[Place]) -> dict[Place, int]:
+    def committed_by(self, group: str, places: Iterable[TopicNamePartition]) -> dict[TopicNamePartition, int]:
         """The committed offsets of another group of the same cluster; partitions without one are left out.
 
         Raises:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition
 
 ANSWER_SECONDS_MAX, POLL_SECONDS = 10.0, 0.05
 _TRUNCATED = ClientError(ClientError._LOG_TRUNCATION).str()  # noqa: SLF001  # the client's name
@@ -31,14 +31,14 @@ class TruncationCheck(msgspec.Struct, frozen=True):
         cut: Their logs were truncated before the position.
     """
 
-    holding: frozenset[Key]
-    cut: frozenset[Key]
+    holding: frozenset[TopicIdPartition]
+    cut: frozenset[TopicIdPartition]
 
 
-def check_truncation(configuration: Configuration, read: Mapping[Key, Position]) -> TruncationCheck:
+def check_truncation(configuration: Configuration, read: Mapping[TopicIdPartition, Position]) -> TruncationCheck:
     """Ask about all partitions at once, each by its key."""
     left = {(each.topic, each.partition): key for key, each in read.items()}
-    said: dict[Key, bool] = {}
+    said: dict[TopicIdPartition, bool] = {}
     # A message or the log's end is the answer: fetches are minimal, and open transactions do not matter.
     asking = make_consumer({**configuration, "isolation.level": "read_uncommitted", "fetch.message.max.bytes": 1_024})
     try:
@@ -62,7 +62,7 @@ def _assigned(each: Position) -> TopicPartition:
     return TopicPartition(each.topic, each.partition, each.next_offset, leader_epoch=each.leader_epoch)
 
 
-def _place(message: Message) -> tuple[str, int]:
+def _place(message: Message) -> TopicNamePartition:
     return message.topic(), message.partition()  # type: ignore[return-value]  # set on all that a consumer gives
 
 
@@ -74,7 +74,7 @@ def _held(message: Message) -> bool | None:
     return False if _TRUNCATED in error.str() else None
 
 
-def _done(asking: RangeConsumer, place: tuple[str, int]) -> None:
+def _done(asking: RangeConsumer, place: TopicNamePartition) -> None:
     try:
         asking.incremental_unassign([TopicPartition(*place)])
     except KafkaException:

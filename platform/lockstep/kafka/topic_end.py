@@ -9,7 +9,7 @@ import msgspec
 
 from lockstep.errors import format_some
 from lockstep.kafka.admin import PartitionOffsets, Topic
-from lockstep.model.position import Ending, Key, Position
+from lockstep.model.position import Ending, Position, TopicIdPartition
 
 NEVER_OBSERVED = "this run has not observed its end: messages may have come since the last batch"
 
@@ -78,7 +78,7 @@ class TopicEnd(msgspec.Struct, frozen=True, kw_only=True):
 def judge_topic_end(
     gone: GoneTopic | None,
     positions: Mapping[int, Position],
-    verified_epochs: Mapping[Key, int],
+    verified_epochs: Mapping[TopicIdPartition, int],
     age_seconds_max: float,
 ) -> TopicEnd:
     """Judge the end of a topic: committed positions against the last reads of its offsets.
@@ -130,7 +130,7 @@ def _find_unread(gone: GoneTopic, positions: Mapping[int, Position]) -> TopicEnd
     return None
 
 
-def _is_at_end(position: Position, ends: PartitionOffsets, verified_epochs: Mapping[Key, int]) -> bool:
+def _is_at_end(position: Position, ends: PartitionOffsets, verified_epochs: Mapping[TopicIdPartition, int]) -> bool:
     """Whether a position is the end of the log from which it was read.
 
     After an accepted truncation the log ends before the position: what is appended up to there is skipped anyway.

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-Key = tuple[str, int]
-"""(topic id, partition)."""
+
+class TopicIdPartition(NamedTuple):
+    """A partition of one topic, in which a topic of the same name that replaced it has no part.
+
+    Attributes:
+        topic_id: Id of the topic.
+        partition: Partition number.
+    """
+
+    topic_id: str
+    partition: int
+
+
+class TopicNamePartition(NamedTuple):
+    """A partition as clients and people name it: after its topic was re-created, of the new topic.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Partition number.
+    """
+
+    topic: str
+    partition: int
 
 
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -98,9 +121,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lost_before: int = 0
 
     @property
-    def key(self) -> Key:
-        """(topic id, partition)."""
-        return self.topic_id, self.partition
+    def key(self) -> TopicIdPartition:
+        """The partition, by the id of its topic."""
+        return TopicIdPartition(self.topic_id, self.partition)
 
     @property
     def is_uncounted(self) -> bool:

@@ -29,7 +29,7 @@ from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.integrity.base import EPOCH, to_microseconds
-from lockstep.model.position import Key, Position, SegmentRef
+from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.tuning import DEFAULT_TUNING
 from lockstep.operations.copies.copies import PARTIAL, copy_file
 from lockstep.operations.inspect.state import find_state_version, read_segments
@@ -162,24 +162,26 @@ def _find_damages(handle: StreamHandle) -> list[_Damage]:
     needed = list(_list_needed(folders, handle.require_head()))
     read_one_by_one = report_items(needed, "reading state of partitions", len(needed))
     damaged = [(row, head, problem) for row, head in read_one_by_one if (problem := _find_problem(folders, row))]
-    read = _read_histories(folders, {(row.topic_id, row.partition) for row, _, _ in damaged})
-    found = dict[tuple[Key, int], _Damage]()
+    read = _read_histories(folders, {TopicIdPartition(row.topic_id, row.partition) for row, _, _ in damaged})
+    found = dict[tuple[TopicIdPartition, int], _Damage]()
     for row, head, problem in damaged:
-        counts, key = head.valid_batches, (row.topic_id, row.partition)
+        counts, key = head.valid_batches, TopicIdPartition(row.topic_id, row.partition)
         history = [each for each in read[key] if each.batch <= min(row.batch, counts.get(each.generation, -1))]
         found[key, row.batch] = _trace(handle, history, problem)
     return list(found.values())
 
 
-def _read_histories(folders: StreamFolders, keys: AbstractSet[Key]) -> dict[Key, list[LedgerRow]]:
+def _read_histories(
+    folders: StreamFolders, keys: AbstractSet[TopicIdPartition]
+) -> dict[TopicIdPartition, list[LedgerRow]]:
     """The ledger rows of some partitions, in order of their batches; those of the others are not held.
 
     A lost file damages all partitions of its bin, and the ledger of a year has a hundred million rows.
     """
-    found: dict[Key, list[LedgerRow]] = {key: [] for key in keys}
+    found: dict[TopicIdPartition, list[LedgerRow]] = {key: [] for key in keys}
     for rows in ledger.iterate_rows(folders.ledger) if keys else ():
         for row in rows:
-            if (key := (row.topic_id, row.partition)) in found:
+            if (key := TopicIdPartition(row.topic_id, row.partition)) in found:
                 found[key].append(row)
     for history in found.values():
         history.sort(key=lambda row: row.batch)
@@ -230,7 +232,7 @@ def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Da
 def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence[LedgerRow]) -> str:
     """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
     first, read = rows[0], [row for row in rows if row.messages]
-    ends = handle.view.ends.get((first.topic_id, first.partition))
+    ends = handle.view.ends.get(TopicIdPartition(first.topic_id, first.partition))
     if problem := _find_gone(rows, handle.require_head().quarantine_unknown_up_to):
         return problem
     if other := next((row for last, row in pairwise((before, *rows)) if row and _is_without_messages(last, row)), None):

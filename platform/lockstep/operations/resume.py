@@ -26,6 +26,7 @@ from lockstep.integrity.resume_options import (
     suggest_options,
 )
 from lockstep.model.finding import Finding
+from lockstep.model.position import TopicNamePartition
 from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.resume_cost import OptionCost, ResumeCosts
 from lockstep.operations.tables import open_table
@@ -175,7 +176,7 @@ def _planned(option: str, cause: str, findings: Sequence[Finding]) -> PlannedAcc
         option=option,
         cause=cause,
         topics=len({each.topic for each in findings}),
-        partitions=len({(each.topic, each.partition) for each in findings}),
+        partitions=len({TopicNamePartition(each.topic, each.partition) for each in findings}),
         findings=len(findings),
         offsets=sum(max(0, each.until - each.offset) for each in findings),
     )
@@ -235,7 +236,7 @@ def resume_stream(
     accepted = [*accepted, *(suggest_options(findings, accepted) if suggested else ())]
     known = ledger.read_positions(folders, before)
     if left := find_unanswered(findings, accepted):
-        places = {(row.topic, row.partition) for row in known.values()}
+        places = {TopicNamePartition(row.topic, row.partition) for row in known.values()}
         raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
     decision = ResumeDecision(stream=before.stream, findings=findings, accepted=tuple(accepted), who=who, why=why)
     if before.desired is not Desired.HALTED and is_writer_alive(folders.control, before.epoch):
@@ -294,7 +295,7 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
     raise ResumptionUnanswered(before.stream, tuple(sorted(names)), why)
 
 
-def _is_somewhere(accepted: Acceptance, places: Iterable[tuple[str, int]]) -> bool:
+def _is_somewhere(accepted: Acceptance, places: Iterable[TopicNamePartition]) -> bool:
     """Whether a finding concerns a partition that the stream reads: others would be refused as part of any command."""
     return any(accepted.concerns(topic, partition) for topic, partition in places)
 

@@ -23,6 +23,7 @@ from lockstep.integrity.resume_options import (
     list_options,
 )
 from lockstep.model.finding import Finding
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.record import Kind, Record
 from lockstep.operations.inspect.state import decode_sessions
 from lockstep.settings import Settings
@@ -124,7 +125,7 @@ class ResumeCosts:
         """
         rows = ledger.read_positions(folders, head)
         for finding in head.all_findings[:SHOWN_MAX]:
-            row = rows.get((finding.topic_id, finding.partition))
+            row = rows.get(TopicIdPartition(finding.topic_id, finding.partition))
             costs = [] if row is None else list(self._count_options(folders, finding, row))
             yield from sorted(costs, key=_compare)
 
@@ -151,7 +152,8 @@ class ResumeCosts:
 
     def _read(self, row: LedgerRow) -> tuple[list[ReadMessage], bool]:
         """The messages from the position on, and whether the log has more."""
-        held = self._log.read_ranges([(row.topic, row.partition)])[row.topic, row.partition]
+        partition = TopicNamePartition(row.topic, row.partition)
+        held = self._log.read_ranges([partition])[partition]
         start = max(row.until, held.first)
         until = min(held.end, start + EXAMINED_MAX)
         if until <= start:

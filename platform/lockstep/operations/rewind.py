@@ -22,7 +22,7 @@ from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_po
 from lockstep.errors import Fenced, KafkaError, LockstepError, Overtaken, format_some
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.model.position import Key, Position, SegmentRef
+from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.quarantine import Place
 from lockstep.operations.tables import StreamHandle, open_table
@@ -388,7 +388,7 @@ class _RewoundBatches:
 
     def __init__(self, folders: StreamFolders, head: Head, batch: int) -> None:
         self.batches, self.set_aside = set[int](), 0
-        self.first, self.forgotten = dict[Key, LedgerRow](), dict[Key, LedgerRow]()
+        self.first, self.forgotten = dict[TopicIdPartition, LedgerRow](), dict[TopicIdPartition, LedgerRow]()
         noted = list[tuple[int, str]]()
         counts = head.valid_batches
         for rows in ledger.iterate_rows(folders.ledger, first_batch=batch + 1, last_batch=head.batch):
@@ -398,7 +398,7 @@ class _RewoundBatches:
                 self.batches.add(row.batch)
                 self.set_aside += row.quarantined + row.late
                 noted += [(row.batch, each) for each in _describe_decisions(row)]
-                key = (row.topic_id, row.partition)
+                key = TopicIdPartition(row.topic_id, row.partition)
                 if row.batch < self.first.setdefault(key, row).batch:
                     self.first[key] = row
                 if row.lifecycle == ledger.FORGOTTEN and row.batch >= self.forgotten.setdefault(key, row).batch:
@@ -417,10 +417,12 @@ class RewoundRows(msgspec.Struct, frozen=True):
 
     placed: tuple[LedgerRow, ...]
     unplaced: tuple[LedgerRow, ...]
-    newest: Mapping[Key, LedgerRow]
+    newest: Mapping[TopicIdPartition, LedgerRow]
 
 
-def read_rewound_rows(folders: StreamFolders, head: Head, target: Head, now: Mapping[Key, LedgerRow]) -> RewoundRows:
+def read_rewound_rows(
+    folders: StreamFolders, head: Head, target: Head, now: Mapping[TopicIdPartition, LedgerRow]
+) -> RewoundRows:
     """The positions of a batch, as a rewind to it would have them.
 
     Args:
@@ -443,7 +445,9 @@ def read_rewound_rows(folders: StreamFolders, head: Head, target: Head, now: Map
 
 
 def make_rewound_rows(
-    held: Mapping[Key, LedgerRow], now: Mapping[Key, LedgerRow], since: Mapping[Key, LedgerRow]
+    held: Mapping[TopicIdPartition, LedgerRow],
+    now: Mapping[TopicIdPartition, LedgerRow],
+    since: Mapping[TopicIdPartition, LedgerRow],
 ) -> Iterable[LedgerRow]:
     """The positions after a rewind, before they have the stamp of its batch. Pure.
 
@@ -463,7 +467,9 @@ def make_rewound_rows(
         yield row.with_retirement_of(now[key]) if stands else row
 
 
-def make_unplaced_rows(held: Mapping[Key, LedgerRow], since: Mapping[Key, LedgerRow]) -> Iterable[LedgerRow]:
+def make_unplaced_rows(
+    held: Mapping[TopicIdPartition, LedgerRow], since: Mapping[TopicIdPartition, LedgerRow]
+) -> Iterable[LedgerRow]:
     """What a rewind gives no position, and the next run reads again all the same: what known topics got since. Pure.
 
     Args:
@@ -551,9 +557,11 @@ def _try_read_chain(folders: StreamFolders, segment: SegmentRef) -> tuple[Segmen
         return error
 
 
-def _compare(view: ClusterView, now: Mapping[Key, LedgerRow], rows: Iterable[LedgerRow]) -> Iterable[RewoundPartition]:
-    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
-        key = (row.topic_id, row.partition)
+def _compare(
+    view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], rows: Iterable[LedgerRow]
+) -> Iterable[RewoundPartition]:
+    for row in sorted(rows, key=lambda each: TopicNamePartition(each.topic, each.partition)):
+        key = TopicIdPartition(row.topic_id, row.partition)
         position = now[key].until if key in now else row.until
         if position == row.until:
             continue
@@ -653,7 +661,7 @@ def _stamp(stamp: LedgerStamp, row: LedgerRow) -> LedgerRow:
 def publish_positions(handle: StreamHandle, rows: Iterable[LedgerRow]) -> bool:
     """Show the positions to lag tools; the next run does so too."""
     try:
-        offsets = {(row.topic, row.partition): row.until for row in rows if not row.retired}
+        offsets = {TopicNamePartition(row.topic, row.partition): row.until for row in rows if not row.retired}
         ConsumerGroup(handle.settings.kafka, handle.stream.name).publish(offsets)
     except KafkaError:
         return False

@@ -16,7 +16,7 @@ from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -231,7 +231,7 @@ class StreamHandle:
         return self.head
 
     @computed_once
-    def positions(self) -> Mapping[Key, LedgerRow]:
+    def positions(self) -> Mapping[TopicIdPartition, LedgerRow]:
         """The newest ledger row of every partition ever read, by (topic id, partition).
 
         Raises:
@@ -280,7 +280,7 @@ class StreamHandle:
         return self.cluster.view(self.selected | {row.topic for row in self.subscribed})
 
     @computed_once
-    def joined(self) -> Mapping[Key, int]:
+    def joined(self) -> Mapping[TopicIdPartition, int]:
         """Offset at which a run would join the log of each new partition that it does not read from its beginning.
 
         Raises:

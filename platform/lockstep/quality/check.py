@@ -14,6 +14,7 @@ from lockstep.declare.rules import Expectation, Severity
 from lockstep.declare.stream import format_source
 from lockstep.engine.driver.metrics import compute_completeness_percent
 from lockstep.model.decoding import decode_json
+from lockstep.model.position import TopicIdPartition
 from lockstep.quality.aggregate import SESSION_ENDS_MAX, Summary, open_rows, summarize, summarize_files
 from lockstep.quality.increment import (
     CheckState,
@@ -289,7 +290,7 @@ def _make_state(
     declared: tuple[str, ...],
     increment: Increment | None,
     measured: Summary,
-    living: Container[tuple[str, int]],
+    living: Container[TopicIdPartition],
 ) -> CheckState:
     forgotten = frozenset(each.place for each in checked.partitions if each.place not in living)
     ends = _merge_ends(increment, measured, living)
@@ -297,7 +298,7 @@ def _make_state(
 
 
 def _merge_ends(
-    increment: Increment | None, measured: Summary, living: Container[tuple[str, int]]
+    increment: Increment | None, measured: Summary, living: Container[TopicIdPartition]
 ) -> tuple[SessionEnd, ...]:
     """The last numbers of the sessions after an increment: the numbers of messages before it move back.
 
@@ -308,9 +309,9 @@ def _merge_ends(
     kept = list(ends.values())
     for end in increment.state.sessions if increment else ():
         if (end.topic_id, end.partition, end.session) not in ends:
-            back = messages.get((end.topic_id, end.partition), 0)
+            back = messages.get(TopicIdPartition(end.topic_id, end.partition), 0)
             kept.append(msgspec.structs.replace(end, number=end.number - back))
-    kept = [end for end in kept if (end.topic_id, end.partition) in living]
+    kept = [end for end in kept if TopicIdPartition(end.topic_id, end.partition) in living]
     kept.sort(key=lambda end: end.number, reverse=True)
     return tuple(kept[:SESSION_ENDS_MAX])
 

@@ -14,6 +14,7 @@ import msgspec
 
 from lockstep.errors import TableError
 from lockstep.model.decoding import decode_json, decode_msgpack
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_provenance_schema
 from lockstep.quality.partitions import SessionEnd
 from lockstep.quality.rules import FileSummary, PartitionSummary, RuleResult
@@ -112,7 +113,7 @@ class CheckState(msgspec.Struct, frozen=True):
     totals: tuple[PartitionSummary, ...]
     sessions: tuple[SessionEnd, ...]
     results: tuple[RuleResult, ...]
-    forgotten: frozenset[tuple[str, int]] = frozenset()
+    forgotten: frozenset[TopicIdPartition] = frozenset()
 
 
 def make_state_path(folders: StreamFolders) -> Path:

@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from lockstep.declare.rules import BUILT_IN, Rule, Severity
+from lockstep.model.position import TopicIdPartition
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -124,9 +125,9 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> TopicIdPartition:
         """Its topic id and number."""
-        return self.topic_id, self.partition
+        return TopicIdPartition(self.topic_id, self.partition)
 
     @property
     def duplicates(self) -> int:
@@ -331,7 +332,7 @@ def judge_rows(rule: Rule) -> SummaryRule[PartitionSummary]:
 
 def merge_forgotten(
     partitions: Iterable[PartitionSummary],
-    living: Container[tuple[str, int]],
+    living: Container[TopicIdPartition],
     rules: Iterable[SummaryRule[PartitionSummary]],
 ) -> tuple[PartitionSummary, ...]:
     """The measurements, with one sum for all forgotten partitions that break no rule.

@@ -18,9 +18,10 @@ from lockstep.engine.driver.run import require_registry
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import KafkaSource
 from lockstep.errors import KafkaError
-from lockstep.kafka.admin import ClusterAdmin, ClusterView, Place
+from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.tables import StreamHandle
 from lockstep.rehearsal.load_plan import SLICE_SECONDS, SLICES, LoadTestRefused, PresentLoad, find_busiest
@@ -101,10 +102,10 @@ def read_present_load(cluster: ClusterAdmin, view: ClusterView, topics: Collecti
         KafkaError: The cluster did not answer.
     """
     ends = {
-        (topic.name, number): view.ends[topic.topic_id, number].high_watermark
+        TopicNamePartition(topic.name, number): view.ends[TopicIdPartition(topic.topic_id, number)].high_watermark
         for topic in view.topics.values()
         for number in range(topic.partitions)
-        if topic.name in topics and (topic.topic_id, number) in view.ends
+        if topic.name in topics and TopicIdPartition(topic.topic_id, number) in view.ends
     }
     now_ms = time.time_ns() // 1_000_000
     borders = [dict(ends)]
@@ -115,21 +116,21 @@ def read_present_load(cluster: ClusterAdmin, view: ClusterView, topics: Collecti
     return find_busiest(counts, SLICE_SECONDS)
 
 
-def share_load(present: PresentLoad, view: ClusterView, topics: Collection[str]) -> dict[Place, float]:
+def share_load(present: PresentLoad, view: ClusterView, topics: Collection[str]) -> dict[TopicNamePartition, float]:
     """The share of each partition: of the present load, or of all messages in Kafka where there is none."""
     weights = present.partitions or {
-        (topic.name, number): float(ends.stable_end - ends.start)
+        TopicNamePartition(topic.name, number): float(ends.stable_end - ends.start)
         for topic in view.topics.values()
         for number in range(topic.partitions)
         if topic.name in topics
-        and (ends := view.ends.get((topic.topic_id, number))) is not None
+        and (ends := view.ends.get(TopicIdPartition(topic.topic_id, number))) is not None
         and ends.stable_end > ends.start
     }
     total = sum(weights.values())
     return {place: weight / total for place, weight in weights.items()}
 
 
-def take_samples(handle: StreamHandle, shares: Mapping[Place, float]) -> Sampled:
+def take_samples(handle: StreamHandle, shares: Mapping[TopicNamePartition, float]) -> Sampled:
     """Read the newest messages of each partition; where no session begins there, its oldest.
 
     Args:
@@ -182,13 +183,13 @@ def _explain_left_out(read: _ReadPart) -> str:
     return f"no session begins in its share of the sample, {room}, which ends before a message of {message}"
 
 
-def _newest(view: ClusterView, place: Place, count: int) -> Range:
-    ends = view.ends[view.topics[place[0]].topic_id, place[1]]
+def _newest(view: ClusterView, place: TopicNamePartition, count: int) -> Range:
+    ends = view.ends[TopicIdPartition(view.topics[place.topic].topic_id, place.partition)]
     return Range(*place, max(ends.start, ends.stable_end - count), ends.stable_end)
 
 
-def _oldest(view: ClusterView, place: Place, count: int) -> Range:
-    ends = view.ends[view.topics[place[0]].topic_id, place[1]]
+def _oldest(view: ClusterView, place: TopicNamePartition, count: int) -> Range:
+    ends = view.ends[TopicIdPartition(view.topics[place.topic].topic_id, place.partition)]
     return Range(*place, ends.start, min(ends.stable_end, ends.start + count))
 
 
@@ -206,17 +207,19 @@ class _ReadPart(msgspec.Struct, frozen=True):
     unread_bytes: int
 
 
-def _read_whole(handle: StreamHandle, ranges: Mapping[Place, Range]) -> dict[Place, _ReadPart]:
+def _read_whole(
+    handle: StreamHandle, ranges: Mapping[TopicNamePartition, Range]
+) -> dict[TopicNamePartition, _ReadPart]:
     """The whole sessions of each range, within the bytes of a sample; nothing is read once no range needs more."""
     registry = require_registry(handle.stream, handle.settings.registry)
     compiled = compile_stream(handle.stream, registry)
-    found: dict[Place, list[CopiedMessage]] = {place: [] for place in ranges}
+    found: dict[TopicNamePartition, list[CopiedMessage]] = {place: [] for place in ranges}
     room_bytes = SAMPLE_BYTES // max(1, len(ranges))
     room, unread = dict.fromkeys(ranges, room_bytes), dict.fromkeys(ranges, 0)
     wanted = [each for each in ranges.values() if each.until > each.start]
-    missing = {(each.topic, each.partition): each.until for each in wanted}
+    missing = {TopicNamePartition(each.topic, each.partition): each.until for each in wanted}
     for run in KafkaSource(make_reader_configuration(handle.settings.kafka)).read(wanted) if wanted else ():
-        place = (wanted[run.index].topic, wanted[run.index].partition)
+        place = TopicNamePartition(wanted[run.index].topic, wanted[run.index].partition)
         for message in run.messages if isinstance(run, MessageRun) and not unread[place] else ():
             copy = CopiedMessage(message.key(), message.value(), list(read_headers(cast("KafkaMessage", message))))
             room[place] -= copy.size

@@ -23,6 +23,7 @@ from lockstep.errors import LockstepError
 from lockstep.localdev.platform import LocalPlatform, find_tool
 from lockstep.localdev.producer import produce
 from lockstep.localdev.recordings import Recorded
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.rehearsal.fault_plan import FaultKind, PlannedFault
 from lockstep.settings import Settings
@@ -227,7 +228,7 @@ class FaultInjector:
 
     def _end_of(self, stream: str, topic: str) -> int:
         view = self._handle(stream).view
-        return view.ends[view.topics[topic].topic_id, 0].stable_end
+        return view.ends[TopicIdPartition(view.topics[topic].topic_id, 0)].stable_end
 
     def _desired(self, stream: str) -> Desired | None:
         head = self._handle(stream).head

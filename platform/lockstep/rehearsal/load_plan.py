@@ -11,7 +11,7 @@ from math import ceil
 import msgspec
 
 from lockstep.errors import LockstepError
-from lockstep.kafka.admin import Place
+from lockstep.model.position import TopicNamePartition
 
 SLICE_SECONDS, SLICES = 60, 30
 """The present load is that of the busiest minute of the last half hour: a mean over day and night understates it."""
@@ -91,11 +91,11 @@ class PresentLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     per_second: float
     mean_per_second: float
-    partitions: dict[Place, float]
+    partitions: dict[TopicNamePartition, float]
     seconds: float
 
 
-def find_busiest(counts: Mapping[Place, Sequence[int]], slice_seconds: float) -> PresentLoad:
+def find_busiest(counts: Mapping[TopicNamePartition, Sequence[int]], slice_seconds: float) -> PresentLoad:
     """The load of the busiest slice.
 
     Args:

@@ -23,6 +23,7 @@ from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.localdev.processes import ignore_interrupts, interrupt_by_signals
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.tables import StreamHandle
 from lockstep.rehearsal.copied_topics import (
     LeftOut,
@@ -354,7 +355,7 @@ def _choose_topics(handle: StreamHandle, topics_max: int | None) -> frozenset[st
         topic.name: sum(
             ends.stable_end - ends.start
             for number in range(topic.partitions)
-            if (ends := handle.view.ends.get((topic.topic_id, number))) is not None
+            if (ends := handle.view.ends.get(TopicIdPartition(topic.topic_id, number))) is not None
         )
         for topic in handle.view.topics.values()
         if topic.name in handle.selected

@@ -11,7 +11,7 @@ from lockstep.errors import StateError
 from lockstep.model.aliases import find_alias
 from lockstep.model.compatibility import Incompatibility, find_incompatibilities
 from lockstep.model.map_state import MapState
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.state_types import (
     StateTypeSchema,
     find_map_types,
@@ -96,7 +96,7 @@ class StateNotOfItsType(StateError):
         self.session = session
         self.reason = reason
         self.is_of_value = is_of_value
-        self.partition: Key | None = None
+        self.partition: TopicIdPartition | None = None
         self.sessions: frozenset[str] = frozenset()
 
 

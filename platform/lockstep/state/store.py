@@ -11,7 +11,7 @@ from typing import Final, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from lockstep.model.position import SegmentRef
+from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.state.changelog import (
     Change,
     CompressedBlocks,
@@ -397,7 +397,10 @@ class PartitionState(Generic[S]):
         except StateNotOfItsType as error:
             if error.is_of_value:
                 where, unstorable = self.version, filterfalse(self._is_storable, self.entries)
-                error.partition, error.sessions = (where.topic_id, where.partition), frozenset(unstorable)
+                error.partition, error.sessions = (
+                    TopicIdPartition(where.topic_id, where.partition),
+                    frozenset(unstorable),
+                )
             raise
 
     def _is_storable(self, session: str) -> bool:

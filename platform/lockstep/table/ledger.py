@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import Ending, SuspendedSession
+from lockstep.model.position import Ending, SuspendedSession, TopicIdPartition
 from lockstep.model.state_loss import StateLoss
 from lockstep.model.table_schema import make_row_schema
 from lockstep.storage import find_storage
@@ -346,7 +346,7 @@ def iterate_columns(
             yield _in_order([rows.filter(_within(first_batch, last_batch))], schema)
 
 
-def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], LedgerRow]:
+def read_positions(folders: StreamFolders, head: Head) -> dict[TopicIdPartition, LedgerRow]:
     """The newest ledger row of every partition as of a head, by (topic id, partition); forgotten ones are left out.
 
     Reads the newest full set of positions and the ledger files after it, as the commits of the output table name
@@ -367,20 +367,20 @@ def read_positions(folders: StreamFolders, head: Head) -> dict[tuple[str, int], 
 _FORGOTTEN_COLUMNS = ["batch", "topic_id", "partition", "lifecycle"]
 
 
-def read_forgotten(ledger: Path, keys: AbstractSet[tuple[str, int]]) -> dict[tuple[str, int], LedgerRow]:
+def read_forgotten(ledger: Path, keys: AbstractSet[TopicIdPartition]) -> dict[TopicIdPartition, LedgerRow]:
     """The last rows of those of the partitions that are forgotten.
 
     Reads columns of the whole ledger, and once more the files that hold such rows: an old stream has forgotten topics
     in thousands of batches. A row group of a file is in memory.
     """
-    last = dict[tuple[str, int], LedgerRow]()
+    last = dict[TopicIdPartition, LedgerRow]()
     for path in find_live_files(ledger) if keys else ():
         parts = _iterate_file(ledger, path, _FORGOTTEN_COLUMNS)
         if not any(_find_forgotten(rows, keys).num_rows for rows in parts):
             continue
         for rows in _iterate_file(ledger, path, SCHEMA.names):
             for row in with_defaults(_find_forgotten(rows, keys), LedgerRow):
-                key = (row.topic_id, row.partition)
+                key = TopicIdPartition(row.topic_id, row.partition)
                 if key not in last or last[key].batch < row.batch:
                     last[key] = row
     return last
@@ -393,14 +393,14 @@ def _iterate_file(ledger: Path, path: str, columns: list[str]) -> Iterator[pa.Ta
         yield _in_order([rows], schema)
 
 
-def _find_forgotten(rows: pa.Table, keys: AbstractSet[tuple[str, int]]) -> pa.Table:
+def _find_forgotten(rows: pa.Table, keys: AbstractSet[TopicIdPartition]) -> pa.Table:
     """The rows by which one of the partitions is forgotten."""
     found = rows.filter(pc.field("lifecycle") == FORGOTTEN)
     names = zip(found["topic_id"].to_pylist(), found["partition"].to_pylist(), strict=True)
     return found.filter(pa.array([name in keys for name in names], pa.bool_()))
 
 
-def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[tuple[str, int], LedgerRow]:
+def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[TopicIdPartition, LedgerRow]:
     """The newest ledger row of every partition as of an earlier batch.
 
     Rows of another generation than the newest do not count: a rewind begins its own with a full set of positions.
@@ -414,9 +414,9 @@ def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0
     return _find_newest(row for row in rows if row.generation == rows[-1].generation)
 
 
-def _find_newest(rows: Iterable[LedgerRow]) -> dict[tuple[str, int], LedgerRow]:
+def _find_newest(rows: Iterable[LedgerRow]) -> dict[TopicIdPartition, LedgerRow]:
     """The last row of each partition, unless it says that the partition is forgotten."""
-    newest = {(row.topic_id, row.partition): row for row in rows}
+    newest = {TopicIdPartition(row.topic_id, row.partition): row for row in rows}
     return {key: row for key, row in newest.items() if row.lifecycle != FORGOTTEN}
 
 

@@ -17,6 +17,7 @@ from confluent_kafka.admin._topic import TopicDescription
 from lockstep.errors import KafkaError
 from lockstep.kafka.diagnostics import ConnectionLog
 from lockstep.kafka.secrets import with_secrets
+from lockstep.model.position import TopicNamePartition
 from lockstep.settings import KafkaSettings, TopicIdentity
 from lockstep.time_limit import describe_silence
 
@@ -139,13 +140,14 @@ class KafkaTopicLog:
             raise self._unread("the settings of topics", _error(error).str()) from error
         return frozenset(name for name, policy in policies.items() if policy != "delete")
 
-    def read_ranges(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
+    def read_ranges(self, partitions: Iterable[TopicNamePartition]) -> dict[TopicNamePartition, BufferedRange]:
         """First offset and high watermark of each partition."""
-        consumer, found = self._consumer(committed=True), {}
+        consumer = self._consumer(committed=True)
+        found: dict[TopicNamePartition, BufferedRange] = {}
         try:
-            for topic, partition in partitions:
-                first, end = self._read_ends(consumer, TopicPartition(topic, partition))
-                found[topic, partition] = BufferedRange(first, end)
+            for partition in partitions:
+                first, end = self._read_ends(consumer, TopicPartition(*partition))
+                found[partition] = BufferedRange(first, end)
         except KafkaException as error:
             raise self._unread("offsets", _error(error).str()) from error
         except TypeError as error:  # the client returns None on a timeout
@@ -233,7 +235,9 @@ class _Reading:
     def __init__(self, consumer: Consumer, wanted: Sequence[WantedRange]) -> None:
         self._consumer, self._wanted = consumer, wanted
         self._at = [item.start for item in wanted]
-        self.unfinished = {(w.topic, w.partition): n for n, w in enumerate(wanted) if w.start < w.until}
+        self.unfinished = {
+            TopicNamePartition(w.topic, w.partition): n for n, w in enumerate(wanted) if w.start < w.until
+        }
         consumer.assign([TopicPartition(w.topic, w.partition, w.start) for w in wanted if w.start < w.until])
 
     def pieces(self, polled: list[Message]) -> list[Piece]:
@@ -241,7 +245,7 @@ class _Reading:
         messages: dict[int, list[Message]] = {}
         ends: dict[int, int] = {}
         for message in polled:
-            index = self.unfinished.get((cast("str", message.topic()), cast("int", message.partition())))
+            index = self.unfinished.get((message.topic(), message.partition()))  # type: ignore[call-overload]  # set on every message, and made for each
             if index is None:
                 continue  # fetched beyond the wanted range
             error = message.error()
@@ -263,7 +267,7 @@ class _Reading:
         return Piece(index, messages, self._at[index])
 
     def _finish(self, wanted: WantedRange) -> None:
-        del self.unfinished[wanted.topic, wanted.partition]
+        del self.unfinished[TopicNamePartition(wanted.topic, wanted.partition)]
         if self.unfinished:
             self._consumer.incremental_unassign([TopicPartition(wanted.topic, wanted.partition)])
 

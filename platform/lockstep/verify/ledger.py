@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from typing_extensions import override
 
 from lockstep.errors import TableError
-from lockstep.model.position import SegmentRef
+from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import ABSENT_UP_TO, COMMIT_HOUR, to_delta
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -41,8 +41,6 @@ from lockstep.verify.gates.base import is_readable_time
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, Numbers, PartitionRows, RowSpool
 
-Key = tuple[str, int]
-"""(topic id, partition)."""
 RowPosition = tuple[int, int]
 """Emit offset and row number of a row."""
 EXPIRED = "expired"
@@ -354,7 +352,9 @@ def count_up_to(ranges: Sequence[LedgerRange], batch: int) -> int:
     return bisect_right(ranges, batch, key=lambda row: row.batch)
 
 
-def make_chains(rows: Mapping[Key, StoredRanges], violations: Violations) -> dict[Key, LedgerChain]:
+def make_chains(
+    rows: Mapping[TopicIdPartition, StoredRanges], violations: Violations
+) -> dict[TopicIdPartition, LedgerChain]:
     """Ranges by partition; checks that each begins where the one before ended."""
     found = {key: _make_chain(ranges) for key, ranges in rows.items()}
     for key, chain in found.items():
@@ -395,7 +395,7 @@ def _check_joints(place: ViolationPlace, ranges: StoredRanges, violations: Viola
         violations.add(ViolationKind.RANGE_OVERLAP, place, row.until, f"an end from {row.start} on", row.until)
 
 
-def _growth(chain: LedgerChain, found: Mapping[Key, LedgerChain]) -> frozenset[int]:
+def _growth(chain: LedgerChain, found: Mapping[TopicIdPartition, LedgerChain]) -> frozenset[int]:
     """Batches in which a partition of the same topic appears that its first batch did not have."""
     firsts = {each.ranges[0].batch for key, each in found.items() if key[0] == chain.place.topic_id}
     return frozenset(firsts - {min(firsts)})
@@ -541,10 +541,10 @@ class StoredTables(msgspec.Struct):
     data_files: list[StoredFile]
     statistics: pa.Table
     absent: dict[str, int]
-    ledger: dict[Key, StoredRanges]
+    ledger: dict[TopicIdPartition, StoredRanges]
     ledger_rows: int
-    quarantine: dict[Key, PartitionRows]
-    late: dict[Key, PartitionRows]
+    quarantine: dict[TopicIdPartition, PartitionRows]
+    late: dict[TopicIdPartition, PartitionRows]
     retention: QuarantineRetention
     stamps: dict[int, BatchStamp]
     checked: int

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import StateError, TableError
-from lockstep.model.position import SegmentRef
+from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.state.changelog import StateVersion, read_header, read_segment
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions_at
-from lockstep.verify.ledger import Key, LedgerRange, Skipped, StoredTables, to_microseconds
+from lockstep.verify.ledger import LedgerRange, Skipped, StoredTables, to_microseconds
 from lockstep.verify.report import ViolationKind, Violations
 
 
@@ -58,7 +58,7 @@ def check_origin(folders: StreamFolders, stored: StoredTables, violations: Viola
         violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, f"all positions of batch {origin.batch}", found)
 
 
-def _read_source(source: StreamFolders, origin: Origin) -> Mapping[Key, LedgerRow] | None:
+def _read_source(source: StreamFolders, origin: Origin) -> Mapping[TopicIdPartition, LedgerRow] | None:
     """The positions of the batch in its own table; None where that is another table, or has cleaned the batch up."""
     if not delta_log.has_log(source.table):
         return None
@@ -73,7 +73,7 @@ def _read_source(source: StreamFolders, origin: Origin) -> Mapping[Key, LedgerRo
         return None
 
 
-def _read_positions(source: StreamFolders, now: Head, batch: int) -> Mapping[Key, LedgerRow]:
+def _read_positions(source: StreamFolders, now: Head, batch: int) -> Mapping[TopicIdPartition, LedgerRow]:
     """The positions of a batch, from the newest full set at it on; from the first batch, where its entry is gone."""
     version = next((each.version for each in now.savepoints if each.batch == batch), None)
     entry = None if version is None else delta_log.read_entry(source.table, version)
@@ -108,7 +108,7 @@ def _compare(
     folders: StreamFolders,
     origin: Origin | Imported,
     rows: Iterable[LedgerRange],
-    segments: Mapping[Key, SegmentRef | None],
+    segments: Mapping[TopicIdPartition, SegmentRef | None],
     violations: Violations,
 ) -> None:
     expected = f"digest {origin.digest} of batch {origin.batch} of {origin.stream}"
@@ -120,13 +120,13 @@ def _compare(
         violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, expected, f"{found} in {folders.stream}")
 
 
-def _digest(state: Path, rows: Iterable[LedgerRange], segments: Mapping[Key, SegmentRef | None]) -> str:
+def _digest(state: Path, rows: Iterable[LedgerRange], segments: Mapping[TopicIdPartition, SegmentRef | None]) -> str:
     digest = hashlib.sha256()
     for row in sorted(rows, key=lambda each: (each.topic_id, each.partition)):
         skipped = [[each.session, each.before] for each in row.suspended_sessions]
         parts = (row.topic_id, row.partition, row.until, to_microseconds(row.watermark), row.rows_emitted)
         digest.update(msgspec.json.encode([*parts, row.suspended_from, skipped, row.catching_up, row.joined_at]))
-        last = segments.get((row.topic_id, row.partition))
+        last = segments.get(TopicIdPartition(row.topic_id, row.partition))
         if last is None:
             continue
         version = StateVersion(row.generation, row.topic_id, row.partition, row.until, last)

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from lockstep.declare.replay import ReplayKey
 from lockstep.errors import StateError
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_file_schema
 from lockstep.table.head import FIRST_BATCH, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.current_rows import CurrentRows, RowDifference, StateRows, find_differences, make_replay_schema
 from lockstep.verify.declaration import Declared
-from lockstep.verify.ledger import Key, LedgerChain, LedgerRange, StoredTables
+from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredTables
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.rows import TableRows
 from lockstep.verify.state import RewindFloor, StoredState, show_short
@@ -59,7 +60,7 @@ class ReplayedRows(msgspec.Struct):
     partitions: int = 0
     sessions: int = 0
     keys: int = 0
-    limits: dict[Key, str] = {}
+    limits: dict[TopicIdPartition, str] = {}
     reason: str = ""
 
     @property
@@ -136,7 +137,7 @@ class RowReplay:
         """Compare one partition."""
         limit = self._compare(chain)
         if limit:
-            self.found.limits[chain.place.topic_id, chain.place.partition] = limit
+            self.found.limits[TopicIdPartition(chain.place.topic_id, chain.place.partition)] = limit
 
     def _compare(self, chain: LedgerChain) -> str:
         """Compare a partition; returns the limit of the comparison, empty without one."""
@@ -148,7 +149,7 @@ class RowReplay:
         except StateError as error:
             return self._unread(last, error)
         current = CurrentRows(key, self._schema)
-        for batch in self._rows.cursor((chain.place.topic_id, chain.place.partition)).before(END):
+        for batch in self._rows.cursor(TopicIdPartition(chain.place.topic_id, chain.place.partition)).before(END):
             current.add(batch)
         rows = current.finish()
         self.found.partitions += 1

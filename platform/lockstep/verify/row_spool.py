@@ -19,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockstep.model.position import TopicIdPartition
+
 Numbers = npt.NDArray[np.int64]
 PLACE_COLUMNS = ("topic_id", "partition")
 BY_BATCH, BY_OFFSET = ("batch", "start", "until"), ("offset", "batch")
@@ -59,7 +61,7 @@ class RowSpool:
         self._scratch, self._name, self._order, self.rows = scratch, name, order, 0
         self._few, self._held = list[pa.Table](), list[pa.Table]()
         self._held_bytes, self._schema = 0, pa.schema([])
-        self._runs: dict[tuple[str, int], list[RowRun]] = {}
+        self._runs: dict[TopicIdPartition, list[RowRun]] = {}
         self._files: list[str] = []
 
     def add(self, rows: pa.Table) -> None:
@@ -77,7 +79,7 @@ class RowSpool:
         if self._held_bytes >= FLUSH_BYTES:
             self._flush()
 
-    def finish(self) -> dict[tuple[str, int], PartitionRows]:
+    def finish(self) -> dict[TopicIdPartition, PartitionRows]:
         """Write what is held; gives the rows of each partition, by topic id and partition."""
         self._flush()
         readers = [pa.ipc.open_file(pa.memory_map(path)) for path in self._files]
@@ -100,7 +102,9 @@ class RowSpool:
     def _note(self, run: pa.RecordBatch, file: int, index: int) -> None:
         topic_id, partition = (run[name][0].as_py() for name in PLACE_COLUMNS)
         first, last = (tuple(int(run[name][at].as_py()) for name in self._order) for at in (0, run.num_rows - 1))
-        self._runs.setdefault((topic_id, partition), []).append(RowRun(file, index, run.num_rows, first, last))
+        self._runs.setdefault(TopicIdPartition(topic_id, partition), []).append(
+            RowRun(file, index, run.num_rows, first, last)
+        )
 
 
 def _split(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

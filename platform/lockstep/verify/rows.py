@@ -27,12 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_row_schema
 from lockstep.verify.bounds import FileBounds
 from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.files import UNREADABLE, ask_each, open_if_there, require_bytes
 from lockstep.verify.gates.base import is_readable_time
-from lockstep.verify.ledger import BatchStamp, Key, LedgerChain, RowPosition, StoredFile
+from lockstep.verify.ledger import BatchStamp, LedgerChain, RowPosition, StoredFile
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
 
@@ -77,8 +78,8 @@ class TableRows:
         self._schemas: list[pa.Schema] = []
         self._readers: list[pa.ipc.RecordBatchFileReader] = []
         self._stack = ExitStack()
-        self.slices: dict[Key, list[Slice]] = {}
-        self.places: dict[Key, ViolationPlace] = {}
+        self.slices: dict[TopicIdPartition, list[Slice]] = {}
+        self.places: dict[TopicIdPartition, ViolationPlace] = {}
         self.rows = 0
 
     def load(self, table: Path, files: Iterable[StoredFile], statistics: pa.Table, violations: Violations) -> None:
@@ -124,7 +125,7 @@ class TableRows:
                     violations.add(ViolationKind.ROW_ORDER, self.places[key], after.first[0], expected, found)
 
     def check_hours(
-        self, chains: Mapping[Key, LedgerChain], stamps: Mapping[int, BatchStamp], violations: Violations
+        self, chains: Mapping[TopicIdPartition, LedgerChain], stamps: Mapping[int, BatchStamp], violations: Violations
     ) -> None:
         """Find rows in another commit hour than that of their batch: retention would drop them by it."""
         for key in self.slices.keys() & chains.keys():
@@ -136,7 +137,7 @@ class TableRows:
                     expected = f"commit_hour {stamp.hour}, of batch {batch}"
                     violations.add(ViolationKind.ROW_ORDER, self.places[key], end[0], expected, hour)
 
-    def cursor(self, key: Key) -> RowCursor:
+    def cursor(self, key: TopicIdPartition) -> RowCursor:
         """The rows of a partition, sorted if they are not in order."""
         slices = self.slices.get(key, [])
         batches = (self._readers[each.file].get_batch(each.index) for each in slices)
@@ -179,10 +180,10 @@ class TableRows:
         rises = (emitted[1:] > emitted[:-1]) | ((emitted[1:] == emitted[:-1]) & (numbers[1:] > numbers[:-1]))
         first, last = (int(emitted[0]), int(numbers[0])), (int(emitted[-1]), int(numbers[-1]))
         found = Slice(file, index, run.num_rows, first, last, bool(rises.all()), hour)
-        self.slices.setdefault((topic_id, partition), []).append(found)
-        self.places.setdefault((topic_id, partition), ViolationPlace(topic, topic_id, partition))
+        self.slices.setdefault(TopicIdPartition(topic_id, partition), []).append(found)
+        self.places.setdefault(TopicIdPartition(topic_id, partition), ViolationPlace(topic, topic_id, partition))
 
-    def _positions(self, key: Key) -> list[tuple[int, int]]:
+    def _positions(self, key: TopicIdPartition) -> list[tuple[int, int]]:
         """Emit offset and row number of each row, in the order of the table."""
         found: list[tuple[int, int]] = []
         for each in self.slices[key]:

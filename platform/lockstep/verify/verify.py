@@ -17,6 +17,7 @@ from lockstep.declare.decoders.base import Registry
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import format_integrity
 from lockstep.errors import LockstepError, StateError
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.progress import report_progress
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
@@ -32,7 +33,6 @@ from lockstep.verify.gates.other_class import OtherClass, find_first_judged
 from lockstep.verify.kafka_reader import TOGETHER_MAX, BufferedRange, KafkaTopicLog, WantedRange, find_offset
 from lockstep.verify.ledger import (
     LOSSES,
-    Key,
     LedgerChain,
     LedgerRange,
     StoredTables,
@@ -167,7 +167,9 @@ def make_summary(
 def _list_scopes(work: PartitionWork) -> Iterator[ProvenRange]:
     """The proven extent of each partition, with the limit of its replay."""
     for scope in work.scopes:
-        yield msgspec.structs.replace(scope, replay=work.replayed.limits.get((scope.topic_id, scope.partition), ""))
+        yield msgspec.structs.replace(
+            scope, replay=work.replayed.limits.get(TopicIdPartition(scope.topic_id, scope.partition), "")
+        )
 
 
 def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
@@ -302,7 +304,10 @@ def check_end(
 
 
 def check_places(
-    chains: Mapping[Key, LedgerChain], places: Mapping[Key, ViolationPlace], head: Head, violations: Violations
+    chains: Mapping[TopicIdPartition, LedgerChain],
+    places: Mapping[TopicIdPartition, ViolationPlace],
+    head: Head,
+    violations: Violations,
 ) -> None:
     """Compare the topics of the ledger with those of the rows; find partitions that a start would not find.
 
@@ -499,7 +504,7 @@ class _Proving:
             self._rules = None
             self.work.blocked.append(reason.reason)
 
-    def prove(self, found: Mapping[Key, LedgerChain], kafka: KafkaTopicLog) -> None:
+    def prove(self, found: Mapping[TopicIdPartition, LedgerChain], kafka: KafkaTopicLog) -> None:
         """Prove each partition as far as possible."""
         for chain in found.values():
             self.work.losses += list_losses(chain, self._head)
@@ -510,7 +515,7 @@ class _Proving:
         alive = [chain for chain in found.values() if ids.get(chain.place.topic) == chain.place.topic_id]
         alive = [chain for chain in alive if self._has_partition(chain, topics[chain.place.topic].partitions)]
         self._compacted = kafka.find_compacted({chain.place.topic for chain in alive})
-        ranges = kafka.read_ranges((chain.place.topic, chain.place.partition) for chain in alive)
+        ranges = kafka.read_ranges(TopicNamePartition(chain.place.topic, chain.place.partition) for chain in alive)
         for chain in found.values():
             if ids.get(chain.place.topic) != chain.place.topic_id:
                 gone = "re-created" if chain.place.topic in ids else "gone"
@@ -519,10 +524,10 @@ class _Proving:
         for at in range(0, len(alive), TOGETHER_MAX):
             group = alive[at : at + TOGETHER_MAX]
             self._floor.refresh()
-            self._prove_group([(c, ranges[c.place.topic, c.place.partition]) for c in group], kafka)
+            self._prove_group([(c, ranges[TopicNamePartition(c.place.topic, c.place.partition)]) for c in group], kafka)
         self.work.floor = self._floor.batch
 
-    def replay_rows(self, found: Mapping[Key, LedgerChain]) -> None:
+    def replay_rows(self, found: Mapping[TopicIdPartition, LedgerChain]) -> None:
         """Compare the current rows of each partition with its newest state, if the stream claims that they replay."""
         declared, key = self._declared, self._declared.replay_key
         if key is None:
@@ -630,7 +635,7 @@ class _Proving:
 
     def _parts(self, chain: LedgerChain, first: int) -> PartitionInputs:
         erased = self._erased(chain)
-        key, moment = (chain.place.topic_id, chain.place.partition), ReplayWatermark()
+        key, moment = TopicIdPartition(chain.place.topic_id, chain.place.partition), ReplayWatermark()
         rules = RulesInForce(self._integrity, self._head.policies, moment, joined=chain.is_joined)
         aside = self._aside(chain)
         folding = Replay(self._declared, rules.find(chain.ranges[first].batch), moment, chain.place, aside)
@@ -658,7 +663,7 @@ class _Proving:
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
-        key = (chain.place.topic_id, chain.place.partition)
+        key = TopicIdPartition(chain.place.topic_id, chain.place.partition)
         erased = self._erased(chain)
         dropped = self._stored.retention.batch
         quarantine = ExpectedSideRows(
@@ -671,7 +676,10 @@ class _Proving:
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
         """Record a partition whose messages are not folded again."""
-        cursor, aside = self._rows.cursor((chain.place.topic_id, chain.place.partition)), self._aside(chain)
+        cursor, aside = (
+            self._rows.cursor(TopicIdPartition(chain.place.topic_id, chain.place.partition)),
+            self._aside(chain),
+        )
         self._check_counts(chain, len(chain.ranges), cursor, aside)
         erased = self._erased(chain)
         check_end(chain, cursor, aside, self._violations, dropped_up_to=self._dropped, erased=erased)
@@ -714,7 +722,7 @@ class _Proving:
                 expected = f"messages from {max(held.first, row.start)} on, which Kafka still has"
                 self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
 
-    def _unclaimed(self, found: Mapping[Key, LedgerChain]) -> None:
+    def _unclaimed(self, found: Mapping[TopicIdPartition, LedgerChain]) -> None:
         """Rows and quarantine of partitions that are not in the ledger."""
         for key, place in self._rows.places.items():
             if key not in found:

@@ -12,6 +12,7 @@ import pytest
 
 from lockstep import Envelope, Record, Sequence, Strict, Suspend, Transform
 from lockstep.declare.replay import ReplayKey
+from lockstep.model.position import TopicIdPartition
 from lockstep.table.head import FoldCode, Head, Imported, Origin, Promotion, Retention
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.ledger import make_chains
@@ -162,7 +163,7 @@ def test_each_reason_for_rows_that_are_not_there_is_known(
     head: dict[str, Any], absent: dict[str, int], limits: list[tuple[int, str]], tmp_path: Path
 ) -> None:
     chains = make_chains(spool(tmp_path, [[row(1), row(2)]]), Violations())
-    found = find_limits(Head(stream="t", cluster_id="c", **head), absent, KEY, chains["id", 0])
+    found = find_limits(Head(stream="t", cluster_id="c", **head), absent, KEY, chains[TopicIdPartition("id", 0)])
     assert [tuple(each) for each in found] == limits
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.record import Record
 from lockstep.verify import row_spool
 from lockstep.verify.ledger import (
@@ -40,7 +41,7 @@ def row(batch: int, partition: int = 0, *, start: int = -1, until: int = -1, **c
     return msgspec.structs.replace(made, **changes)
 
 
-def spool(scratch: Path, tables: Iterable[Iterable[LedgerRange]]) -> dict[tuple[str, int], StoredRanges]:
+def spool(scratch: Path, tables: Iterable[Iterable[LedgerRange]]) -> dict[TopicIdPartition, StoredRanges]:
     spooled = RowSpool(scratch, "ledger", BY_BATCH)
     for rows in tables:
         spooled.add(pa.Table.from_pylist([msgspec.to_builtins(each) for each in rows]))
@@ -56,7 +57,7 @@ def test_rows_of_many_files_come_back_by_partition_in_order_of_batches(
     monkeypatch.setattr(row_spool, "SMALL_TABLES", 7)
     numbers = range(1, BATCHES + 1) if is_in_order else range(BATCHES, 0, -1)
     found = spool(tmp_path, ([row(number, partition) for partition in (2, 0, 1)] for number in numbers))
-    assert sorted(found) == [("id", 0), ("id", 1), ("id", 2)]
+    assert sorted(found) == [TopicIdPartition("id", 0), TopicIdPartition("id", 1), TopicIdPartition("id", 2)]
     for (_, partition), ranges in found.items():
         expected = [row(number, partition) for number in range(1, BATCHES + 1)]
         assert list(ranges) == expected

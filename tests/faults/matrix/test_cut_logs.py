@@ -16,6 +16,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost, Truncated
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.resume import resume_stream
 from lockstep.table.ledger import read_ledger
 from tests.faults.matrix.logs import cut
@@ -69,7 +70,7 @@ def epochs(runs: LocalRuns) -> tuple[int | None, int | None]:
     """Of the leader that wrote what was read last, and of the leader now."""
     admin = ClusterAdmin(make_admin_client(runs.settings.kafka), runs.settings.kafka.timeout_seconds)
     newest = read_ledger(runs.folders.ledger)[-1]
-    return newest.leader_epoch, admin.view([newest.topic]).ends[newest.topic_id, 0].leader_epoch
+    return newest.leader_epoch, admin.view([newest.topic]).ends[TopicIdPartition(newest.topic_id, 0)].leader_epoch
 
 
 @pytest.mark.fault("F29")

@@ -24,7 +24,7 @@ from lockstep.engine.driver.planner import FileGoal, PlanInput, plan_batch
 from lockstep.engine.executor.row_buffer import RowSpace
 from lockstep.engine.protocol import BatchIdentity, LearnedRates
 from lockstep.kafka.admin import PartitionOffsets
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from tests.support.feed import folded, session_in, snapshot, update
 
 if TYPE_CHECKING:
@@ -40,11 +40,10 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS_MAX = 120.0
 FOR_EVER = float("inf")
-Key = tuple[str, int]
 
 
 def given_goal(
-    lags: dict[Key, int], *, target: int, left: float = FOR_EVER, each: float | None = 10.0, cores: int = 4
+    lags: dict[TopicIdPartition, int], *, target: int, left: float = FOR_EVER, each: float | None = 10.0, cores: int = 4
 ) -> PlanInput:
     """An input of partitions with so many messages waiting, each message `each` bytes of Parquet."""
     return PlanInput(
@@ -63,36 +62,38 @@ def messages(bins: Bins) -> list[int]:
 
 
 def test_messages_wait_until_they_fill_a_file() -> None:
-    waiting = plan_batch(given_goal({("a", 0): 5_000, ("b", 0): 4_999}, target=100_000))
+    waiting = plan_batch(given_goal({TopicIdPartition("a", 0): 5_000, TopicIdPartition("b", 0): 4_999}, target=100_000))
     assert (waiting.bins, waiting.backlog) == ((), 0)
-    full = plan_batch(given_goal({("a", 0): 5_000, ("b", 0): 5_100}, target=100_000))
+    full = plan_batch(given_goal({TopicIdPartition("a", 0): 5_000, TopicIdPartition("b", 0): 5_100}, target=100_000))
     assert messages(full.bins) == [9_999]
 
 
 def test_a_message_that_has_waited_enough_begins_a_batch_of_all() -> None:
-    plan = plan_batch(given_goal({("a", 0): 3, ("b", 0): 40}, target=100_000, left=0.0))
+    plan = plan_batch(given_goal({TopicIdPartition("a", 0): 3, TopicIdPartition("b", 0): 40}, target=100_000, left=0.0))
     assert (messages(plan.bins), plan.backlog) == ([43], 0)
 
 
 def test_time_that_the_batch_itself_takes_is_kept_free() -> None:
     """1,000 messages of 5 microseconds: at 4 ms before the end it is time."""
-    assert plan_batch(given_goal({("a", 0): 1_000}, target=10**6, left=0.006)).bins == ()
-    assert messages(plan_batch(given_goal({("a", 0): 1_000}, target=10**6, left=0.004)).bins) == [1_000]
+    assert plan_batch(given_goal({TopicIdPartition("a", 0): 1_000}, target=10**6, left=0.006)).bins == ()
+    assert messages(plan_batch(given_goal({TopicIdPartition("a", 0): 1_000}, target=10**6, left=0.004)).bins) == [1_000]
 
 
 def test_a_backlog_fills_a_file_on_each_core() -> None:
-    plan = plan_batch(given_goal({(name, 0): 10_000 for name in "abcdef"}, target=100_000, cores=3))
+    plan = plan_batch(given_goal({TopicIdPartition(name, 0): 10_000 for name in "abcdef"}, target=100_000, cores=3))
     assert messages(plan.bins) == [10_000, 10_000, 10_000]
     assert plan.backlog == 30_000
 
 
 def test_one_large_partition_makes_one_file_not_uneven_ones() -> None:
-    plan = plan_batch(given_goal({("large", 0): 30_000, ("small", 0): 1_000}, target=100_000, cores=3))
+    plan = plan_batch(
+        given_goal({TopicIdPartition("large", 0): 30_000, TopicIdPartition("small", 0): 1_000}, target=100_000, cores=3)
+    )
     assert messages(plan.bins) == [9_677 + 500]  # in proportion, and the floor of a small one
 
 
 def test_the_first_batch_of_a_run_learns_from_what_is_there() -> None:
-    plan = plan_batch(given_goal({("a", 0): 900_000}, target=10**6, left=-FOR_EVER, each=None))
+    plan = plan_batch(given_goal({TopicIdPartition("a", 0): 900_000}, target=10**6, left=-FOR_EVER, each=None))
     assert messages(plan.bins) == [200_000]
 
 
@@ -100,16 +101,18 @@ def test_the_first_batch_of_a_run_learns_from_what_is_there() -> None:
 def test_messages_that_add_little_to_a_file_make_no_endless_batch(each: float) -> None:
     """A fold that gives rows seldom: the batch begins before the file is full, and takes no more than its bound."""
     most = FILE_BATCHES_MAX * 200_000
-    assert plan_batch(given_goal({("a", 0): most - 1}, target=10**9, each=each)).bins == ()
-    full = plan_batch(given_goal({("a", 0): 3 * most, ("b", 0): 2 * most}, target=10**9, each=each))
+    assert plan_batch(given_goal({TopicIdPartition("a", 0): most - 1}, target=10**9, each=each)).bins == ()
+    full = plan_batch(
+        given_goal({TopicIdPartition("a", 0): 3 * most, TopicIdPartition("b", 0): 2 * most}, target=10**9, each=each)
+    )
     assert (sum(messages(full.bins)), full.backlog) == (most, 4 * most)
-    due = plan_batch(given_goal({("a", 0): 3 * most}, target=10**9, each=each, left=0.0))
+    due = plan_batch(given_goal({TopicIdPartition("a", 0): 3 * most}, target=10**9, each=each, left=0.0))
     assert messages(due.bins) == [most]
 
 
 def test_a_file_of_tiny_messages_has_its_bound_too() -> None:
     most = FILE_BATCHES_MAX * 200_000
-    plan = plan_batch(given_goal({("a", 0): 10 * most}, target=64_000, each=0.001))
+    plan = plan_batch(given_goal({TopicIdPartition("a", 0): 10 * most}, target=64_000, each=0.001))
     assert messages(plan.bins) == [most]
 
 
@@ -120,7 +123,7 @@ def test_a_file_of_tiny_messages_has_its_bound_too() -> None:
     some.integers(1, 8),
 )
 def test_no_file_is_planned_larger_than_its_target_and_the_room_for_error(
-    lags: dict[Key, int], target: int, each: float, cores: int
+    lags: dict[TopicIdPartition, int], target: int, each: float, cores: int
 ) -> None:
     plan = plan_batch(given_goal(lags, target=target, each=each, cores=cores))
     floors = each * len(lags) * (1 + target / each / 10 / max(1, len(lags)))

@@ -14,8 +14,8 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import LockstepError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
-from lockstep.kafka.consumer_group import ConsumerGroup, Place
-from lockstep.model.position import Position
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import Position, TopicNamePartition
 from lockstep.operations.lifecycle import reset_new
 from tests.support.feed import folded, session
 
@@ -35,7 +35,7 @@ def test_the_group_of_a_stream_stands_where_the_table_does(feed: Feed, runs: Loc
     feed.send(topic, session(4), partition=0)
     feed.send(topic, session(8), partition=1)
     runs.run()
-    expected = {(topic, 0): 5, (topic, 1): 9}
+    expected = {TopicNamePartition(topic, 0): 5, TopicNamePartition(topic, 1): 9}
     assert expected == group_of(runs).published(expected)
 
 
@@ -59,7 +59,7 @@ def test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lo
     feed.send(feed.create("values"), session(4))
 
     class AskedLate(ConsumerGroup):
-        def published(self, places: Iterable[Place]) -> dict[Place, int]:
+        def published(self, places: Iterable[TopicNamePartition]) -> dict[TopicNamePartition, int]:
             runs.run()
             return super().published(places)
 
@@ -67,7 +67,7 @@ def test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lo
     late = AskedLate(kafka, runs.stream.name)
     admin = ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
     check_table_present(runs.stream, runs.folders, admin, late)
-    assert any(late.published([(f"{feed.family}.values", 0)]).values())
+    assert any(late.published([TopicNamePartition(f"{feed.family}.values", 0)]).values())
 
 
 def test_a_table_that_exists_is_not_reset(feed: Feed, runs: LocalRuns) -> None:
@@ -79,7 +79,7 @@ def test_a_table_that_exists_is_not_reset(feed: Feed, runs: LocalRuns) -> None:
 
 def test_a_group_that_is_not_there_is_forgotten_without_complaint(runs: LocalRuns) -> None:
     nobody = ConsumerGroup(runs.settings.kafka, "nobody-ever")
-    assert nobody.published([("no-topic", 0)]) == {}
+    assert nobody.published([TopicNamePartition("no-topic", 0)]) == {}
     nobody.forget()
 
 
@@ -100,4 +100,4 @@ def test_positions_that_kafka_refuses_again_and_again_are_warned_of_once(
     member.close()
     (warning,) = [record.message for record in caplog.records]
     assert warning.startswith("positions are not shown to lag tools")
-    assert group.published([(topic, 0)]) == {}
+    assert group.published([TopicNamePartition(topic, 0)]) == {}

@@ -17,6 +17,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import explain_missing_offsets
 from lockstep.localdev.broker import Broker
 from lockstep.localdev.processes import find_free_ports
+from lockstep.model.position import TopicNamePartition
 from lockstep.model.tuning import Tuning
 from lockstep.settings import KafkaSettings
 from tests.integration.engine.test_brokers import Going
@@ -127,11 +128,11 @@ def test_offsets_by_time_that_no_broker_gives_are_no_end_of_a_log(far: tuple[Bro
     topic = feed.create("values")
     feed.send(topic, session(1))
     admin = ClusterAdmin(make_admin_client(KafkaSettings(bootstrap_servers=f"127.0.0.1:{link.port}")), 0.5)
-    assert admin.find_offsets_at([(topic, 0)], 0) == {(topic, 0): 0}
+    assert admin.find_offsets_at([TopicNamePartition(topic, 0)], 0) == {TopicNamePartition(topic, 0): 0}
     link.carries.clear()
     try:
         with pytest.raises(KafkaError, match=rf"did not answer about the offsets by time of topic {topic}"):
-            admin.find_offsets_at([(topic, 0)], 0)
+            admin.find_offsets_at([TopicNamePartition(topic, 0)], 0)
     finally:
         link.carries.set()
 
@@ -145,7 +146,7 @@ def test_offsets_of_a_group_whose_coordinator_is_away_are_given_up_in_time(far: 
     began = time.monotonic()
     try:
         with pytest.raises(KafkaError, match="did not take offsets of group far"):
-            group.publish({(topic, 0): 1})
+            group.publish({TopicNamePartition(topic, 0): 1})
     finally:
         link.carries.set()
     assert time.monotonic() - began < 10

@@ -10,6 +10,7 @@ from lockstep import Ordered
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.kafka.admin import find_oldest_unread
 from lockstep.kafka.client import make_reader_configuration
+from lockstep.model.position import TopicNamePartition
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import adding
@@ -31,7 +32,12 @@ def test_a_message_without_a_time_says_nothing_of_freshness(feed: Feed, runs: Lo
     assert runs.run() is RunOutcome.ENDED
     assert [report.freshness_seconds for report in runs.reports] == [None]
     assert [row["newest_timestamp"] for row in read_table(runs.folders.ledger).to_pylist()] == [None]
-    assert find_oldest_unread(make_reader_configuration(runs.settings.kafka), {(topic, 0): 0}, ANSWER_SECONDS) == {}
+    assert (
+        find_oldest_unread(
+            make_reader_configuration(runs.settings.kafka), {TopicNamePartition(topic, 0): 0}, ANSWER_SECONDS
+        )
+        == {}
+    )
     feed.send(topic, [update(4, a=1)])
     assert runs.run() is RunOutcome.ENDED
     assert (runs.reports[-1].freshness_seconds or -1) > 0

@@ -13,6 +13,7 @@ from lockstep import Every
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import TopicNamePartition
 from lockstep.settings import KafkaSettings
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, session
@@ -54,7 +55,7 @@ def make_settings(address: str) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=address, timeout_seconds=TIMEOUT_SECONDS)
 
 
-def publish_at_last(group: ConsumerGroup, place: tuple[str, int]) -> None:
+def publish_at_last(group: ConsumerGroup, place: TopicNamePartition) -> None:
     """Publish offset 2; an earlier publication may still wait for an answer to its first request."""
     deadline = time.monotonic() + REPEATED_SECONDS_MAX
     while True:
@@ -85,7 +86,7 @@ ASKS = {
 def test_a_request_without_an_answer_ends(older: Older, asks: str, unanswered: int) -> None:
     broker, proxy, address = older
     topic = Feed(broker.bootstrap_servers, f"{asks}{unanswered}").create("values")
-    group, place = ConsumerGroup(make_settings(address), "g"), (topic, 0)
+    group, place = ConsumerGroup(make_settings(address), "g"), TopicNamePartition(topic, 0)
     group.publish({place: 0})
     proxy.unanswered = frozenset({unanswered})
     began = time.monotonic()

@@ -16,6 +16,7 @@ from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka import admin
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
+from lockstep.model.position import TopicIdPartition
 from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def test_a_view_of_many_partitions_is_asked_for_in_parts(
     monkeypatch.setattr(admin, "REQUEST_PARTITIONS", 2)
     in_parts = cluster_admin.view_offsets(whole)
     assert cluster_admin.view([topic]) == whole == in_parts
-    ends = [whole.ends[whole.topics[topic].topic_id, partition] for partition in range(5)]
+    ends = [whole.ends[TopicIdPartition(whole.topics[topic].topic_id, partition)] for partition in range(5)]
     spans = [(each.start, each.stable_end, each.high_watermark) for each in ends]
     assert spans == [(0, 1, 1), (0, 2, 2), (0, 3, 3), (2, 4, 4), (0, 5, 5)]
 

@@ -16,6 +16,7 @@ from lockstep import Topics
 from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import TopicNamePartition
 from lockstep.operations.copies import relocate
 from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress, lock_copy
 from lockstep.operations.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
@@ -93,7 +94,9 @@ def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(
         import_into(other, exported)
     assert noted[-1] == ("copying state of partitions", 1, 1)
     assert [path.name for path in other.folders.root.iterdir()] == ["adding"]
-    assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)]) == {(topic, 0): 4}
+    assert ConsumerGroup(runs.settings.kafka, "adding").published([TopicNamePartition(topic, 0)]) == {
+        TopicNamePartition(topic, 0): 4
+    }
     assert [row.lifecycle for row in read_ledger(other.folders.ledger)] == ["imported"]
     prove(other)
     feed.send(topic, values[6:])

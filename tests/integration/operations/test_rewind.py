@@ -21,6 +21,7 @@ from lockstep.engine.driver.positions import GROWN
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import TopicNamePartition
 from lockstep.operations import rewind
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
@@ -80,7 +81,9 @@ def assert_proven(runs: LocalRuns) -> None:
 
 
 def published(runs: LocalRuns, topic: str) -> int:
-    return ConsumerGroup(runs.settings.kafka, runs.stream.name).published([(topic, 0)])[topic, 0]
+    return ConsumerGroup(runs.settings.kafka, runs.stream.name).published([TopicNamePartition(topic, 0)])[
+        TopicNamePartition(topic, 0)
+    ]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced, NotCommitted, TableError
 from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import TopicNamePartition
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.maintenance.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
 from lockstep.operations.maintenance.housekeeping import run_housekeeping
@@ -577,7 +578,9 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
     runs.run()
     assert runs.rows(topic) == [*kept, *expected(values, since=2)]
     prove(runs)
-    assert ConsumerGroup(runs.settings.kafka, "adding").published([(topic, 0)])[topic, 0] == len(values)
+    assert ConsumerGroup(runs.settings.kafka, "adding").published([TopicNamePartition(topic, 0)])[
+        TopicNamePartition(topic, 0)
+    ] == len(values)
 
 
 @pytest.mark.parametrize("moment", ["open_tables", "commit_first_batch"])

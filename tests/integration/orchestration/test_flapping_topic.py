@@ -11,6 +11,7 @@ import time
 import pytest
 
 from lockstep.engine.driver.handover import StopRequest
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.names import AUTOMATIC_TAG
@@ -55,7 +56,7 @@ def wait_until_read(installation: Installation, until: int) -> None:
     topic_id = open_handle(installation).cluster.topics([TOPIC])[TOPIC].topic_id
 
     def is_read() -> bool:
-        row = open_handle(installation).positions.get((topic_id, 0))
+        row = open_handle(installation).positions.get(TopicIdPartition(topic_id, 0))
         return row is not None and row.until == until
 
     wait_until(is_read, f"the topic that stays is read until {until}", 900)

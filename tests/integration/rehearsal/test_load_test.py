@@ -17,6 +17,7 @@ from lockstep.errors import KafkaError
 from lockstep.html_page import render_page
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
+from lockstep.model.position import TopicNamePartition
 from lockstep.rehearsal import copied_topics, load_test
 from lockstep.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
 from lockstep.rehearsal.load_plan import Laps, Limit, LoadTestRefused
@@ -99,7 +100,10 @@ def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(
         make_page(msgspec.structs.replace(result, stages=(halted,)))
     )
     assert topics_of(quick) == ()
-    assert ConsumerGroup(quick.settings.kafka, f"loadtest_{quick.stream.name}").published([("t", 0)]) == {}
+    assert (
+        ConsumerGroup(quick.settings.kafka, f"loadtest_{quick.stream.name}").published([TopicNamePartition("t", 0)])
+        == {}
+    )
     assert quick.handle.view.ends == before
     assert not delta_log.has_log(quick.folders.table)
     assert [path for path in quick.root.rglob("*") if ".loadtest" in path.parts] == []

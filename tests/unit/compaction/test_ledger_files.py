@@ -24,6 +24,7 @@ from lockstep.compaction.ledger_files import (
     plan_ledger,
 )
 from lockstep.errors import TableError
+from lockstep.model.position import TopicIdPartition
 from lockstep.storage import FileStatus, LocalStorage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.foreign_commits import refresh
@@ -64,7 +65,7 @@ def rows_of(run: ProtocolRun) -> list[LedgerRow]:
     return ledger.read_ledger(run.folders.ledger)
 
 
-def positions_of(run: ProtocolRun) -> dict[tuple[str, int], LedgerRow]:
+def positions_of(run: ProtocolRun) -> dict[TopicIdPartition, LedgerRow]:
     return ledger.read_positions(run.folders, run.output.base().head)
 
 
@@ -186,7 +187,7 @@ def test_batches_go_on_beside_a_compaction_and_none_is_lost(run: ProtocolRun) ->
     compact_ledger(run.folders, run.head)
     assert problems == []
     assert [row.batch for row in rows_of(run)] == list(range(1, (HOURS + 3) * BATCHES_AN_HOUR + 1))
-    assert positions_of(run)[("id", 0)].batch == run.head.batch
+    assert positions_of(run)[TopicIdPartition("id", 0)].batch == run.head.batch
 
 
 def test_two_compactions_at_once_leave_every_row_once(run: ProtocolRun) -> None:

@@ -9,17 +9,17 @@ from msgspec.structs import replace
 
 from lockstep.engine.driver.positions import LedgerStamp, advance_positions, make_unchanged_row
 from lockstep.errors import TableError
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.table.ledger import FORGOTTEN, LedgerRow, read_clock
 
 STAMP = LedgerStamp(generation=1, batch=1, epoch=1, committed_at=read_clock(), batch_seconds=0.0, restart_cause=None)
 KEYS = st.tuples(st.sampled_from(["id1", "id2"]), st.integers(0, 1))
 RANGES = st.tuples(st.integers(0, 6), st.integers(-2, 6), st.booleans())
 BATCHES = st.lists(st.lists(st.tuples(KEYS, RANGES), max_size=3), max_size=6)
-Batches = list[list[tuple[tuple[str, int], tuple[int, int, bool]]]]
+Batches = list[list[tuple[TopicIdPartition, tuple[int, int, bool]]]]
 
 
-def make_row(key: tuple[str, int], start: int, until: int, *, is_forgotten: bool) -> LedgerRow:
+def make_row(key: TopicIdPartition, start: int, until: int, *, is_forgotten: bool) -> LedgerRow:
     """The ledger row of a range."""
     position = Position(topic="t", topic_id=key[0], partition=key[1], next_offset=start)
     lifecycle = FORGOTTEN if is_forgotten else None
@@ -28,7 +28,7 @@ def make_row(key: tuple[str, int], start: int, until: int, *, is_forgotten: bool
 
 @given(BATCHES)
 def test_positions_of_taken_batches_only_grow_until_their_topic_is_forgotten(batches: Batches) -> None:
-    reached: dict[tuple[str, int], int] = {}
+    reached: dict[TopicIdPartition, int] = {}
     for batch in batches:
         keys = [key for key, _ in batch]
         follows = all(reached.get(key, 0) <= start and length >= 0 for key, (start, length, _) in batch)

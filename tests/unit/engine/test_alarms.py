@@ -14,6 +14,7 @@ from lockstep.engine.driver.alarms import (
     describe_hidden,
 )
 from lockstep.kafka.admin import ClusterView
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.tuning import Tuning
 from tests.support.cluster_views import topic, view
 
@@ -22,8 +23,8 @@ OPEN, GREW, CLOSED, FURTHER = (0, 3, 5), (0, 3, 9), (0, 9, 9), (0, 4, 9)
 
 
 def seen(ends: tuple[int, int, int] | None) -> ClusterView:
-    other = {("id-a", 1): (0, 8, 8)}
-    return view(topic("a", "id-a", 2), ends=other if ends is None else {("id-a", 0): ends, **other})
+    other = {TopicIdPartition("id-a", 1): (0, 8, 8)}
+    return view(topic("a", "id-a", 2), ends=other if ends is None else {TopicIdPartition("id-a", 0): ends, **other})
 
 
 def stalls(*looks: tuple[float, tuple[int, int, int] | None]) -> tuple[StuckTransaction, ...]:

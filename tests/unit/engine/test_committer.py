@@ -13,8 +13,8 @@ from typing_extensions import override
 from lockstep import Kind
 from lockstep.engine.driver import committer
 from lockstep.errors import TableError
-from lockstep.kafka.consumer_group import ConsumerGroup, Place
-from lockstep.model.position import Position
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import Position, TopicNamePartition
 from lockstep.settings import KafkaSettings
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog
@@ -112,7 +112,7 @@ def test_positions_that_wait_for_an_absent_coordinator_are_published_once_and_th
     sent, may_end = list[int](), threading.Event()
 
     class Waiting(ConsumerGroup):
-        def publish(self, offsets: Mapping[Place, int]) -> None:
+        def publish(self, offsets: Mapping[TopicNamePartition, int]) -> None:
             assert may_end.wait(60)
             sent.extend(offsets.values())
 

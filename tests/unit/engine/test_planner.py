@@ -19,13 +19,10 @@ from lockstep.engine.driver.planner import (
 )
 from lockstep.engine.protocol import BatchIdentity, LearnedRates
 from lockstep.kafka.admin import PartitionOffsets
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 
 if TYPE_CHECKING:
     from random import Random
-
-
-Key = tuple[str, int]
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -56,7 +53,9 @@ BATCH = BatchIdentity(generation=1, epoch=2, number=3, commit_hour="2026-01-01T0
 @some.composite
 def inputs(draw: some.DrawFn) -> PlanInput:
     """Anything that a batch may be planned from: lagging, idle, unavailable, bounded, seen before."""
-    found = {(f"id{n % 4}", n // 4): each for n, each in enumerate(draw(some.lists(partitions, max_size=7)))}
+    found = {
+        TopicIdPartition(f"id{n % 4}", n // 4): each for n, each in enumerate(draw(some.lists(partitions, max_size=7)))
+    }
     return PlanInput(
         batch=BATCH,
         positions=tuple(position(key, each.next_offset) for key, each in found.items()),
@@ -75,7 +74,7 @@ def inputs(draw: some.DrawFn) -> PlanInput:
     )
 
 
-def position(key: Key, next_offset: int) -> Position:
+def position(key: TopicIdPartition, next_offset: int) -> Position:
     return Position(topic=f"t.{key[0]}", topic_id=key[0], partition=key[1], next_offset=next_offset)
 
 
@@ -83,7 +82,7 @@ def ends_at(offset: int, lag: int, open_transactions: int = 0) -> PartitionOffse
     return PartitionOffsets(start=0, stable_end=offset + lag, high_watermark=offset + lag + open_transactions)
 
 
-def given_lags(lags: dict[Key, int], **changed: object) -> PlanInput:
+def given_lags(lags: dict[TopicIdPartition, int], **changed: object) -> PlanInput:
     """An input of partitions at offset 1,000, each with so many messages waiting."""
     plain = PlanInput(
         batch=BATCH,
@@ -95,12 +94,12 @@ def given_lags(lags: dict[Key, int], **changed: object) -> PlanInput:
     return msgspec.structs.replace(plain, **changed)
 
 
-def planned(plan: BatchPlan) -> dict[Key, int]:
+def planned(plan: BatchPlan) -> dict[TopicIdPartition, int]:
     """Messages of each partition in the plan."""
     return {item.position.key: item.messages for group in plan.bins for item in group}
 
 
-def waiting(given: PlanInput) -> dict[Key, int]:
+def waiting(given: PlanInput) -> dict[TopicIdPartition, int]:
     """What a partition has to read, in the plainest words."""
     found = {}
     for item in given.positions:
@@ -118,23 +117,23 @@ def test_no_range_passes_the_stable_end_or_where_the_run_is_to_stop(given: PlanI
 
 
 def test_partitions_whose_cost_no_clock_has_seen_are_spread_over_the_cores() -> None:
-    lags = {(name, 0): 30_000 for name in "abcd"}
+    lags = {TopicIdPartition(name, 0): 30_000 for name in "abcd"}
     free = LearnedRates(seconds_a_message=dict.fromkeys(lags, 0.0))
     plan = plan_batch(given_lags(lags, learned=free))
     assert [len(group) for group in plan.bins] == [1, 1, 1, 1]
 
 
 def test_a_partition_whose_log_begins_after_its_position_waits_for_the_audit() -> None:
-    given = given_lags({("a", 0): 5, ("b", 0): 5})
-    later = msgspec.structs.replace(given.ends["a", 0], start=1_001)
-    plan = plan_batch(msgspec.structs.replace(given, ends={**given.ends, ("a", 0): later}))
-    assert (planned(plan), plan.backlog) == ({("b", 0): 5}, 0)
+    given = given_lags({TopicIdPartition("a", 0): 5, TopicIdPartition("b", 0): 5})
+    later = msgspec.structs.replace(given.ends[TopicIdPartition("a", 0)], start=1_001)
+    plan = plan_batch(msgspec.structs.replace(given, ends={**given.ends, TopicIdPartition("a", 0): later}))
+    assert (planned(plan), plan.backlog) == ({TopicIdPartition("b", 0): 5}, 0)
 
 
 def test_a_partition_that_rests_is_left_out_of_the_batch_and_of_its_backlog() -> None:
-    lags = {("a", 0): 5, ("b", 0): 7}
-    plan = plan_batch(given_lags(lags, resting=frozenset({("a", 0)})))
-    assert (planned(plan), plan.backlog, plan.unavailable) == ({("b", 0): 7}, 0, ())
+    lags = {TopicIdPartition("a", 0): 5, TopicIdPartition("b", 0): 7}
+    plan = plan_batch(given_lags(lags, resting=frozenset({TopicIdPartition("a", 0)})))
+    assert (planned(plan), plan.backlog, plan.unavailable) == ({TopicIdPartition("b", 0): 7}, 0, ())
 
 
 @given(inputs())
@@ -227,49 +226,49 @@ def test_a_partition_moves_only_from_a_bin_that_would_take_too_long(given: PlanI
 
 
 def test_partitions_that_share_a_bin_are_spread_once_it_would_take_too_long() -> None:
-    lags = {(name, 0): 30_000 for name in "abcd"}
+    lags = {TopicIdPartition(name, 0): 30_000 for name in "abcd"}
     plan = plan_batch(with_bins(given_lags(lags), dict.fromkeys(lags, 0)))
     assert [len(group) for group in plan.bins] == [1, 1, 1, 1]
 
 
 def test_a_partition_keeps_its_bin_where_another_would_do_as_well() -> None:
     """Its executor has its local store."""
-    lags = {("a", 0): 30_000, ("b", 0): 30_000}
-    before = {("a", 0): 1, ("b", 0): 0}
+    lags = {TopicIdPartition("a", 0): 30_000, TopicIdPartition("b", 0): 30_000}
+    before = {TopicIdPartition("a", 0): 1, TopicIdPartition("b", 0): 0}
     assert bins_of(plan_batch(with_bins(given_lags(lags, cores=2), before))) == before
 
 
-def with_bins(given: PlanInput, bins: dict[Key, int]) -> PlanInput:
+def with_bins(given: PlanInput, bins: dict[TopicIdPartition, int]) -> PlanInput:
     """The input as if partitions had been in these bins before."""
     return msgspec.structs.replace(given, learned=msgspec.structs.replace(given.learned, bins_before=bins))
 
 
-def bins_of(plan: BatchPlan) -> dict[Key, int]:
+def bins_of(plan: BatchPlan) -> dict[TopicIdPartition, int]:
     return {item.position.key: number for number, group in enumerate(plan.bins) for item in group}
 
 
-def beyond(lags: dict[Key, int], **changed: object) -> set[int]:
+def beyond(lags: dict[TopicIdPartition, int], **changed: object) -> set[int]:
     """How far the ranges of a plan may go on."""
     plan = plan_batch(given_lags(lags, **{"is_live": True, **changed}))
     return {item.beyond for group in plan.bins for item in group}
 
 
 def test_a_live_batch_has_room_for_what_comes_until_it_is_read() -> None:
-    lags = {("a", 0): 100, ("b", 0): 300}
+    lags = {TopicIdPartition("a", 0): 100, TopicIdPartition("b", 0): 300}
     assert beyond(lags, messages_max=1_000) == {300}
     assert beyond(lags, messages_max=400) == {0}
 
 
 def test_only_a_live_batch_without_a_backlog_goes_on_beyond_its_ends() -> None:
-    lags = {("a", 0): 100, ("b", 0): 300}
+    lags = {TopicIdPartition("a", 0): 100, TopicIdPartition("b", 0): 300}
     assert beyond(lags, is_live=False) == {0}
     assert beyond(lags, messages_max=350) == {0}
-    assert beyond({(f"id{number}", 0): 1 for number in range(BEYOND_PARTITIONS_MAX + 1)}) == {0}
+    assert beyond({TopicIdPartition(f"id{number}", 0): 1 for number in range(BEYOND_PARTITIONS_MAX + 1)}) == {0}
 
 
 def test_a_turn_of_partitions_that_waited_is_not_read_beyond_its_ends_while_others_wait() -> None:
     """Its few messages leave room, which is that of the partition whose turn is the next one."""
-    lags = {(f"t{number:03}", 0): 11 for number in range(999)} | {("z", 0): 95_000}
+    lags = {TopicIdPartition(f"t{number:03}", 0): 11 for number in range(999)} | {TopicIdPartition("z", 0): 95_000}
     given = given_lags(lags, messages_max=100_000, is_live=True)
     plan = plan_batch(msgspec.structs.replace(given, batch=msgspec.structs.replace(BATCH, number=0)))
     ranges = [item for group in plan.bins for item in group]
@@ -286,12 +285,12 @@ def test_a_live_batch_holds_at_most_its_messages(given: PlanInput) -> None:
 
 
 def test_a_small_topic_does_not_starve_behind_a_big_one() -> None:
-    plan = planned(plan_batch(given_lags({("big", 0): 100_000_000, ("small", 0): 3})))
-    assert plan == {("big", 0): 199_999, ("small", 0): 3}
+    plan = planned(plan_batch(given_lags({TopicIdPartition("big", 0): 100_000_000, TopicIdPartition("small", 0): 3})))
+    assert plan == {TopicIdPartition("big", 0): 199_999, TopicIdPartition("small", 0): 3}
 
 
 def test_partitions_far_behind_take_turns_and_all_have_had_theirs_after_one_round() -> None:
-    lags = {(f"t{n}", 0): 50_000 for n in range(1_000)}
+    lags = {TopicIdPartition(f"t{n}", 0): 50_000 for n in range(1_000)}
     rounds = [
         planned(plan_batch(given_lags(lags, batch=msgspec.structs.replace(BATCH, number=number))))
         for number in range(7, 17)
@@ -302,38 +301,53 @@ def test_partitions_far_behind_take_turns_and_all_have_had_theirs_after_one_roun
 
 
 def test_a_small_topic_takes_part_in_every_turn_of_the_others() -> None:
-    lags = {(f"t{n}", 0): 50_000 for n in range(1_000)} | {("small", 0): 5}
+    lags = {TopicIdPartition(f"t{n}", 0): 50_000 for n in range(1_000)} | {TopicIdPartition("small", 0): 5}
     assert all(
-        planned(plan_batch(given_lags(lags, batch=msgspec.structs.replace(BATCH, number=n))))["small", 0] == 5
+        planned(plan_batch(given_lags(lags, batch=msgspec.structs.replace(BATCH, number=n))))[
+            TopicIdPartition("small", 0)
+        ]
+        == 5
         for n in range(20)
     )
 
 
 def test_all_take_part_when_the_batch_holds_all() -> None:
-    lags = {(f"t{n}", 0): 100 for n in range(1_000)}
+    lags = {TopicIdPartition(f"t{n}", 0): 100 for n in range(1_000)}
     assert planned(plan_batch(given_lags(lags))) == lags
 
 
 def test_shares_are_in_proportion_to_what_waits() -> None:
-    plan = planned(plan_batch(given_lags({("a", 0): 3_000_000, ("b", 0): 1_000_000})))
-    assert plan == {("a", 0): 150_000, ("b", 0): 50_000}
+    plan = planned(plan_batch(given_lags({TopicIdPartition("a", 0): 3_000_000, TopicIdPartition("b", 0): 1_000_000})))
+    assert plan == {TopicIdPartition("a", 0): 150_000, TopicIdPartition("b", 0): 50_000}
 
 
 def test_a_small_batch_is_one_bin() -> None:
-    small = plan_batch(given_lags({("a", 0): 9_999, ("b", 0): 10_000}))
+    small = plan_batch(given_lags({TopicIdPartition("a", 0): 9_999, TopicIdPartition("b", 0): 10_000}))
     assert [len(group) for group in small.bins] == [2]
-    large = plan_batch(given_lags({("a", 0): 10_000, ("b", 0): 10_000}))
+    large = plan_batch(given_lags({TopicIdPartition("a", 0): 10_000, TopicIdPartition("b", 0): 10_000}))
     assert [len(group) for group in large.bins] == [1, 1]
 
 
 def test_costly_partitions_are_spread_over_the_bins() -> None:
-    lags = {("slow", 0): 40_000, ("a", 0): 40_000, ("b", 0): 40_000, ("c", 0): 40_000}
-    plan = plan_batch(given_lags(lags, cores=2, learned=LearnedRates(seconds_a_message={("slow", 0): 15e-6})))
-    assert bins_of(plan) == {("slow", 0): 0, ("a", 0): 1, ("b", 0): 1, ("c", 0): 1}
+    lags = {
+        TopicIdPartition("slow", 0): 40_000,
+        TopicIdPartition("a", 0): 40_000,
+        TopicIdPartition("b", 0): 40_000,
+        TopicIdPartition("c", 0): 40_000,
+    }
+    plan = plan_batch(
+        given_lags(lags, cores=2, learned=LearnedRates(seconds_a_message={TopicIdPartition("slow", 0): 15e-6}))
+    )
+    assert bins_of(plan) == {
+        TopicIdPartition("slow", 0): 0,
+        TopicIdPartition("a", 0): 1,
+        TopicIdPartition("b", 0): 1,
+        TopicIdPartition("c", 0): 1,
+    }
 
 
 def test_nothing_to_read_gives_no_bins() -> None:
-    plan = plan_batch(given_lags({("a", 0): 0, ("b", 1): 0}))
+    plan = plan_batch(given_lags({TopicIdPartition("a", 0): 0, TopicIdPartition("b", 1): 0}))
     assert (plan.bins, plan.backlog, plan.messages) == ((), 0, 0)
 
 
@@ -343,14 +357,16 @@ def test_no_partitions_give_no_bins() -> None:
 
 def test_a_position_past_the_end_is_not_read() -> None:
     """The log was cut: the audit names it, the planner asks for nothing."""
-    cut = msgspec.structs.replace(given_lags({("a", 0): 5}), ends={("a", 0): ends_at(900, 0)})
+    cut = msgspec.structs.replace(
+        given_lags({TopicIdPartition("a", 0): 5}), ends={TopicIdPartition("a", 0): ends_at(900, 0)}
+    )
     assert plan_batch(cut).bins == ()
 
 
 def test_open_transactions_are_not_read() -> None:
-    ends = {("a", 0): PartitionOffsets(start=0, stable_end=1_002, high_watermark=1_050)}
-    plan = plan_batch(msgspec.structs.replace(given_lags({("a", 0): 0}), ends=ends))
-    assert (planned(plan), plan.backlog) == ({("a", 0): 2}, 0)
+    ends = {TopicIdPartition("a", 0): PartitionOffsets(start=0, stable_end=1_002, high_watermark=1_050)}
+    plan = plan_batch(msgspec.structs.replace(given_lags({TopicIdPartition("a", 0): 0}), ends=ends))
+    assert (planned(plan), plan.backlog) == ({TopicIdPartition("a", 0): 2}, 0)
 
 
 @pytest.mark.parametrize(

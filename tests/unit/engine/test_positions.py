@@ -32,7 +32,7 @@ from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Hole
-from lockstep.model.position import Position, SegmentRef
+from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import DataFile
 from lockstep.testing.script import InLog
@@ -76,7 +76,7 @@ FACTS = RangeResult(
 
 def test_offsets_that_expired_before_and_after_a_batch_that_was_not_committed_are_all_in_the_ledger() -> None:
     def seen(start: int) -> ClusterView:
-        return view(topic("a", "id-a"), ends={("id-a", 0): (start, 1_000, 1_000)})
+        return view(topic("a", "id-a"), ends={TopicIdPartition("id-a", 0): (start, 1_000, 1_000)})
 
     subscription = Subscription({}, seen(100), frozenset({"a"}))
     subscription.ledger_rows(STAMP, (), seen(100).ends, full=True)
@@ -90,7 +90,7 @@ def test_offsets_that_expired_before_and_after_a_batch_that_was_not_committed_ar
 
 def test_messages_that_an_operator_has_given_up_stay_given_up_when_some_of_them_expire() -> None:
     given_up = msgspec.structs.replace(POSITION, partition=0, suspended_from=500)
-    cluster = view(topic("a", "id-a"), ends={("id-a", 0): (300, 1_000, 1_000)})
+    cluster = view(topic("a", "id-a"), ends={TopicIdPartition("id-a", 0): (300, 1_000, 1_000)})
     subscription = Subscription({given_up.key: make_unchanged_row(STAMP, given_up, ENDS)}, cluster, frozenset({"a"}))
     (finding,) = audit_positions(subscription.known, cluster)
     subscription.accept(finding, cluster, suspend=True)
@@ -100,7 +100,7 @@ def test_messages_that_an_operator_has_given_up_stay_given_up_when_some_of_them_
 
 def test_offsets_of_a_log_that_is_gone_give_up_nothing_of_the_log_that_replaces_it() -> None:
     given_up = msgspec.structs.replace(POSITION, partition=0, suspended_from=500)
-    cluster = view(topic("a", "id-a"), ends={("id-a", 0): (0, 20, 20)})
+    cluster = view(topic("a", "id-a"), ends={TopicIdPartition("id-a", 0): (0, 20, 20)})
     subscription = Subscription({given_up.key: make_unchanged_row(STAMP, given_up, ENDS)}, cluster, frozenset({"a"}))
     (finding,) = audit_positions(subscription.known, cluster)
     subscription.accept(finding, cluster, suspend=True)
@@ -111,12 +111,12 @@ def test_offsets_of_a_log_that_is_gone_give_up_nothing_of_the_log_that_replaces_
 def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_a_restart() -> None:
     """Read from the first offset that is left, nobody would know of the messages before it."""
     before, after = topic("a", "id-1"), topic("a", "id-2")
-    subscription = Subscription({}, view(before, ends={("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
-    seen = view(after, ends={("id-2", 0): (3, 5, 5)})
+    subscription = Subscription({}, view(before, ends={TopicIdPartition("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
+    seen = view(after, ends={TopicIdPartition("id-2", 0): (3, 5, 5)})
     (made_anew,) = audit_positions(subscription.known, seen)
     subscription.accept(made_anew, seen, suspend=True)
     assert subscription.find_new_topics(seen) == [after]
-    subscription.take_up(seen, {("id-2", 0): 0})
+    subscription.take_up(seen, {TopicIdPartition("id-2", 0): 0})
     assert [each.cause for each in audit_positions(subscription.known, seen)] == [Fault.EXPIRED]
     rows = subscription.ledger_rows(STAMP, (), seen.ends, full=True)
     told = {row.topic_id: (row.until, row.lifecycle, row.retired) for row in rows}
@@ -125,7 +125,7 @@ def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_
 
 def test_a_deletion_is_told_of_a_partition_of_which_something_else_was_told_before() -> None:
     """It would be subscribed until the end of the run, and its deletion in no ledger."""
-    seen = view(topic("a", "id-1"), ends={("id-1", 0): (100, 1_000, 1_000)})
+    seen = view(topic("a", "id-1"), ends={TopicIdPartition("id-1", 0): (100, 1_000, 1_000)})
     stood = msgspec.structs.replace(POSITION, topic_id="id-1", partition=0)
     subscription = Subscription({stood.key: make_unchanged_row(STAMP, stood, ENDS)}, seen, frozenset({"a"}))
     (expired,) = audit_positions(subscription.known, seen)
@@ -141,11 +141,13 @@ def test_a_deletion_is_told_of_a_partition_of_which_something_else_was_told_befo
 
 
 def test_a_topic_made_anew_that_is_deleted_before_it_has_a_leader_is_deleted() -> None:
-    subscription = Subscription({}, view(topic("a", "id-1"), ends={("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
+    subscription = Subscription(
+        {}, view(topic("a", "id-1"), ends={TopicIdPartition("id-1", 0): (0, 9, 9)}), frozenset({"a"})
+    )
     leaderless = view(topic("a", "id-2"), ends={})
     (made_anew,) = audit_positions(subscription.known, leaderless)
     subscription.accept(made_anew, leaderless, suspend=False)
-    assert subscription.positions.keys() == {("id-1", 0)}
+    assert subscription.positions.keys() == {TopicIdPartition("id-1", 0)}
     (gone,) = audit_positions(subscription.known, NOTHING)
     assert subscription.is_news(gone, suspend=False)
     subscription.accept(gone, NOTHING, suspend=False)
@@ -154,7 +156,9 @@ def test_a_topic_made_anew_that_is_deleted_before_it_has_a_leader_is_deleted() -
 
 def test_a_run_keeps_no_measurements_of_a_retired_topic() -> None:
     """Topics that come and go for months are as many as those that ever were."""
-    seen = view(topic("a", "id-a", 2), ends={("id-a", 0): (0, 75, 75), ("id-a", 1): (0, 75, 75)})
+    seen = view(
+        topic("a", "id-a", 2), ends={TopicIdPartition("id-a", 0): (0, 75, 75), TopicIdPartition("id-a", 1): (0, 75, 75)}
+    )
     subscription = Subscription({}, seen, frozenset())
     file = DataFile(path="f", size=TELLING_BYTES, rows=11, statistics="{}")
     large = msgspec.structs.replace(FACTS, counts=Counts(messages=TELLING_MESSAGES))
@@ -169,12 +173,14 @@ def test_a_run_keeps_no_measurements_of_a_retired_topic() -> None:
 
 
 def test_a_topic_made_anew_waits_until_all_its_partitions_have_a_leader() -> None:
-    subscription = Subscription({}, view(topic("a", "id-1"), ends={("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
-    partly = view(topic("a", "id-2", 2), ends={("id-2", 0): (0, 5, 5)})
+    subscription = Subscription(
+        {}, view(topic("a", "id-1"), ends={TopicIdPartition("id-1", 0): (0, 9, 9)}), frozenset({"a"})
+    )
+    partly = view(topic("a", "id-2", 2), ends={TopicIdPartition("id-2", 0): (0, 5, 5)})
     (made_anew,) = audit_positions(subscription.known, partly)
     subscription.accept(made_anew, partly, suspend=True)
     assert subscription.find_new_topics(partly) == []
-    assert subscription.known.keys() == {("id-1", 0)}
+    assert subscription.known.keys() == {TopicIdPartition("id-1", 0)}
 
 
 def test_a_worked_range_becomes_its_ledger_row() -> None:
@@ -346,28 +352,41 @@ def test_an_event_time_that_no_calendar_holds_is_left_out() -> None:
 def test_known_partitions_go_on_and_new_topics_begin_at_their_first_offset() -> None:
     """Partition 0 of topic a is new to the ledger: the topic grew, which the audit tells the class."""
     known = {
-        ("id-a", 1): make_unchanged_row(STAMP, POSITION, ENDS),
-        ("id-x", 0): make_unchanged_row(STAMP, POSITION, ENDS),
+        TopicIdPartition("id-a", 1): make_unchanged_row(STAMP, POSITION, ENDS),
+        TopicIdPartition("id-x", 0): make_unchanged_row(STAMP, POSITION, ENDS),
     }
     cluster = view(
         topic("a", "id-a", 2),
         topic("b", "id-b", deletes_only=False),
-        ends={("id-a", 0): (0, 9, 9), ("id-a", 1): (0, 70, 75), ("id-b", 0): (17, 20, 20)},
+        ends={
+            TopicIdPartition("id-a", 0): (0, 9, 9),
+            TopicIdPartition("id-a", 1): (0, 70, 75),
+            TopicIdPartition("id-b", 0): (17, 20, 20),
+        },
     )
     found = find_initial_positions(known, cluster)
-    assert {key: position.next_offset for key, position in found.items()} == {("id-a", 1): 50, ("id-b", 0): 17}
-    assert found["id-a", 1] == msgspec.structs.replace(POSITION, is_only=False)
+    assert {key: position.next_offset for key, position in found.items()} == {
+        TopicIdPartition("id-a", 1): 50,
+        TopicIdPartition("id-b", 0): 17,
+    }
+    assert found[TopicIdPartition("id-a", 1)] == msgspec.structs.replace(POSITION, is_only=False)
 
 
 def test_a_known_partition_without_leader_stays_subscribed() -> None:
-    known = {("id-a", 0): make_unchanged_row(STAMP, msgspec.structs.replace(POSITION, partition=0), ENDS)}
-    assert find_initial_positions(known, view(topic("a", "id-a"), ends={})).keys() == {("id-a", 0)}
+    known = {
+        TopicIdPartition("id-a", 0): make_unchanged_row(STAMP, msgspec.structs.replace(POSITION, partition=0), ENDS)
+    }
+    assert find_initial_positions(known, view(topic("a", "id-a"), ends={})).keys() == {TopicIdPartition("id-a", 0)}
 
 
 def test_a_new_topic_of_which_one_partition_has_no_leader_waits_for_a_later_run() -> None:
     """Taken in part, it would look as if it had grown as soon as the leader is back."""
-    cluster = view(topic("a", "id-a", 2), topic("b", "id-b"), ends={("id-a", 0): (0, 5, 5), ("id-b", 0): (0, 5, 5)})
-    assert find_initial_positions({}, cluster).keys() == {("id-b", 0)}
+    cluster = view(
+        topic("a", "id-a", 2),
+        topic("b", "id-b"),
+        ends={TopicIdPartition("id-a", 0): (0, 5, 5), TopicIdPartition("id-b", 0): (0, 5, 5)},
+    )
+    assert find_initial_positions({}, cluster).keys() == {TopicIdPartition("id-b", 0)}
 
 
 HOUR_MS = 3_600_000
@@ -376,8 +395,10 @@ RETAINED_12_HOURS = msgspec.structs.replace(topic("a", "id-a", 2), retention_ms=
 
 def subscribe(ends: PartitionOffsets) -> tuple[Subscription, ClusterView]:
     """A run that continues at offset 60 of a partition, whose newest committed message has the time of FACTS."""
-    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ends})
-    return Subscription({("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS)}, cluster, frozenset({"a"})), cluster
+    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={TopicIdPartition("id-a", 1): ends})
+    return Subscription(
+        {TopicIdPartition("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS)}, cluster, frozenset({"a"})
+    ), cluster
 
 
 def newest_plus(hours: int) -> int:
@@ -388,7 +409,7 @@ def newest_plus(hours: int) -> int:
 def test_the_lag_of_a_run_is_that_of_the_partitions_whose_end_is_known() -> None:
     partitions, cluster = subscribe(ENDS)
     assert partitions.lag_messages(cluster.ends) == 15
-    assert partitions.lag_messages({("id-a", 2): ENDS}) == 0
+    assert partitions.lag_messages({TopicIdPartition("id-a", 2): ENDS}) == 0
 
 
 def test_a_run_takes_unread_messages_to_be_as_old_as_the_newest_committed_one() -> None:
@@ -398,7 +419,7 @@ def test_a_run_takes_unread_messages_to_be_as_old_as_the_newest_committed_one() 
 
 def test_each_batch_makes_the_newest_committed_message_newer() -> None:
     partitions, cluster = subscribe(ENDS)
-    position = partitions.positions["id-a", 1]
+    position = partitions.positions[TopicIdPartition("id-a", 1)]
     reached = msgspec.structs.replace(position, next_offset=70)
     later = msgspec.structs.replace(
         FACTS, range=PlannedRange(position, 70), reached=reached, newest_timestamp_ms=newest_plus(hours=4)
@@ -418,7 +439,7 @@ def test_the_partition_with_the_least_headroom_counts() -> None:
     both = msgspec.structs.replace(
         cluster,
         topics=cluster.topics | {"b": short},
-        ends=cluster.ends | {("id-b", 0): PartitionOffsets(start=5, stable_end=5, high_watermark=5)},
+        ends=cluster.ends | {TopicIdPartition("id-b", 0): PartitionOffsets(start=5, stable_end=5, high_watermark=5)},
     )
     partitions.take_up(both, {})
     assert partitions.headroom_seconds(both, newest_plus(hours=5)) == 3600
@@ -426,17 +447,20 @@ def test_the_partition_with_the_least_headroom_counts() -> None:
 
 def test_a_full_set_of_positions_keeps_the_time_of_the_newest_message_of_quiet_partitions() -> None:
     """So freshness and headroom outlive quiet times, restarts and topics that are not read any more."""
-    known = {("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS), ("id-x", 0): make_ledger_row(STAMP, FACTS, ENDS)}
-    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ENDS})
+    known = {
+        TopicIdPartition("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS),
+        TopicIdPartition("id-x", 0): make_ledger_row(STAMP, FACTS, ENDS),
+    }
+    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={TopicIdPartition("id-a", 1): ENDS})
     for _ in range(2):  # once more from its own rows
         rows = Subscription(known, cluster, frozenset({"a"})).ledger_rows(STAMP, (), {}, full=True)
-        assert [row.newest_timestamp for row in rows] == [known["id-a", 1].newest_timestamp] * 2
+        assert [row.newest_timestamp for row in rows] == [known[TopicIdPartition("id-a", 1)].newest_timestamp] * 2
         known = dict(zip(known, rows, strict=True))
 
 
 def test_a_partition_that_never_had_a_message_has_no_time() -> None:
-    known = {("id-a", 1): make_unchanged_row(STAMP, POSITION, ENDS)}
-    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={("id-a", 1): ENDS})
+    known = {TopicIdPartition("id-a", 1): make_unchanged_row(STAMP, POSITION, ENDS)}
+    cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={TopicIdPartition("id-a", 1): ENDS})
     (row,) = Subscription(known, cluster, frozenset({"a"})).ledger_rows(STAMP, (), {}, full=True)
     assert row.newest_timestamp is None
 
@@ -444,7 +468,9 @@ def test_a_partition_that_never_had_a_message_has_no_time() -> None:
 GONE_US = 1_700_000_100_000_000
 
 
-AGAIN = view(topic("a", "id-b", 2), ends={("id-b", 0): (0, 0, 0), ("id-b", 1): (0, 0, 0)})
+AGAIN = view(
+    topic("a", "id-b", 2), ends={TopicIdPartition("id-b", 0): (0, 0, 0), TopicIdPartition("id-b", 1): (0, 0, 0)}
+)
 
 
 @pytest.mark.parametrize("now", [NOTHING, AGAIN], ids=["deleted", "re-created"])

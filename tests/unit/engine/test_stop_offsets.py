@@ -8,24 +8,23 @@ from lockstep.engine.driver.clocks import Silence
 from lockstep.engine.driver.stop_offsets import StopOffsets
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.tuning import Tuning
 from tests.support.cluster_views import topic, view
 
 TUNING = Tuning(patience_seconds=120.0)
-Key = tuple[str, int]
 
 
 def seen(*ends: int | None) -> ClusterView:
     """A topic with these last stable offsets by partition, each one below its high watermark; None without a leader."""
-    shown = {("id-t", number): (0, end, end + 1) for number, end in enumerate(ends) if end is not None}
+    shown = {TopicIdPartition("id-t", number): (0, end, end + 1) for number, end in enumerate(ends) if end is not None}
     return view(topic("t", "id-t", len(ends)), ends=shown)
 
 
-def at(*offsets: int) -> dict[Key, Position]:
+def at(*offsets: int) -> dict[TopicIdPartition, Position]:
     """Positions by partition."""
     return {
-        ("id-t", number): Position(topic="t", topic_id="id-t", partition=number, next_offset=offset)
+        TopicIdPartition("id-t", number): Position(topic="t", topic_id="id-t", partition=number, next_offset=offset)
         for number, offset in enumerate(offsets)
     }
 
@@ -38,13 +37,15 @@ def bounded(*looks: ClusterView) -> StopOffsets:
     return stops
 
 
-def is_reached(stops: StopOffsets, positions: dict[Key, Position], now_seen: ClusterView, now: float = 0.0) -> bool:
+def is_reached(
+    stops: StopOffsets, positions: dict[TopicIdPartition, Position], now_seen: ClusterView, now: float = 0.0
+) -> bool:
     return stops.is_reached(positions, now_seen, {}, now)
 
 
 def test_a_run_stops_where_each_log_ended_when_it_was_first_seen() -> None:
     stops = bounded(seen(5, None), seen(9, 7), seen(11, 12))
-    assert stops.offsets == {("id-t", 0): 5, ("id-t", 1): 7}
+    assert stops.offsets == {TopicIdPartition("id-t", 0): 5, TopicIdPartition("id-t", 1): 7}
     assert not is_reached(stops, at(5, 6), seen(11, 12))
     assert not is_reached(stops, at(4, 7), seen(11, 12))
     assert is_reached(stops, at(5, 7), seen(11, 12))
@@ -84,6 +85,6 @@ def test_a_partition_without_a_leader_that_is_read_to_its_stop_offset_is_not_wai
 
 def test_a_silent_partition_ends_the_run_only_where_messages_are_left_unread() -> None:
     stops, silence = bounded(seen(5)), Silence(count=4, since=10.0, at=100.0, waited=30.0, place="t/0", trouble="mute")
-    assert stops.is_reached(at(5), seen(5), {("id-t", 0): silence}, 140.0)
+    assert stops.is_reached(at(5), seen(5), {TopicIdPartition("id-t", 0): silence}, 140.0)
     with pytest.raises(KafkaError, match=r"t/0 gave no message for 130 s \(mute\)"):
-        stops.is_reached(at(4), seen(5), {("id-t", 0): silence}, 140.0)
+        stops.is_reached(at(4), seen(5), {TopicIdPartition("id-t", 0): silence}, 140.0)

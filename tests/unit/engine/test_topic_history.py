@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockstep.engine.driver.topic_history import Instant, TopicHistory, TopicWatch
 from lockstep.errors import KafkaError
 from lockstep.kafka.topic_end import TopicEnd, judge_topic_end
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from tests.support.cluster_views import topic, view
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class World:
         topics = quick.topics.values() if quick is not None else ([] if is_hidden else [self.lives[-1].topic])
         self.tick()
         sizes = {n: len(times) for n, times in enumerate(self.lives[-1].written) if n not in self.silent}
-        ends = {(each.topic_id, n): (0, size, size) for each in topics for n, size in sizes.items()}
+        ends = {TopicIdPartition(each.topic_id, n): (0, size, size) for each in topics for n, size in sizes.items()}
         seen = view(*topics, ends=ends)
         self.history.note(seen, asked, self.tick(), is_described=quick is None)
         return seen
@@ -196,7 +196,10 @@ def test_an_age_is_that_of_the_clock_that_shows_more() -> None:
 def test_the_watch_looks_while_nothing_else_does_and_outlives_a_kafka_that_does_not_answer() -> None:
     world = World()
     answers: Iterator[ClusterView | KafkaError] = iter(
-        [KafkaError("no answer", next_step=""), view(world.lives[0].topic, ends={("id-0", 0): (0, 7, 7)})]
+        [
+            KafkaError("no answer", next_step=""),
+            view(world.lives[0].topic, ends={TopicIdPartition("id-0", 0): (0, 7, 7)}),
+        ]
     )
     looked = threading.Event()
 

@@ -31,7 +31,7 @@ from lockstep.localdev.broker import PortTaken
 from lockstep.localdev.recordings import RecordingError
 from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.operations.copies.backup import BackupOvertaken, RestoreRefused
 from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress
 from lockstep.operations.copies.relocate import ImportRefused
@@ -133,7 +133,7 @@ EVERY: tuple[LockstepError, ...] = (
     ),
     ExportMismatch(Path("/tables/books/export"), "codec is gzip, and its hours are written with zstd"),
     InputsGone("2026-01-31T09", "3 of its files are not live any more"),
-    OutOfOrder(("id", 0), 120, "row 1 stands after offset 121"),
+    OutOfOrder(TopicIdPartition("id", 0), 120, "row 1 stands after offset 121"),
     ProofDiffers(RowProof(rows=10), RowProof(rows=9), "10 rows became 9"),
     StateDamaged("state/5.state (bytes 0 to 90)", "checksum 1f", "checksum 2e"),
     StateTypeChanged("state/5.state (bytes 0 to 90)", (Incompatibility("rows{}.price", "float", "str"),)),

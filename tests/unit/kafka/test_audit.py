@@ -8,7 +8,7 @@ import pytest
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import audit_positions, find_compacted, find_recreated_topics, need_epoch_check
 from lockstep.model.finding import Finding
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from tests.support.cluster_views import topic, view
 
 
@@ -19,8 +19,10 @@ def position(topic: str, partition: int, next_offset: int, leader_epoch: int | N
     )
 
 
-KNOWN = {("id-a", 0): position("a", 0, 50), ("id-a", 1): position("a", 1, 70)}
-HEALTHY = view(topic("a", "id-a", 2), ends={("id-a", 0): (0, 60, 60), ("id-a", 1): (10, 70, 75)})
+KNOWN = {TopicIdPartition("id-a", 0): position("a", 0, 50), TopicIdPartition("id-a", 1): position("a", 1, 70)}
+HEALTHY = view(
+    topic("a", "id-a", 2), ends={TopicIdPartition("id-a", 0): (0, 60, 60), TopicIdPartition("id-a", 1): (10, 70, 75)}
+)
 
 
 def finding(cause: str, partition: int, offset: int, until: int, expected: str, found: str, **more: str) -> Finding:
@@ -38,7 +40,11 @@ def finding(cause: str, partition: int, offset: int, until: int, expected: str, 
 
 
 def with_ends(partition: int, ends: tuple[int, int, int]) -> ClusterView:
-    whole = {("id-a", 0): (0, 60, 60), ("id-a", 1): (10, 70, 75), ("id-a", partition): ends}
+    whole = {
+        TopicIdPartition("id-a", 0): (0, 60, 60),
+        TopicIdPartition("id-a", 1): (10, 70, 75),
+        TopicIdPartition("id-a", partition): ends,
+    }
     return view(topic("a", "id-a", 2), ends=whole)
 
 
@@ -78,7 +84,10 @@ def test_a_topic_that_is_not_there_is_gone() -> None:
 
 
 def test_a_topic_with_another_id_was_recreated_whatever_its_offsets() -> None:
-    again = view(topic("a", "id-b", 2), ends={("id-b", 0): (0, 60, 60), ("id-b", 1): (10, 70, 75)})
+    again = view(
+        topic("a", "id-b", 2),
+        ends={TopicIdPartition("id-b", 0): (0, 60, 60), TopicIdPartition("id-b", 1): (10, 70, 75)},
+    )
     assert audit_positions(KNOWN, again) == (
         finding("topic re-created", 0, 50, 50, "topic id id-a", "topic id id-b"),
         finding("topic re-created", 1, 70, 70, "topic id id-a", "topic id id-b"),
@@ -86,7 +95,10 @@ def test_a_topic_with_another_id_was_recreated_whatever_its_offsets() -> None:
 
 
 def test_each_partition_that_a_topic_grew_by_is_named() -> None:
-    grown = view(topic("a", "id-a", 4), ends={**ends_of(HEALTHY), ("id-a", 2): (0, 0, 0), ("id-a", 3): (0, 5, 5)})
+    grown = view(
+        topic("a", "id-a", 4),
+        ends={**ends_of(HEALTHY), TopicIdPartition("id-a", 2): (0, 0, 0), TopicIdPartition("id-a", 3): (0, 5, 5)},
+    )
     detail = "sessions may have moved to another partition, where their order cannot be known"
     assert audit_positions(KNOWN, grown) == tuple(
         finding("partitions grew", partition, 0, 0, "2 partitions", "4 partitions", detail=detail)
@@ -96,12 +108,14 @@ def test_each_partition_that_a_topic_grew_by_is_named() -> None:
 
 def test_a_partition_without_leader_is_unavailable_and_nothing_more() -> None:
     ends = ends_of(HEALTHY)
-    del ends["id-a", 1]
+    del ends[TopicIdPartition("id-a", 1)]
     assert audit_positions(KNOWN, view(topic("a", "id-a", 2), ends=ends)) == ()
 
 
 def test_a_topic_that_is_not_subscribed_is_none_of_the_audits_business() -> None:
-    more = view(topic("a", "id-a", 2), topic("b", "id-b", 3), ends={**ends_of(HEALTHY), ("id-b", 0): (7, 9, 9)})
+    more = view(
+        topic("a", "id-a", 2), topic("b", "id-b", 3), ends={**ends_of(HEALTHY), TopicIdPartition("id-b", 0): (7, 9, 9)}
+    )
     assert audit_positions(KNOWN, more) == ()
 
 
@@ -111,9 +125,9 @@ def test_a_ledger_without_partitions_has_nothing_to_audit() -> None:
 
 def test_findings_come_in_the_order_of_topic_and_partition() -> None:
     known = {
-        ("id-b", 0): position("b", 0, 5),
-        ("id-a", 1): position("a", 1, 70),
-        ("id-a", 0): position("a", 0, 50),
+        TopicIdPartition("id-b", 0): position("b", 0, 5),
+        TopicIdPartition("id-a", 1): position("a", 1, 70),
+        TopicIdPartition("id-a", 0): position("a", 0, 50),
     }
     found = audit_positions(known, with_ends(0, (57, 60, 60)))
     assert [(each.topic, each.cause) for each in found] == [("a", "expired unread"), ("b", "topic gone")]
@@ -130,17 +144,17 @@ def test_a_topic_of_another_life_was_replaced_and_so_was_one_that_is_gone() -> N
     assert find_recreated_topics(before, after) == ("b", "c")
 
 
-def ends_of(cluster: ClusterView) -> dict[tuple[str, int], tuple[int, int, int]]:
+def ends_of(cluster: ClusterView) -> dict[TopicIdPartition, tuple[int, int, int]]:
     return {key: msgspec.structs.astuple(ends) for key, ends in cluster.ends.items()}
 
 
-KEY = ("id-a", 0)
+KEY = TopicIdPartition("id-a", 0)
 READ = position("a", 0, 50, 4)
 
 
 def doubted(
     *, read: int | None = 4, now: int | None = 6, held: int | None = None, ends: tuple[int, int, int] = (0, 60, 60)
-) -> dict[tuple[str, int], Position]:
+) -> dict[TopicIdPartition, Position]:
     """What is asked about a partition, read to offset 50 under one leader's epoch, under another's now."""
     cluster = view(topic("a", "id-a"), ends={KEY: ends})
     cluster.ends[KEY] = msgspec.structs.replace(cluster.ends[KEY], leader_epoch=now)
@@ -168,6 +182,6 @@ def test_nor_is_one_whose_offsets_alone_say_what_it_lacks(ends: tuple[int, int, 
 
 
 def test_a_log_that_was_cut_and_has_grown_again_was_truncated() -> None:
-    cut = msgspec.structs.replace(HEALTHY, cut=frozenset({("id-a", 1)}))
+    cut = msgspec.structs.replace(HEALTHY, cut=frozenset({TopicIdPartition("id-a", 1)}))
     found = "other records: the log was cut and has grown again"
     assert audit_positions(KNOWN, cut) == (finding("log truncated", 1, 70, 70, "offset 70", found),)

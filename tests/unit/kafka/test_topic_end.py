@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.kafka.topic_end import NEVER_OBSERVED, EndLook, GoneTopic, judge_topic_end
-from lockstep.model.position import Ending, Position
+from lockstep.model.position import Ending, Position, TopicIdPartition
 from tests.support.cluster_views import topic
 
 AGE_MAX = 60.0
@@ -105,7 +105,7 @@ def test_only_a_recent_read_of_the_very_end_makes_a_deletion_an_event(case: Case
         and case.ages[proofs[0]] <= AGE_MAX
         and not any(is_unread(case, at) for at in range(len(case.ages)))
     )
-    verified = {("id-a", n): 1 for n, part in enumerate(case.parts) if part.is_verified}
+    verified = {TopicIdPartition("id-a", n): 1 for n, part in enumerate(case.parts) if part.is_verified}
     end = judge_topic_end(make_gone(case), make_positions(case), verified, AGE_MAX)
     event(f"event: {expected}")
     assert end.is_event is expected, end.loss
@@ -154,11 +154,12 @@ def test_a_topic_that_this_run_has_never_seen_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "verified", "is_event"), [(3, {}, True), (4, {}, False), (4, {("id-a", 0): 4}, True), (None, {}, True)]
+    ("shown", "verified", "is_event"),
+    [(3, {}, True), (4, {}, False), (4, {TopicIdPartition("id-a", 0): 4}, True), (None, {}, True)],
 )
 def test_a_log_under_another_leader_may_hold_other_records_until_that_is_ruled_out(
     shown: int | None,
-    verified: dict[tuple[str, int], int],
+    verified: dict[TopicIdPartition, int],
     is_event: bool,  # noqa: FBT001  # a case
 ) -> None:
     """It may have been truncated and have grown again to the same end."""

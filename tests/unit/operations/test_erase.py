@@ -28,6 +28,7 @@ from lockstep.errors import CommitUnknown, NotCommitted
 from lockstep.export import write as write_hours
 from lockstep.export.dataset import list_exported_hours, publish_hour
 from lockstep.model.commit_hour import compute_next_hour, find_current_hour
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.maintenance import erase
 from lockstep.operations.maintenance.erase import (
@@ -722,8 +723,9 @@ def test_rows_that_timers_emitted_where_a_range_ends_count_for_their_batch() -> 
 def test_the_ranges_of_a_partition_are_held_as_three_numbers_each(tmp_path: Path) -> None:
     """Of the batches that count, in their order; a dictionary of each row was 600 bytes."""
     folders = write(tmp_path, clean_batches(3))
-    head, key = OutputLog(folders.table).base().head, (CLEAN[1].topic_id, CLEAN[1].partition)
-    rows = [row for row in ledger.read_ledger(folders.ledger) if (row.topic_id, row.partition) == key]
+    head = OutputLog(folders.table).base().head
+    key = TopicIdPartition(CLEAN[1].topic_id, CLEAN[1].partition)
+    rows = [row for row in ledger.read_ledger(folders.ledger) if TopicIdPartition(row.topic_id, row.partition) == key]
     found = read_range_ends(folders, head, [key])
     assert found.keys() == {key}
     assert found[key].until.tolist() == [row.until for row in rows]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily
 
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.inspect.health import Health
 from lockstep.operations.monitoring import exporter
 from lockstep.operations.monitoring.exporter import HealthCollector, StreamLook, count_growth, make_metrics
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from lockstep.model.position import Key
-
-A, B = ("a", 0), ("b", 0)
+A, B = TopicIdPartition("a", 0), TopicIdPartition("b", 0)
 
 
-def look(batch: int, positions: Mapping[Key, int], desired: Desired | None = Desired.RUNNING) -> StreamLook:
+def look(
+    batch: int, positions: Mapping[TopicIdPartition, int], desired: Desired | None = Desired.RUNNING
+) -> StreamLook:
     facts = HealthFacts(stream="adding", desired=desired, batch=batch, epoch=1, positions=positions)
     return StreamLook(Health(facts=facts, alarms=(), figures={}), 0.1)
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.operations.rewind import find_common_batch, make_rewound_rows, make_unplaced_rows
 from lockstep.table.head import Head, Lineage
 
 if TYPE_CHECKING:
-    from lockstep.model.position import Key
     from lockstep.table.ledger import LedgerRow
 
 STAMP = LedgerStamp(
@@ -31,12 +30,14 @@ def row(topic: str, partition: int, start: int, until: int, *, retired: bool = F
     return replace(make_unchanged_row(STAMP, position, None), start=start, until=until, retired=retired)
 
 
-def keyed(*rows: LedgerRow) -> dict[Key, LedgerRow]:
-    return {(each.topic_id, each.partition): each for each in rows}
+def keyed(*rows: LedgerRow) -> dict[TopicIdPartition, LedgerRow]:
+    return {TopicIdPartition(each.topic_id, each.partition): each for each in rows}
 
 
 def rewound(
-    held: dict[Key, LedgerRow], now: dict[Key, LedgerRow], since: dict[Key, LedgerRow]
+    held: dict[TopicIdPartition, LedgerRow],
+    now: dict[TopicIdPartition, LedgerRow],
+    since: dict[TopicIdPartition, LedgerRow],
 ) -> dict[tuple[str, int], tuple[int, bool]]:
     """The position of each partition after a rewind, and whether it is retired."""
     rows = make_rewound_rows(held, now, since)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from lockstep.model.position import TopicIdPartition
 from lockstep.quality.rules import COUNTS, PartitionSummary, judge_partitions, merge_forgotten
 
 RULES = judge_partitions()
-LIVING = {("id-living", 0)}
+LIVING = {TopicIdPartition("id-living", 0)}
 
 
 def summary(topic: str, **counts: int) -> PartitionSummary:

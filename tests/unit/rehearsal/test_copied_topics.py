@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError as ClientError
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.client import make_admin_client
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.rehearsal.copied_topics import (
     create_copies,
     delete_copies,
@@ -27,9 +28,9 @@ VIEW = ClusterView(
     cluster_id="c",
     topics={name: Topic(name=name, topic_id=of, partitions=count, deletes_only=True) for name, of, count in TOPICS},
     ends={
-        ("1", 0): PartitionOffsets(10, 40, 40),
-        ("1", 1): PartitionOffsets(0, 10, 10),
-        ("2", 0): PartitionOffsets(5, 5, 5),
+        TopicIdPartition("1", 0): PartitionOffsets(10, 40, 40),
+        TopicIdPartition("1", 1): PartitionOffsets(0, 10, 10),
+        TopicIdPartition("2", 0): PartitionOffsets(5, 5, 5),
     },
 )
 
@@ -52,8 +53,13 @@ def test_a_name_that_kafka_would_refuse_is_refused_before() -> None:
 def test_without_a_present_load_partitions_share_by_what_kafka_has() -> None:
     nothing = PresentLoad(per_second=0.0, mean_per_second=0.0, partitions={}, seconds=1.0)
     assert share_load(nothing, VIEW, ["a", "b"]) == {("a", 0): 0.75, ("a", 1): 0.25}
-    busy = PresentLoad(per_second=4.0, mean_per_second=1.0, partitions={("a", 1): 3.0, ("b", 0): 1.0}, seconds=1.0)
-    assert share_load(busy, VIEW, ["a", "b"]) == {("a", 1): 0.75, ("b", 0): 0.25}
+    busy = PresentLoad(
+        per_second=4.0,
+        mean_per_second=1.0,
+        partitions={TopicNamePartition("a", 1): 3.0, TopicNamePartition("b", 0): 1.0},
+        seconds=1.0,
+    )
+    assert share_load(busy, VIEW, ["a", "b"]) == {TopicNamePartition("a", 1): 0.75, TopicNamePartition("b", 0): 0.25}
 
 
 def test_where_kafka_forbids_topics_the_missing_rights_are_named() -> None:

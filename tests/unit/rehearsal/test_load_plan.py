@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lockstep.model.position import TopicNamePartition
 from lockstep.rehearsal.load_plan import (
     STAGE_BYTES_MAX,
     STAGE_MESSAGES_MIN,
@@ -57,14 +58,21 @@ def test_what_is_no_rate_is_refused_with_what_would_be(text: str) -> None:
 
 
 def test_the_present_load_is_that_of_the_busiest_slice_by_partition() -> None:
-    present = find_busiest({("a", 0): (60, 600, 0), ("b", 1): (0, 120, 60), ("c", 2): (0, 0, 60)}, 60.0)
+    present = find_busiest(
+        {
+            TopicNamePartition("a", 0): (60, 600, 0),
+            TopicNamePartition("b", 1): (0, 120, 60),
+            TopicNamePartition("c", 2): (0, 0, 60),
+        },
+        60.0,
+    )
     assert (present.per_second, present.seconds) == (12.0, 180.0)
     assert present.mean_per_second == pytest.approx(5.0)
-    assert list(present.partitions.items()) == [(("a", 0), 10.0), (("b", 1), 2.0)]
+    assert list(present.partitions.items()) == [(TopicNamePartition("a", 0), 10.0), (TopicNamePartition("b", 1), 2.0)]
 
 
 def test_topics_without_new_messages_have_no_load_to_multiply() -> None:
-    present = find_busiest({("a", 0): (0, 0)}, 60.0)
+    present = find_busiest({TopicNamePartition("a", 0): (0, 0)}, 60.0)
     assert (present.per_second, present.partitions) == (0.0, {})
     with pytest.raises(LoadTestRefused, match="no new message for 30 minutes") as refused:
         plan_stages("books", parse_rates("books", "10x"), present.per_second, PARTS, Laps.NEW_KEYS, 60.0)

@@ -6,7 +6,7 @@ import json
 import tempfile
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deltalake import DeltaTable
 from hypothesis import given, settings
@@ -18,10 +18,6 @@ from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit_kind import CommitKind, RowChange
 from tests.support.delta_protocol import find_broken_rules
 from tests.support.every_commit import EveryCommit
-
-if TYPE_CHECKING:
-    pass
-
 
 STEPS = st.sampled_from(
     (

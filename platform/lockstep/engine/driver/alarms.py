@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from lockstep.declare.options import Every, Trigger
-from lockstep.kafka.admin import ClusterView, PartitionOffsets, Place, Topic
-from lockstep.model.position import Key
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.state_loss import count_losses
 from lockstep.model.tuning import Tuning
 from lockstep.table.ledger import LedgerRow
@@ -106,7 +106,7 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
         since: By partition below its high watermark: the last stable offset, and when it was first observed.
     """
 
-    since: dict[Key, tuple[int, float]] = {}
+    since: dict[TopicIdPartition, tuple[int, float]] = {}
 
     def update(self, view: ClusterView, clock: float) -> LastStableOffsets:
         """Update from a new cluster view. A partition that does not answer keeps its entry."""
@@ -122,7 +122,7 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
             if key in self.since and clock - self.since[key][1] > patience_seconds
         )
 
-    def _since(self, key: Key, ends: PartitionOffsets, clock: float) -> tuple[int, float] | None:
+    def _since(self, key: TopicIdPartition, ends: PartitionOffsets, clock: float) -> tuple[int, float] | None:
         if ends.stable_end >= ends.high_watermark:
             return None
         known = self.since.get(key)
@@ -143,7 +143,7 @@ class BlockedPartitions:
             stuck_patience_seconds: How long a last stable offset may stay unchanged.
         """
         self.stalls: tuple[StuckTransaction, ...] = ()
-        self._stable_ends, self._leaderless = LastStableOffsets(), frozenset[Place]()
+        self._stable_ends, self._leaderless = LastStableOffsets(), frozenset[TopicNamePartition]()
         self._stuck_patience_seconds = stuck_patience_seconds
 
     def note(self, view: ClusterView, clock: float) -> list[str]:
@@ -161,15 +161,15 @@ class BlockedPartitions:
         return self._stable_ends.update(view, clock).stalls(view, clock, ANY_AGE_SECONDS)
 
 
-def _describe_leaderless(places: Sequence[Place]) -> list[str]:
+def _describe_leaderless(places: Sequence[TopicNamePartition]) -> list[str]:
     if not places:
         return []
     (topic, partition), more = places[0], f", nor {len(places) - 1} more" if len(places) > 1 else ""
     return [f"{topic}/{partition} has no leader that answers{more}: its messages wait"]
 
 
-def _partitions(view: ClusterView) -> Iterator[tuple[Topic, Key, PartitionOffsets]]:
+def _partitions(view: ClusterView) -> Iterator[tuple[Topic, TopicIdPartition, PartitionOffsets]]:
     for _, topic in sorted(view.topics.items()):
         for partition in range(topic.partitions):
-            if (ends := view.ends.get((topic.topic_id, partition))) is not None:
-                yield topic, (topic.topic_id, partition), ends
+            if (ends := view.ends.get(TopicIdPartition(topic.topic_id, partition))) is not None:
+                yield topic, TopicIdPartition(topic.topic_id, partition), ends

@@ -15,7 +15,7 @@ from lockstep.declare.options import EventTime
 from lockstep.engine.protocol import RangeResult
 from lockstep.integrity.base import to_microseconds
 from lockstep.kafka.admin import PartitionOffsets
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.tuning import Tuning
 
 
@@ -81,7 +81,7 @@ class SilentPartitions:
 
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
-        self._silences: dict[Key, Silence] = {}
+        self._silences: dict[TopicIdPartition, Silence] = {}
 
     def note(self, results: Iterable[RangeResult], began: float, clock: float) -> list[str]:
         """Note the results of a batch; gives warnings of partitions that are newly silent, or for another reason.
@@ -104,12 +104,12 @@ class SilentPartitions:
                 news.append(f"{place}: {trouble}")
         return news
 
-    def find_patient(self) -> frozenset[Key]:
+    def find_patient(self) -> frozenset[TopicIdPartition]:
         """Partitions that a task waits for longer: silent in `straggler_batches` batches."""
         most = self._tuning.straggler_batches
         return frozenset(key for key, silence in self._silences.items() if silence.count >= most)
 
-    def find_resting(self, clock: float) -> frozenset[Key]:
+    def find_resting(self, clock: float) -> frozenset[TopicIdPartition]:
         """Partitions to leave out of the next batch: for long after a long wait, briefly after an immediate error."""
         most = self._tuning.straggler_batches
         return frozenset(
@@ -118,7 +118,7 @@ class SilentPartitions:
             if silence.count > most and clock - silence.at < self._rest_seconds(silence)
         )
 
-    def find_lasting(self, clock: float) -> dict[Key, Silence]:
+    def find_lasting(self, clock: float) -> dict[TopicIdPartition, Silence]:
         """Partitions that have been silent for longer than `patience_seconds`."""
         since = clock - self._tuning.patience_seconds
         return {key: silence for key, silence in self._silences.items() if silence.since < since}
@@ -134,15 +134,15 @@ class IdlePartitions:
     def __init__(self, event_time: EventTime) -> None:
         advance = event_time.idle_advance
         self._advance_us = None if advance is None else to_microseconds(advance)
-        self._since: dict[Key, tuple[int, float]] = {}
+        self._since: dict[TopicIdPartition, tuple[int, float]] = {}
 
     def advance_watermarks(
         self,
-        positions: Mapping[Key, Position],
-        ends: Mapping[Key, PartitionOffsets],
+        positions: Mapping[TopicIdPartition, Position],
+        ends: Mapping[TopicIdPartition, PartitionOffsets],
         now_us: int,
         clock: float | None = None,
-    ) -> dict[Key, int]:
+    ) -> dict[TopicIdPartition, int]:
         """The watermarks to which idle partitions advance; each advances once per idle timeout.
 
         Args:

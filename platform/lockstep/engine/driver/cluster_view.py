@@ -18,7 +18,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import ENDINGS, audit_positions, find_recreated_topics, need_epoch_check
 from lockstep.kafka.topic_end import TopicEnd, judge_topic_end
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition
 
 LOG = logging.getLogger("lockstep")
 
@@ -46,11 +46,15 @@ class ClusterMonitor:
         self.patience = patience
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._listed_at = known_topics - retired, time.monotonic()
-        self._appeared, self._held, self._described_at = frozenset[tuple[str, str]](), dict[Key, int](), 0.0
+        self._appeared, self._held, self._described_at = (
+            frozenset[tuple[str, str]](),
+            dict[TopicIdPartition, int](),
+            0.0,
+        )
         self._warned = set[str]()
         self.view = self._view_first()
 
-    def refresh_for_commit(self, read: Mapping[Key, Position]) -> list[str]:
+    def refresh_for_commit(self, read: Mapping[TopicIdPartition, Position]) -> list[str]:
         """Read the topics again, and the leader epochs of their partitions; log starts stay as they were.
 
         Args:
@@ -131,7 +135,7 @@ class ClusterMonitor:
             self._warn_once(f"retired topics are not looked at: {error.problem}")
             return None
 
-    def check_leader_epochs(self, known: Mapping[Key, Position]) -> frozenset[Key]:
+    def check_leader_epochs(self, known: Mapping[TopicIdPartition, Position]) -> frozenset[TopicIdPartition]:
         """Check for truncation the logs whose leader has changed since they were read; gives those that may differ.
 
         A partition without an answer is left out of the view: the next read asks about it again.
@@ -149,7 +153,9 @@ class ClusterMonitor:
         self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
         return frozenset(doubted)
 
-    def judge_ends(self, findings: Iterable[Finding], known: Mapping[Key, Position]) -> dict[str, TopicEnd]:
+    def judge_ends(
+        self, findings: Iterable[Finding], known: Mapping[TopicIdPartition, Position]
+    ) -> dict[str, TopicEnd]:
         """The ends of the topics that some findings report as deleted or re-created, by topic id.
 
         Args:
@@ -166,7 +172,7 @@ class ClusterMonitor:
             for topic_id, of_topic in positions.items()
         }
 
-    def confirmed(self, known: Mapping[Key, Position], *, permanent: bool) -> tuple[Finding, ...]:
+    def confirmed(self, known: Mapping[TopicIdPartition, Position], *, permanent: bool) -> tuple[Finding, ...]:
         """Findings of the audit that every further read confirms, as of the last read.
 
         Where reads differ in a log start, the lowest counts: no offset is skipped that one read showed.

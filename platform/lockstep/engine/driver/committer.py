@@ -19,10 +19,10 @@ from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
 from lockstep.engine.protocol import BatchIdentity, TaskResult, to_event_time
 from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
-from lockstep.kafka.consumer_group import ConsumerGroup, Place
+from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicNamePartition
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import BatchCommit, Committed, commit_batch
@@ -235,7 +235,7 @@ class Publisher:
     def __init__(self, group: ConsumerGroup, background_executor: ThreadPoolExecutor) -> None:
         self._group, self._background_executor = group, background_executor
         self._published = time.monotonic() - PUBLISH_SECONDS
-        self._newest: dict[Place, int] = {}
+        self._newest: dict[TopicNamePartition, int] = {}
         self._refused = ""
 
     def note(self, positions: Iterable[Position]) -> None:
@@ -246,16 +246,16 @@ class Publisher:
     def publish(self, positions: Iterable[Position]) -> None:
         """Publish now."""
         self._published = time.monotonic()
-        self._newest = {(p.topic, p.partition): p.next_offset for p in positions}
+        self._newest = {TopicNamePartition(p.topic, p.partition): p.next_offset for p in positions}
         self._background_executor.submit(self._publish, self._newest)
 
     def check_group_offsets(self, positions: Iterable[Position]) -> None:
         """Warn when the group offsets in Kafka are ahead of the table."""
         self._background_executor.submit(
-            self._check_group_offsets, {(p.topic, p.partition): p.next_offset for p in positions}
+            self._check_group_offsets, {TopicNamePartition(p.topic, p.partition): p.next_offset for p in positions}
         )
 
-    def _check_group_offsets(self, offsets: dict[Place, int]) -> None:
+    def _check_group_offsets(self, offsets: dict[TopicNamePartition, int]) -> None:
         try:
             published = self._group.published(offsets)
         except KafkaError as error:
@@ -272,7 +272,7 @@ class Publisher:
                 len(ahead),
             )
 
-    def _publish(self, offsets: dict[Place, int]) -> None:
+    def _publish(self, offsets: dict[TopicNamePartition, int]) -> None:
         """Publish, unless newer positions wait; a refusal is warned of once, for it may last for months."""
         if offsets is not self._newest:
             return
@@ -297,7 +297,9 @@ def check_table_present(stream: AnyStream, folders: StreamFolders, admin: Cluste
         return
     refuse_incoming(folders)
     topics = admin.topics(stream.topics.select(admin.topic_names())).values()
-    known = group.published((topic.name, partition) for topic in topics for partition in range(topic.partitions))
+    known = group.published(
+        TopicNamePartition(topic.name, partition) for topic in topics for partition in range(topic.partitions)
+    )
     if any(known.values()) and not delta_log.has_log(folders.table):  # else another first start was faster
         raise TableError(
             f"{folders.table} does not exist, but stream {stream.name} had come to {sum(known.values())} offsets of "

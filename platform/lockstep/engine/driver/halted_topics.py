@@ -17,6 +17,7 @@ from lockstep.engine.driver.handover import take_resume_request
 from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.resumption import PositionMismatch, ResumeDecision, make_accepted_rows
 from lockstep.integrity.resume_options import BURST, IntegrityLost, decode_options, find_unanswered
+from lockstep.model.position import TopicIdPartition
 from lockstep.table.commit import BatchCommit, HourClosed
 from lockstep.table.head import Resumption
 from lockstep.table.ledger import read_positions
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lockstep.engine.driver.positions import Subscription
     from lockstep.engine.driver.startup import WriterClaim
     from lockstep.model.finding import Finding
-    from lockstep.model.position import Key, Position
+    from lockstep.model.position import Position
     from lockstep.table.commit import Writer
 
 LOG = logging.getLogger("lockstep")
@@ -61,7 +62,7 @@ class HaltedTopics:
         """Names of the topics."""
         return frozenset(each.topic for each in self._committer.head.halted_topics)
 
-    def leave_out(self, positions: Mapping[Key, Position]) -> Mapping[Key, Position]:
+    def leave_out(self, positions: Mapping[TopicIdPartition, Position]) -> Mapping[TopicIdPartition, Position]:
         """The positions of topics that are not halted."""
         if not self._committer.head.halted_topics:
             return positions

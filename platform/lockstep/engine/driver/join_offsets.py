@@ -8,10 +8,10 @@ from datetime import timedelta
 from lockstep.declare.options import Earliest, FromTime, GroupOffsets, Latest, StartingOffsets, Topics
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import EPOCH
-from lockstep.kafka.admin import ClusterAdmin, ClusterView, Place, Topic
-from lockstep.model.position import Key
+from lockstep.kafka.admin import ClusterAdmin, ClusterView, Topic
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 
-CommittedOffsets = Callable[[str, Iterable[Place]], Mapping[Place, int]]
+CommittedOffsets = Callable[[str, Iterable[TopicNamePartition]], Mapping[TopicNamePartition, int]]
 """Committed offsets of a consumer group, by (topic, partition); partitions without one are left out."""
 
 
@@ -23,7 +23,7 @@ def read_join_offsets(
     committed: CommittedOffsets,
     *,
     is_first_run: bool,
-) -> dict[Key, int]:
+) -> dict[TopicIdPartition, int]:
     """The offset at which the stream joins each new partition; those read from the first one in Kafka are left out.
 
     A stream that starts with `Earliest` begins a log that it finds after its first batch at offset 0: what retention
@@ -44,10 +44,12 @@ def read_join_offsets(
     by_start: dict[StartingOffsets, list[Topic]] = {}
     for topic in new:
         by_start.setdefault(declared.find_start(topic.name), []).append(topic)
-    found: dict[Key, int] = {}
+    found: dict[TopicIdPartition, int] = {}
     for start, topics in by_start.items():
         keys = {
-            (topic.name, number): (topic.topic_id, number) for topic in topics for number in range(topic.partitions)
+            TopicNamePartition(topic.name, number): TopicIdPartition(topic.topic_id, number)
+            for topic in topics
+            for number in range(topic.partitions)
         }
         readable = {place: key for place, key in keys.items() if key in view.ends}
         cut = {key: view.ends[key].start for key in readable.values() if view.ends[key].start > 0}
@@ -68,8 +70,8 @@ def read_join_offsets(
 
 
 def _at_time(
-    start: FromTime, readable: Mapping[Place, Key], view: ClusterView, cluster: ClusterAdmin
-) -> dict[Key, int]:
+    start: FromTime, readable: Mapping[TopicNamePartition, TopicIdPartition], view: ClusterView, cluster: ClusterAdmin
+) -> dict[TopicIdPartition, int]:
     at_ms = (start.time - EPOCH) // timedelta(milliseconds=1)
     offsets = cluster.find_offsets_at(readable, at_ms)
     found = {key: offsets.get(place, view.ends[key].high_watermark) for place, key in readable.items()}
@@ -77,8 +79,12 @@ def _at_time(
 
 
 def _of_group(
-    start: GroupOffsets, readable: Mapping[Place, Key], committed: CommittedOffsets, *, is_first_run: bool
-) -> dict[Key, int]:
+    start: GroupOffsets,
+    readable: Mapping[TopicNamePartition, TopicIdPartition],
+    committed: CommittedOffsets,
+    *,
+    is_first_run: bool,
+) -> dict[TopicIdPartition, int]:
     """Topics that appear later are unknown to the group; a first run without any of its offsets has a mistyped one."""
     offsets = committed(start.group, readable)
     if is_first_run and readable and not offsets:

@@ -40,7 +40,7 @@ from lockstep.kafka.audit import audit_positions, explain_end
 from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.storage import find_storage
 from lockstep.table.commit import BatchCommit, HourClosed
 from lockstep.table.head import Head
@@ -424,7 +424,9 @@ class MicroBatchLoop:
         halts = any(verdict is Judgement.VIOLATION for _, verdict in self._judge(news, known))
         self._answer(self._monitor.confirmed(known, permanent=halts), known, may_halt=halts)
 
-    def _answer(self, confirmed: Sequence[Finding], known: Mapping[Key, Position], *, may_halt: bool) -> None:
+    def _answer(
+        self, confirmed: Sequence[Finding], known: Mapping[TopicIdPartition, Position], *, may_halt: bool
+    ) -> None:
         """Commit a halt, or accept what the class tolerates.
 
         Events are accepted first, so that they are committed with a halt: the next run has not observed the ends of
@@ -449,7 +451,9 @@ class MicroBatchLoop:
                 self._accept(explain_end(finding, ends), verdict, ends)
         self._context.history.forget(ends.keys() - {topic_id for topic_id, _ in self._partitions.known})
 
-    def _judge(self, findings: Iterable[Finding], known: Mapping[Key, Position]) -> list[tuple[Finding, Judgement]]:
+    def _judge(
+        self, findings: Iterable[Finding], known: Mapping[TopicIdPartition, Position]
+    ) -> list[tuple[Finding, Judgement]]:
         """The verdict on each finding of an audit."""
         findings, integrity = tuple(findings), self._context.stream.integrity
         ends = self._monitor.judge_ends(findings, known)
@@ -520,7 +524,7 @@ class MicroBatchLoop:
         )
 
     @property
-    def _read_positions(self) -> Mapping[Key, Position]:
+    def _read_positions(self) -> Mapping[TopicIdPartition, Position]:
         """Positions of the partitions that are read: those of halted topics stay."""
         return self._halted.leave_out(self._partitions.positions)
 

@@ -14,7 +14,7 @@ from lockstep.declare.options import FILE_BATCHES_MAX
 from lockstep.engine.protocol import BatchIdentity, LearnedRates, PlannedRange
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.commit_hour import compute_next_hour, find_current_hour
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.table.commit import Writer
 from lockstep.table.head import Head
@@ -70,16 +70,16 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: BatchIdentity
     positions: tuple[Position, ...]
-    ends: Mapping[Key, PartitionOffsets]
-    stop_at: Mapping[Key, int] = {}
+    ends: Mapping[TopicIdPartition, PartitionOffsets]
+    stop_at: Mapping[TopicIdPartition, int] = {}
     messages_max: int
     cores: int
     learned: LearnedRates = LearnedRates()
     goal: FileGoal | None = None
-    silent: Mapping[Key, int] = {}
+    silent: Mapping[TopicIdPartition, int] = {}
     tuning: Tuning = DEFAULT_TUNING
-    patient: frozenset[Key] = frozenset()
-    resting: frozenset[Key] = frozenset()
+    patient: frozenset[TopicIdPartition] = frozenset()
+    resting: frozenset[TopicIdPartition] = frozenset()
     is_live: bool = False
     uncounted: tuple[Position, ...] = ()
 
@@ -100,7 +100,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: BatchIdentity
     bins: Bins
-    unavailable: tuple[Key, ...]
+    unavailable: tuple[TopicIdPartition, ...]
     backlog: int
 
     @property
@@ -110,7 +110,11 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack_bins(
-    items: Sequence[T], key: Callable[[T], Key], costs: Sequence[float], count: int, bins_before: Mapping[Key, int]
+    items: Sequence[T],
+    key: Callable[[T], TopicIdPartition],
+    costs: Sequence[float],
+    count: int,
+    bins_before: Mapping[TopicIdPartition, int],
 ) -> tuple[tuple[T, ...], ...]:
     """Put items, in order of their keys, into at most `count` bins, each of which keeps that order."""
     if not items:
@@ -157,7 +161,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     )
 
 
-def _with_silent(bins: Bins, lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+def _with_silent(bins: Bins, lagging: Mapping[TopicIdPartition, int], given: PlanInput) -> Bins:
     """The bins, extended by idle partitions whose watermark advances: ranges without offsets, of negligible cost."""
     silent = [
         PlannedRange(position, position.next_offset, given.silent[position.key])
@@ -183,7 +187,7 @@ def _with_uncounted(bins: Bins, given: PlanInput) -> Bins:
     return tuple(tuple(sorted(group, key=_key)) for group in extended)
 
 
-def share_batch(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
+def share_batch(waiting: Mapping[TopicIdPartition, int], most: int) -> dict[TopicIdPartition, int]:
     """Share `most` messages in proportion to the backlogs, at least a tenth of an equal share each."""
     total = sum(waiting.values())
     if total <= most:
@@ -192,7 +196,7 @@ def share_batch(waiting: Mapping[Key, int], most: int) -> dict[Key, int]:
     return {key: min(lag, max(floor, lag * most // total)) for key, lag in waiting.items()}
 
 
-def _plan_by_messages(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], given: PlanInput) -> Bins:
     """A batch of limited size, spread over the cores."""
     ranges = _ranges(share_batch(_rotate_lagging(lagging, given), given.messages_max), given)
     messages = sum(item.messages for item in ranges)
@@ -208,7 +212,7 @@ def _count_beyond(ranges: int, messages: int, waiting: int, most: int) -> int:
     return (most - messages) // ranges if ranges and messages == waiting else 0
 
 
-def _rotate_lagging(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key, int]:
+def _rotate_lagging(lagging: Mapping[TopicIdPartition, int], given: PlanInput) -> Mapping[TopicIdPartition, int]:
     """The partitions of a batch: all, unless so many are far behind that each would get only a few messages.
 
     Then those take turns, by batch number; a partition whose lag is within the minimum share is in every batch.
@@ -222,12 +226,12 @@ def _rotate_lagging(lagging: Mapping[Key, int], given: PlanInput) -> Mapping[Key
     return {key: lag for key, lag in lagging.items() if key not in waits}
 
 
-def _floor(waiting: Mapping[Key, int], most: int) -> int:
+def _floor(waiting: Mapping[TopicIdPartition, int], most: int) -> int:
     """The minimum share of each partition: a tenth of an equal share."""
     return max(1, most // (10 * len(waiting)))
 
 
-def _plan_full_files(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
+def _plan_full_files(lagging: Mapping[TopicIdPartition, int], given: PlanInput) -> Bins:
     """As many full files as rows and cores suffice for; less than one when the oldest message has waited long enough.
 
     While sizes are unknown, a batch of at most `messages_max` messages measures them. Partitions are not split, so
@@ -252,11 +256,11 @@ def _plan_full_files(lagging: Mapping[Key, int], given: PlanInput) -> Bins:
     return (tuple(ranges),) if ranges and (due or waiting >= most) else ()
 
 
-def _key(item: PlannedRange) -> Key:
+def _key(item: PlannedRange) -> TopicIdPartition:
     return item.position.key
 
 
-def _ranges(admitted: Mapping[Key, int], given: PlanInput) -> list[PlannedRange]:
+def _ranges(admitted: Mapping[TopicIdPartition, int], given: PlanInput) -> list[PlannedRange]:
     """Ranges in the order of their partitions."""
     taken, ends = sorted((p for p in given.positions if p.key in admitted), key=lambda p: p.key), given.ends
     return [

@@ -20,7 +20,7 @@ from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import Ending, Key, Position, SegmentRef
+from lockstep.model.position import Ending, Position, SegmentRef, TopicIdPartition
 from lockstep.model.state_loss import FORGOTTEN as TOPIC_FORGOTTEN
 from lockstep.model.state_loss import LIFE_ENDS
 from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
@@ -123,7 +123,7 @@ def make_ledger_rows(
     stamp: LedgerStamp,
     results: Iterable[RangeResult],
     quiet: Iterable[Position],
-    ends: Mapping[Key, PartitionOffsets],
+    ends: Mapping[TopicIdPartition, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of all partitions, processed or unchanged."""
     worked = [make_ledger_row(stamp, item, ends.get(item.range.position.key)) for item in results]
@@ -198,7 +198,9 @@ def with_ending(position: Position, how: str, end: TopicEnd | None) -> Position:
     return msgspec.structs.replace(position, ending=ending, gone_since_us=end.noticed_us)
 
 
-def advance_positions(reached: Mapping[Key, int], rows: Iterable[LedgerRow]) -> dict[Key, int]:
+def advance_positions(
+    reached: Mapping[TopicIdPartition, int], rows: Iterable[LedgerRow]
+) -> dict[TopicIdPartition, int]:
     """The next offsets after a batch. In a generation a position never goes back; what begins again has another key.
 
     A rewind begins a generation, and a re-created topic, a reset and an import begin with positions of their own. An
@@ -211,9 +213,9 @@ def advance_positions(reached: Mapping[Key, int], rows: Iterable[LedgerRow]) -> 
     Raises:
         TableError: A position would go back, or two partitions have one key.
     """
-    after: dict[Key, int] = {}
+    after: dict[TopicIdPartition, int] = {}
     for row in rows:
-        key = row.topic_id, row.partition
+        key = TopicIdPartition(row.topic_id, row.partition)
         before = reached.get(key, 0)
         if key in after:
             raise TableError(f"the batch has two positions of {_describe_place(row)}", next_step=_GONE_BACK)
@@ -237,8 +239,10 @@ def make_retirement_note(next_offset: int, who: str, why: str) -> Accepted:
 
 
 def find_initial_positions(
-    known: Mapping[Key, LedgerRow], view: ClusterView, joined: Mapping[Key, int] = MappingProxyType({})
-) -> dict[Key, Position]:
+    known: Mapping[TopicIdPartition, LedgerRow],
+    view: ClusterView,
+    joined: Mapping[TopicIdPartition, int] = MappingProxyType({}),
+) -> dict[TopicIdPartition, Position]:
     """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset.
 
     Partitions in `joined` begin at that offset instead, in the middle of their log.
@@ -247,10 +251,10 @@ def find_initial_positions(
     offset, by a later run: taken in part, it would look grown as soon as the leader is back. A
     grown topic is not extended here: the audit finds it, and the class decides.
     """
-    found: dict[Key, Position] = {}
+    found: dict[TopicIdPartition, Position] = {}
     begun = {topic_id for topic_id, _ in known}
     for topic in view.topics.values():
-        keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+        keys = [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]
         whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
         for key in keys:
             if key in known:
@@ -261,7 +265,9 @@ def find_initial_positions(
     return found
 
 
-def find_first_position(topic: Topic, key: Key, ends: PartitionOffsets, joined_at: int | None = None) -> Position:
+def find_first_position(
+    topic: Topic, key: TopicIdPartition, ends: PartitionOffsets, joined_at: int | None = None
+) -> Position:
     """Start of a partition that was never read: its first offset, or the one where the stream joins its log."""
     topic_id, partition = key
     return Position(
@@ -308,10 +314,10 @@ class Subscription:
 
     def __init__(
         self,
-        known: Mapping[Key, LedgerRow],
+        known: Mapping[TopicIdPartition, LedgerRow],
         view: ClusterView,
         selected: frozenset[str],
-        joined: Mapping[Key, int] = MappingProxyType({}),
+        joined: Mapping[TopicIdPartition, int] = MappingProxyType({}),
     ) -> None:
         """Start from the ledger.
 
@@ -334,13 +340,13 @@ class Subscription:
             if position.topic in selected and key not in self._retired
         }
         self._lifecycle = dict.fromkeys(self.positions.keys() - known.keys(), ADDED)
-        self._reported_lifecycle: tuple[Key, ...] = ()
-        self._notes: dict[Key, Accepted] = {}
-        self._bins: dict[Key, int] = {}
-        self._seconds: dict[Key, float] = {}
-        self._bytes: dict[Key, float] = {}
-        self._lost: dict[Key, Hole] = {}
-        self._leaderless: set[Key] = set()
+        self._reported_lifecycle: tuple[TopicIdPartition, ...] = ()
+        self._notes: dict[TopicIdPartition, Accepted] = {}
+        self._bins: dict[TopicIdPartition, int] = {}
+        self._seconds: dict[TopicIdPartition, float] = {}
+        self._bytes: dict[TopicIdPartition, float] = {}
+        self._lost: dict[TopicIdPartition, Hole] = {}
+        self._leaderless: set[TopicIdPartition] = set()
         self._newest_ms = {
             key: int(row.newest_timestamp.timestamp() * 1000)
             for key, row in known.items()
@@ -348,7 +354,7 @@ class Subscription:
         }
 
     @property
-    def known(self) -> dict[Key, Position]:
+    def known(self) -> dict[TopicIdPartition, Position]:
         """Partitions that an audit compares with Kafka: those that are read, and those that are gone."""
         return self._gone | self.positions
 
@@ -357,7 +363,7 @@ class Subscription:
         """Measurements of each partition by the batches of this run."""
         return LearnedRates(seconds_a_message=self._seconds, bytes_a_message=self._bytes, bins_before=self._bins)
 
-    def lag_messages(self, ends: Mapping[Key, PartitionOffsets]) -> int:
+    def lag_messages(self, ends: Mapping[TopicIdPartition, PartitionOffsets]) -> int:
         """Offsets between the positions and the high watermarks."""
         return sum(compute_lag_messages(p.next_offset, ends[key]) for key, p in self.positions.items() if key in ends)
 
@@ -376,7 +382,7 @@ class Subscription:
         )
         return min((seconds for seconds in left if seconds is not None), default=None)
 
-    def _newest_retained_ms(self, key: Key, ends: PartitionOffsets) -> int | None:
+    def _newest_retained_ms(self, key: TopicIdPartition, ends: PartitionOffsets) -> int | None:
         """Timestamp of the newest committed message while Kafka holds it: one that it has deleted bounds no other."""
         return self._newest_ms.get(key) if ends.start < self.positions[key].next_offset else None
 
@@ -403,12 +409,12 @@ class Subscription:
         new = (view.topics[name] for name in sorted(unread - kept))
         return [each for each in new if _has_leaders(each, view)]
 
-    def take_up(self, view: ClusterView, joined: Mapping[Key, int]) -> None:
+    def take_up(self, view: ClusterView, joined: Mapping[TopicIdPartition, int]) -> None:
         """Read the new topics, from their first offsets or from where the stream joins their logs."""
         made_anew = {p.topic for key, p in self._others.items() if self._lifecycle.get(key) == RECREATED_TOPIC}
         for topic in self.find_new_topics(view):
             LOG.info("new topic %s is read", topic.name)
-            for key in [(topic.topic_id, partition) for partition in range(topic.partitions)]:
+            for key in [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]:
                 self.positions[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
                 self._lifecycle[key] = RECREATED_TOPIC if topic.name in made_anew else ADDED
             self.is_unsaved = True
@@ -436,7 +442,7 @@ class Subscription:
 
     def _has_moved(self, topic: Topic, view: ClusterView) -> bool:
         """Whether a partition of a retired topic ends elsewhere than it was read; one that came since, at offset 0."""
-        keys = [(topic.topic_id, number) for number in range(topic.partitions)]
+        keys = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
         read = {key: self._others[key].next_offset for key in keys if key in self._retired}
         return any(key in view.ends and view.ends[key].high_watermark != read.get(key, 0) for key in keys)
 
@@ -462,11 +468,11 @@ class Subscription:
             if is_there is was_gone:
                 self._note_gone(key, None if is_there else now_us)
 
-    def _note_gone(self, key: Key, since_us: int | None) -> None:
+    def _note_gone(self, key: TopicIdPartition, since_us: int | None) -> None:
         self._others[key] = msgspec.structs.replace(self._others[key], gone_since_us=since_us)
         self.is_unsaved = True
 
-    def find_long_gone(self, before_us: int) -> dict[Key, str]:
+    def find_long_gone(self, before_us: int) -> dict[TopicIdPartition, str]:
         """Partitions of retired topics that Kafka has not had since before a time, with the topics' names."""
         gone = ((key, self._others[key]) for key in self._retired)
         return {
@@ -475,7 +481,7 @@ class Subscription:
             if position.gone_since_us is not None and position.gone_since_us <= before_us
         }
 
-    def forget(self, keys: Iterable[Key]) -> None:
+    def forget(self, keys: Iterable[TopicIdPartition]) -> None:
         """Carry these partitions in the ledger for the last time, without their states, which may be losses."""
         for key in keys:
             position = self._others[key]
@@ -484,7 +490,7 @@ class Subscription:
             self._lifecycle[key], self.is_unsaved = FORGOTTEN, True
             LOG.info("topic %s partition %d: forgotten at offset %d", position.topic, key[1], position.next_offset)
 
-    def find_idle_topics(self, ends: Mapping[Key, PartitionOffsets]) -> frozenset[str]:
+    def find_idle_topics(self, ends: Mapping[TopicIdPartition, PartitionOffsets]) -> frozenset[str]:
         """Topics without lag."""
         busy = {
             position.topic
@@ -493,7 +499,7 @@ class Subscription:
         }
         return frozenset({position.topic for position in self.positions.values()} - busy)
 
-    def _set_aside(self, key: Key, position: Position, change: str) -> None:
+    def _set_aside(self, key: TopicIdPartition, position: Position, change: str) -> None:
         self.positions.pop(key, None)
         self._gone.pop(key, None)
         self._leaderless.discard(key)
@@ -515,7 +521,7 @@ class Subscription:
             suspend: The affected sessions are suspended until their next snapshot.
             end: Of a topic that was deleted or re-created: its end.
         """
-        key = (finding.topic_id, finding.partition)
+        key = TopicIdPartition(finding.topic_id, finding.partition)
         if finding.cause == Fault.EXPIRED and key in self.positions:
             before = self._lost.get(key)  # where the batch that was to say so was never committed
             start = finding.offset if before is None else before.start
@@ -548,13 +554,13 @@ class Subscription:
 
         Records appended to a truncated log at offsets already read are skipped, until the log has caught up.
         """
-        key = (finding.topic_id, finding.partition)
+        key = TopicIdPartition(finding.topic_id, finding.partition)
         if finding.cause == Fault.TRUNCATED and key in self.positions:
             before = self.positions[key]
             return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
         return True
 
-    def _continue_after_truncation(self, key: Key, offset: int, *, suspend: bool) -> None:
+    def _continue_after_truncation(self, key: TopicIdPartition, offset: int, *, suspend: bool) -> None:
         """Continue in a log with other records than those that were read."""
         before = self.positions[key]
         moves = suspend and before.suspended_from != offset
@@ -563,7 +569,7 @@ class Subscription:
         if moves:
             self._move(key, offset, suspended_by=Fault.TRUNCATED)
 
-    def _move(self, key: Key, offset: int, *, suspended_by: str | None) -> None:
+    def _move(self, key: TopicIdPartition, offset: int, *, suspended_by: str | None) -> None:
         """Read on at an offset; where an operator has given up messages after it, these stay given up.
 
         Args:
@@ -582,7 +588,7 @@ class Subscription:
         self.positions[key] = position
         self.is_unsaved = True
 
-    def _on_grown(self, key: Key, topic: Topic, ends: PartitionOffsets, *, suspend: bool) -> None:
+    def _on_grown(self, key: TopicIdPartition, topic: Topic, ends: PartitionOffsets, *, suspend: bool) -> None:
         """Read a new partition of a topic.
 
         Its log began at offset 0: what has expired since is found by the next audit, as of any other partition.
@@ -596,7 +602,12 @@ class Subscription:
                 self._move(sibling, self.positions[sibling].next_offset, suspended_by=Fault.PARTITIONS_ADDED)
 
     def ledger_rows(
-        self, stamp: LedgerStamp, results: Sequence[RangeResult], ends: Mapping[Key, PartitionOffsets], *, full: bool
+        self,
+        stamp: LedgerStamp,
+        results: Sequence[RangeResult],
+        ends: Mapping[TopicIdPartition, PartitionOffsets],
+        *,
+        full: bool,
     ) -> list[LedgerRow]:
         """The ledger rows of a batch; rows of all partitions ever read, when a full set is due."""
         worked = {item.range.position.key for item in results}
@@ -605,10 +616,10 @@ class Subscription:
         if full:
             kept = ((key, position) for key, position in self._others.items() if key not in worked)
             rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
-        self._reported_lifecycle = tuple((row.topic_id, row.partition) for row in rows)
-        return [self._with_events(row, (row.topic_id, row.partition)) for row in rows]
+        self._reported_lifecycle = tuple(TopicIdPartition(row.topic_id, row.partition) for row in rows)
+        return [self._with_events(row, TopicIdPartition(row.topic_id, row.partition)) for row in rows]
 
-    def _with_events(self, row: LedgerRow, key: Key) -> LedgerRow:
+    def _with_events(self, row: LedgerRow, key: TopicIdPartition) -> LedgerRow:
         row = with_newest_timestamp(with_expired_range(row, self._lost.get(key)), self._newest_ms.get(key))
         if key in self._retired and not row.retired:  # its states were counted
             row = msgspec.structs.replace(row, retired=True)
@@ -633,7 +644,7 @@ class Subscription:
                 self._advance(item)
             self._learn(group)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: TopicIdPartition) -> None:
         del self._others[key]
         self._retired.discard(key)
         self._newest_ms.pop(key, None)
@@ -675,8 +686,8 @@ def _without_state(row: LedgerRow) -> LedgerRow:
 
 def _has_leaders(topic: Topic, view: ClusterView) -> bool:
     """Whether the offsets of all partitions of a topic are known: taken in part, it would look grown later."""
-    return all((topic.topic_id, partition) in view.ends for partition in range(topic.partitions))
+    return all(TopicIdPartition(topic.topic_id, partition) in view.ends for partition in range(topic.partitions))
 
 
-def _learn(learned: dict[Key, float], key: Key, newest: float) -> None:
+def _learn(learned: dict[TopicIdPartition, float], key: TopicIdPartition, newest: float) -> None:
     learned[key] = (1 - FORGET_RATIO) * learned.get(key, newest) + FORGET_RATIO * newest

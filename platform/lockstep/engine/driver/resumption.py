@@ -23,7 +23,7 @@ from lockstep.integrity.resume_options import (
     list_options,
 )
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, Position, SuspendedSession
+from lockstep.model.position import Position, SuspendedSession, TopicIdPartition
 from lockstep.table.ledger import Accepted, LedgerRow
 
 
@@ -59,7 +59,9 @@ class PositionMismatch(LockstepError):
         )
 
 
-def make_accepted_rows(stamp: LedgerStamp, known: Mapping[Key, LedgerRow], decision: ResumeDecision) -> list[LedgerRow]:
+def make_accepted_rows(
+    stamp: LedgerStamp, known: Mapping[TopicIdPartition, LedgerRow], decision: ResumeDecision
+) -> list[LedgerRow]:
     """The rows of the resume: a full set, and the first rows of partitions added to a topic.
 
     Raises:

@@ -26,7 +26,7 @@ from lockstep.engine.executor.limits import EngineLimit
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.engine.protocol import PlannedRange, TaskResult
 from lockstep.errors import EnvironmentProblem, LockstepError
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 
 LOG = logging.getLogger("lockstep")
 
@@ -149,7 +149,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
     """
 
     failures: int = 0
-    suspects: Mapping[Key, Suspect] = {}
+    suspects: Mapping[TopicIdPartition, Suspect] = {}
 
     def parts(self, plan: BatchPlan) -> tuple[BatchPlan, ...]:
         """The jobs of a plan: one for all bins without the suspects, and one for the next messages of each suspect."""
@@ -211,7 +211,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(item, until=until, beyond=0, killing=killing, single_batches=True)
 
 
-def _narrow_suspect(item: PlannedRange, controls: int) -> dict[Key, Suspect]:
+def _narrow_suspect(item: PlannedRange, controls: int) -> dict[TopicIdPartition, Suspect]:
     """The suspect after its own job failed: its next job is without its one message, or of half of its messages."""
     if item.messages == 1:
         return {item.position.key: Suspect(item.until, 1, item.position.next_offset, controls)}

@@ -32,7 +32,7 @@ from lockstep.kafka.admin import ClusterAdmin, Topic
 from lockstep.kafka.audit import find_compacted
 from lockstep.kafka.topic_identity import is_named
 from lockstep.model.fault import Fault
-from lockstep.model.position import Key, SegmentRef
+from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import SegmentHeader, StateDamaged, read_header
@@ -102,7 +102,7 @@ class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
     writer: Writer
     head: Head
     output: OutputLog
-    known: dict[Key, LedgerRow]
+    known: dict[TopicIdPartition, LedgerRow]
     cause: str
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from lockstep.engine.driver.clocks import Silence
 from lockstep.errors import KafkaError, KafkaUnreachable
-from lockstep.kafka.admin import ClusterView, Place
-from lockstep.model.position import Key, Position
+from lockstep.kafka.admin import ClusterView
+from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition
 from lockstep.model.tuning import Tuning
 
 
@@ -27,7 +27,7 @@ class StopOffsets:
             tuning: Bounds the time without a leader.
             is_bounded: The run ends at these offsets.
         """
-        self.offsets: dict[Key, int] = {}
+        self.offsets: dict[TopicIdPartition, int] = {}
         self._stream, self._is_bounded, self._tuning = stream, is_bounded, tuning
         self._leaderless_since = math.inf
 
@@ -38,7 +38,11 @@ class StopOffsets:
                 self.offsets.setdefault(key, ends.stable_end)
 
     def is_reached(
-        self, positions: Mapping[Key, Position], view: ClusterView, silences: Mapping[Key, Silence], now: float
+        self,
+        positions: Mapping[TopicIdPartition, Position],
+        view: ClusterView,
+        silences: Mapping[TopicIdPartition, Silence],
+        now: float,
     ) -> bool:
         """Whether all partitions are committed up to their stop offsets, including those without a leader.
 
@@ -64,19 +68,21 @@ class StopOffsets:
         self._leaderless_since = math.inf
         return not unread
 
-    def describe_lost(self, positions: Mapping[Key, Position], view: ClusterView) -> Iterator[str]:
+    def describe_lost(self, positions: Mapping[TopicIdPartition, Position], view: ClusterView) -> Iterator[str]:
         """The partitions whose logs end before their stop offsets now: a broker has lost messages."""
         for key, end in self._limit_to_logs(view).items():
             if end < self.offsets[key] and (position := positions.get(key)) is not None:
                 log = f"{position.topic}/{position.partition}: the log ends at offset {end} now"
                 yield f"{log}, and at {self.offsets[key]} before: unread messages are gone"
 
-    def _limit_to_logs(self, view: ClusterView) -> dict[Key, int]:
+    def _limit_to_logs(self, view: ClusterView) -> dict[TopicIdPartition, int]:
         """The stop offsets; of a log that was truncated since, its end: there are no messages to wait for beyond it."""
         ends = view.ends
         return {key: min(at, ends[key].high_watermark) if key in ends else at for key, at in self.offsets.items()}
 
-    def _is_read(self, place: Place, positions: Mapping[Key, Position], view: ClusterView) -> bool:
+    def _is_read(
+        self, place: TopicNamePartition, positions: Mapping[TopicIdPartition, Position], view: ClusterView
+    ) -> bool:
         """Whether a partition without a leader is committed up to its stop offset, which may be unknown."""
         key = (view.topics[place[0]].topic_id, place[1])
         return key in positions and key in self.offsets and positions[key].next_offset >= self.offsets[key]
@@ -88,7 +94,7 @@ class StopOffsets:
             next_step=f"lockstep doctor asks for each topic; then: lockstep run {self._stream} --available-now",
         )
 
-    def _make_leaderless_error(self, places: list[Place]) -> KafkaError:
+    def _make_leaderless_error(self, places: list[TopicNamePartition]) -> KafkaError:
         (topic, partition), more = places[0], f", nor have {len(places) - 1} more" if len(places) > 1 else ""
         return KafkaUnreachable(
             f"{topic}/{partition} has no leader that answers{more}: its messages are not read; all others are",

@@ -17,7 +17,7 @@ from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.positions import RETIRED, Subscription
 from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
 from lockstep.kafka.admin import Topic
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 
 FORGOTTEN_MAX = 1_000
 """Partitions that are forgotten at once; the next poll takes the next ones."""
@@ -47,7 +47,7 @@ def open_subscription(
 
 def _read_join_offsets(
     context: RunContext, monitor: ClusterMonitor, new: Sequence[Topic], *, is_first_run: bool
-) -> dict[Key, int]:
+) -> dict[TopicIdPartition, int]:
     declared, committed, view = context.stream.topics, context.group.committed_by, monitor.view
     return monitor.patience.ask(
         lambda: read_join_offsets(declared, new, view, context.admin, committed, is_first_run=is_first_run)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.topic_end import EndLook, GoneTopic
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 
 POLL_SECONDS = 0.5
 """Interval at which the watch checks the age of the last read, and whether the run is over."""
@@ -52,7 +52,7 @@ class _Look(NamedTuple):
 
     asked: Instant
     answered: Instant
-    ends: Mapping[Key, PartitionOffsets]
+    ends: Mapping[TopicIdPartition, PartitionOffsets]
     is_described: bool
 
     def is_certain(self, described_at: Instant) -> bool:
@@ -71,7 +71,7 @@ class TopicHistory:
         """Knows nothing yet."""
         self._lock = threading.Lock()
         self._looks: tuple[_Look, ...] = ()
-        self._silent: dict[Key, tuple[_Look, ...]] = {}
+        self._silent: dict[TopicIdPartition, tuple[_Look, ...]] = {}
         self._topics: Mapping[str, Topic] = {}
         self._described_at = Instant(0.0, 0.0)
         self._gone: dict[str, GoneTopic] = {}
@@ -142,7 +142,7 @@ class TopicHistory:
 
     def _freeze(self, topic: Topic, noticed: Instant) -> GoneTopic:
         """The last reads of a topic that is gone."""
-        keys = [(topic.topic_id, number) for number in range(topic.partitions)]
+        keys = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
         looks = {id(look): look for key in keys for look in self._silent.get(key, self._looks)}
         ends = [
             EndLook(

@@ -12,7 +12,7 @@ import msgspec
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.limits import EngineLimit, LimitKind, describe_error, find_limit
 from lockstep.engine.protocol import PlannedRange
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.state.codec import StateNotOfItsType
 
 
@@ -32,9 +32,9 @@ class Attempt(msgspec.Struct, frozen=True):
     ranges: tuple[PlannedRange, ...]
     compiled: CompiledStream
     turn: int = 0
-    ends: Mapping[Key, int] = {}
+    ends: Mapping[TopicIdPartition, int] = {}
     trouble: str | None = None
-    unstorable: Mapping[Key, frozenset[str]] = {}
+    unstorable: Mapping[TopicIdPartition, frozenset[str]] = {}
     judges_panics: bool = False
 
     def find_end(self, planned: PlannedRange) -> int:
@@ -53,7 +53,7 @@ class Attempt(msgspec.Struct, frozen=True):
             StateNotOfItsType: The messages are not to blame.
         """
         key = error.partition
-        known = self.unstorable.get(key or ("", 0), frozenset[str]())
+        known = self.unstorable.get(key or TopicIdPartition("", 0), frozenset[str]())
         if key is None or error.sessions <= known:
             raise error
         return msgspec.structs.replace(self, unstorable={**self.unstorable, key: known | error.sessions})
@@ -87,7 +87,7 @@ class Attempt(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, judges_panics=True)  # 5
         raise EngineLimit(limit, describe_error(error), alone=_describe_place(self.ranges[0])) from error
 
-    def _end_before(self, error: BaseException) -> Mapping[Key, int] | None:
+    def _end_before(self, error: BaseException) -> Mapping[TopicIdPartition, int] | None:
         """The ends, if a range was not ended earlier yet, and has messages before the one of an error."""
         if not isinstance(error, EngineLimit) or error.key is None or error.key in self.ends:
             return None
@@ -95,7 +95,7 @@ class Attempt(msgspec.Struct, frozen=True):
         offset = error.offset or 0
         return {**self.ends, error.key: offset} if offset > starts[error.key] else None
 
-    def _halve_messages(self) -> Mapping[Key, int] | None:
+    def _halve_messages(self) -> Mapping[TopicIdPartition, int] | None:
         """The ends with half of the messages of each range; None if none has more than one."""
         counts = {item.position.key: self.find_end(item) - item.position.next_offset for item in self.ranges}
         if max(counts.values(), default=0) <= 1:

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 
 
 class LimitKind(Enum):
@@ -120,7 +120,13 @@ class EngineLimit(EnvironmentProblem):
     """
 
     def __init__(
-        self, limit: LimitKind, reason: str, *, key: Key | None = None, offset: int | None = None, alone: str = ""
+        self,
+        limit: LimitKind,
+        reason: str,
+        *,
+        key: TopicIdPartition | None = None,
+        offset: int | None = None,
+        alone: str = "",
     ) -> None:
         place = f"{alone}: a task of this message alone" if alone else "a task"
         super().__init__(

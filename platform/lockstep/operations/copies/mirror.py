@@ -19,7 +19,7 @@ from lockstep.engine.driver.positions import read_position
 from lockstep.integrity.ordered import Ordered
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint, list_remote_names, name_checkpoints_topic
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.rewind import Obstacle, RewindObstacle
 from lockstep.operations.tables import StreamHandle
@@ -123,7 +123,7 @@ def collect_evidence(kafka: KafkaSettings, view: ClusterView, rows: Iterable[Led
     Raises:
         KafkaError: Kafka does not answer.
     """
-    held = ((row, view.ends.get((row.topic_id, row.partition))) for row in rows)
+    held = ((row, view.ends.get(TopicIdPartition(row.topic_id, row.partition))) for row in rows)
     found = [(row, ends) for row, ends in held if ends is not None and ends.start <= row.until]
     around = SIDE_MAX * HOLES_MAX
     wanted = [
@@ -246,9 +246,9 @@ class MirroredPartition(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint | None
 
     @property
-    def known_key(self) -> Key:
+    def known_key(self) -> TopicIdPartition:
         """Topic id and partition in the cluster of the export."""
-        return self.known.topic_id, self.known.partition
+        return TopicIdPartition(self.known.topic_id, self.known.partition)
 
 
 def read_checkpoints(handle: StreamHandle, source: str) -> list[Checkpoint]:
@@ -260,7 +260,7 @@ def read_checkpoints(handle: StreamHandle, source: str) -> list[Checkpoint]:
     name = name_checkpoints_topic(source)
     view = handle.cluster.view([name])
     topic = view.topics.get(name)
-    ends = None if topic is None else view.ends.get((topic.topic_id, 0))
+    ends = None if topic is None else view.ends.get(TopicIdPartition(topic.topic_id, 0))
     if ends is None:
         return []
     found = list[Checkpoint]()
@@ -277,12 +277,13 @@ def choose_checkpoint(found: Iterable[Checkpoint], topic: str, known: PositionEv
     fits = (
         each
         for each in found
-        if (each.topic, each.partition) == (topic, known.partition) and each.upstream <= known.position
+        if TopicNamePartition(each.topic, each.partition) == (topic, known.partition)
+        and each.upstream <= known.position
     )
     return max(fits, key=lambda each: (each.upstream, each.downstream), default=None)
 
 
-def find_places(kafka: KafkaSettings, asked: Sequence[MirroredPartition]) -> dict[Key, int | NotProven]:
+def find_places(kafka: KafkaSettings, asked: Sequence[MirroredPartition]) -> dict[TopicIdPartition, int | NotProven]:
     """The places of positions in the copies: near the checkpoint, else in the whole log; by the source's key.
 
     Raises:
@@ -342,23 +343,25 @@ def find_mirrored_positions(
         NotTranslatable: The state of a partition cannot go on in a mirrored cluster.
         KafkaError: Kafka does not answer.
     """
-    known = {(each.topic_id, each.partition): each for each in evidence}
+    known = {TopicIdPartition(each.topic_id, each.partition): each for each in evidence}
     copies = _find_copies(handle, source, rows)  # 1
     asked, obstacles, left_out = list[_Copy](), list[RewindObstacle](), set[str]()
     for row in rows:
         topic = copies.topics.get(row.topic)
         if row.retired and (topic is None or not handle.stream.topics.select([topic.name])):
             left_out.add(row.topic)
-        elif (problem := _find_problem(handle, copies, row, known.get((row.topic_id, row.partition)))) is not None:
+        elif (
+            problem := _find_problem(handle, copies, row, known.get(TopicIdPartition(row.topic_id, row.partition)))
+        ) is not None:
             obstacles.append(problem)
         elif topic is not None:
-            asked.append(_Copy(row, topic, known[row.topic_id, row.partition]))
+            asked.append(_Copy(row, topic, known[TopicIdPartition(row.topic_id, row.partition)]))
     checkpoints = read_checkpoints(handle, source)  # 2
     searched = [
         MirroredPartition(
             each.topic.name,
             each.known,
-            copies.view.ends[each.topic.topic_id, each.row.partition],
+            copies.view.ends[TopicIdPartition(each.topic.topic_id, each.row.partition)],
             choose_checkpoint(checkpoints, each.topic.name, each.known),
         )
         for each in asked
@@ -366,7 +369,7 @@ def find_mirrored_positions(
     places = find_places(handle.settings.kafka, searched)
     moves = list[Translation]()
     for each in asked:
-        place = places[each.row.topic_id, each.row.partition]
+        place = places[TopicIdPartition(each.row.topic_id, each.row.partition)]
         if isinstance(place, NotProven):
             obstacles.append(_describe_unproven(each, place))
         else:

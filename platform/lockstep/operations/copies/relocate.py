@@ -27,7 +27,7 @@ from lockstep.kafka.audit import audit_positions
 from lockstep.model.decoding import decode_json
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, Position, SegmentRef
+from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.copies.copies import (
     MANIFEST,
@@ -542,7 +542,7 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
 
 
 def _look_at(
-    view: ClusterView, positions: Iterable[Position], exported_at: Mapping[Key, int]
+    view: ClusterView, positions: Iterable[Position], exported_at: Mapping[TopicIdPartition, int]
 ) -> Iterator[ImportedPartition]:
     for each in sorted(positions, key=lambda each: (each.topic, each.partition)):
         ends = view.ends.get(each.key)

@@ -23,6 +23,7 @@ from lockstep.integrity.strict import Strict
 from lockstep.kafka.admin import ClusterAdmin, TopicSettings, read_newest_timestamps, read_topic_settings
 from lockstep.kafka.api_versions import LEADER_EPOCHS, METADATA, TOPIC_IDS_SINCE, read_api_versions
 from lockstep.kafka.client import ClusterClient, make_admin_client
+from lockstep.model.position import TopicNamePartition
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_ok, make_warning
 from lockstep.settings import KafkaSettings, TopicIdentity
 from lockstep.time_limit import SLOW
@@ -284,7 +285,11 @@ def _clocks(
     stream: str, admin: ClusterClient, cluster: ClusterAdmin, names: Iterable[str], timeout: float
 ) -> Iterator[Diagnosis]:
     """Check for messages from the future: Kafka's own time cannot be read."""
-    places = [(topic.name, number) for topic in cluster.topics(names).values() for number in range(topic.partitions)]
+    places = [
+        TopicNamePartition(topic.name, number)
+        for topic in cluster.topics(names).values()
+        for number in range(topic.partitions)
+    ]
     newest = read_newest_timestamps(admin, places, timeout)
     ahead = {topic: at / 1000 - time.time() for (topic, _), at in newest.items()}
     far = {topic: seconds for topic, seconds in ahead.items() if seconds > AHEAD_SECONDS_MAX}

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from lockstep.errors import DeclarationError
-from lockstep.kafka.admin import Place, find_oldest_unread
+from lockstep.kafka.admin import find_oldest_unread
 from lockstep.kafka.client import make_reader_configuration
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
 from lockstep.kafka.timestamps import is_plausible_timestamp
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.tables import StreamHandle
 
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -46,7 +46,7 @@ class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
     expired_messages: int = 0
 
 
-def read_figures(handle: StreamHandle) -> dict[Key, PartitionFigures]:
+def read_figures(handle: StreamHandle) -> dict[TopicIdPartition, PartitionFigures]:
     """Figures of all partitions of the topics selected or subscribed, by (topic id, partition).
 
     The first unread message of each partition with lag is read from Kafka for its timestamp.
@@ -60,16 +60,17 @@ def read_figures(handle: StreamHandle) -> dict[Key, PartitionFigures]:
     topics = {topic.topic_id: topic for topic in view.topics.values()}
     first = {key: max(positions.get(key, ends.start), ends.start) for key, ends in view.ends.items()}
     oldest_ms = read_first_timestamps(
-        handle, {(topics[key[0]].name, key[1]): first[key] for key, lag in lags.items() if lag}
+        handle,
+        {TopicNamePartition(topics[key.topic_id].name, key.partition): first[key] for key, lag in lags.items() if lag},
     )
     now_ms = time.time_ns() // 1_000_000
-    found: dict[Key, PartitionFigures] = {}
+    found: dict[TopicIdPartition, PartitionFigures] = {}
     for key, lag in lags.items():
-        topic = topics[key[0]]
-        oldest = oldest_ms.get((topic.name, key[1]))
+        topic = topics[key.topic_id]
+        oldest = oldest_ms.get(TopicNamePartition(topic.name, key.partition))
         found[key] = PartitionFigures(
             topic=topic.name,
-            partition=key[1],
+            partition=key.partition,
             lag_messages=lag,
             headroom_seconds=compute_headroom_seconds(topic.retention_ms, lag, oldest, now_ms),
             retention_seconds=None if topic.retention_ms is None else topic.retention_ms / 1000,
@@ -87,7 +88,7 @@ def find_age_seconds(timestamp_ms: int | None, now_ms: int, max_skew: timedelta)
     return max(0, now_ms - timestamp_ms) / 1000
 
 
-def _joined(handle: StreamHandle) -> dict[Key, int]:
+def _joined(handle: StreamHandle) -> dict[TopicIdPartition, int]:
     """Where a run would join new topics; from their beginning where the declaration cannot be followed now."""
     try:
         return dict(handle.joined)
@@ -95,7 +96,9 @@ def _joined(handle: StreamHandle) -> dict[Key, int]:
         return {}
 
 
-def read_first_timestamps(handle: StreamHandle, offsets: dict[Place, int]) -> dict[Place, int]:
+def read_first_timestamps(
+    handle: StreamHandle, offsets: dict[TopicNamePartition, int]
+) -> dict[TopicNamePartition, int]:
     """The timestamp, in milliseconds, of the first message at or after each offset, committed or not.
 
     A message of an open transaction counts: it waits, and retention deletes it as any other.

@@ -15,10 +15,9 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import make_resume_command
-from lockstep.kafka.admin import Place
 from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.commit_hour import parse_hour
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
 from lockstep.operations.monitoring.health import (
     Alarm,
@@ -55,7 +54,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     facts: HealthFacts
     alarms: tuple[Alarm, ...]
-    figures: Mapping[Key, PartitionFigures]
+    figures: Mapping[TopicIdPartition, PartitionFigures]
 
     @property
     def unknown(self) -> tuple[AlarmKind, ...]:
@@ -74,9 +73,9 @@ class KafkaFacts(msgspec.Struct, frozen=True):
         problem: Reason why Kafka did not answer; empty when it did.
     """
 
-    figures: Mapping[Key, PartitionFigures] = {}
+    figures: Mapping[TopicIdPartition, PartitionFigures] = {}
     of_stream: tuple[PartitionFigures, ...] = ()
-    unavailable: tuple[Place, ...] = ()
+    unavailable: tuple[TopicNamePartition, ...] = ()
     transactions: tuple[OpenTransaction, ...] = ()
     problem: str = ""
 
@@ -189,16 +188,22 @@ def _read_kafka(handle: StreamHandle) -> KafkaFacts:
         return KafkaFacts(problem=error.problem)
 
 
-def _read_transactions(handle: StreamHandle, figures: Mapping[Key, PartitionFigures]) -> tuple[OpenTransaction, ...]:
+def _read_transactions(
+    handle: StreamHandle, figures: Mapping[TopicIdPartition, PartitionFigures]
+) -> tuple[OpenTransaction, ...]:
     """Open transactions, as old as their first message: it is at the last stable offset."""
     ends = handle.view.ends
     hidden = {key: ends[key].high_watermark - ends[key].stable_end for key in figures}
-    asked = {(figures[key].topic, key[1]): ends[key].stable_end for key, offsets in hidden.items() if offsets > 0}
-    begun_ms, now_ms = read_first_timestamps(handle, asked), time.time_ns() // 1_000_000
+    places = {
+        key: TopicNamePartition(figures[key].topic, key.partition) for key, offsets in hidden.items() if offsets > 0
+    }
+    first_offsets = {place: ends[key].stable_end for key, place in places.items()}
+    begun_ms = read_first_timestamps(handle, first_offsets)
+    now_ms = time.time_ns() // 1_000_000
     return tuple(
-        OpenTransaction(topic, partition, asked[topic, partition], hidden[key], max(0, now_ms - begun) / 1000)
-        for key, each in figures.items()
-        if (begun := begun_ms.get((topic := each.topic, partition := each.partition))) is not None
+        OpenTransaction(*place, first_offsets[place], hidden[key], max(0, now_ms - begun_ms[place]) / 1000)
+        for key, place in places.items()
+        if place in begun_ms
     )
 
 

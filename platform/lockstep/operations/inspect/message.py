@@ -13,6 +13,7 @@ from confluent_kafka import Message as ClientMessage
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import NOTHING_THERE, make_resume_command
 from lockstep.model.finding import Finding
+from lockstep.model.position import TopicNamePartition
 from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, describe_dropped, read_quarantined
 from lockstep.operations.tables import open_table
@@ -144,7 +145,7 @@ def _find_halting(stream: str, findings: Sequence[Finding]) -> Place:
 
 
 def _in_kafka(log: KafkaTopicLog, place: Place) -> StoredMessage | None:
-    where = (place.topic, place.partition)
+    where = TopicNamePartition(place.topic, place.partition)
     held = log.read_ranges([where])[where]
     if not held.first <= place.offset < held.end:
         return None

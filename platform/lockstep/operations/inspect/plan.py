@@ -23,7 +23,7 @@ from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key, Position
+from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.tables import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
@@ -128,7 +128,7 @@ class _Seen(msgspec.Struct, frozen=True):
     """The ledger and Kafka, as a new run would see them; `topics` are those of the view, and the retired ones."""
 
     head: Head
-    known: Mapping[Key, LedgerRow]
+    known: Mapping[TopicIdPartition, LedgerRow]
     view: ClusterView
     selected: frozenset[str]
     partitions: Subscription
@@ -180,7 +180,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     read = [_read(position, seen) for position in partitions.positions.values()]
     aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
     waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
-    listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
+    listed = sorted([*read, *aside, *waiting], key=lambda item: TopicNamePartition(item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
     lookups, unusable = _lookups(stream, settings)
     refused = _find_first(_find_refusal(stream, settings, seen.head), unusable, wrong, _fit(stream, seen))
@@ -281,12 +281,12 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
 
 
 def _preview(
-    stream: AnyStream, plan: BatchPlan, by_key: dict[Key, Position], findings: tuple[Finding, ...]
+    stream: AnyStream, plan: BatchPlan, by_key: dict[TopicIdPartition, Position], findings: tuple[Finding, ...]
 ) -> BatchPreview:
     ranges = [
         PlannedRead(number, item.position.topic, item.position.partition, item.position.next_offset, item.until)
         for number, group in enumerate(plan.bins)
-        for item in sorted(group, key=lambda item: (item.position.topic, item.position.partition))
+        for item in sorted(group, key=lambda item: TopicNamePartition(item.position.topic, item.position.partition))
     ]
     return BatchPreview(
         stream=stream.name,
@@ -313,7 +313,7 @@ def _read(position: Position, seen: _Seen) -> RestartedPartition:
 
 
 def _again(row: LedgerRow, seen: _Seen) -> tuple[str, str]:
-    ends = seen.view.ends.get((row.topic_id, row.partition))
+    ends = seen.view.ends.get(TopicIdPartition(row.topic_id, row.partition))
     if ends is not None and ends.high_watermark > row.until:
         return "read again", f"retired, and messages have come: offsets {row.until} to {ends.high_watermark - 1}"
     return "read again", "retired; the log of another partition of the topic, or this one's end, has changed since"

@@ -13,7 +13,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.model.finding import Finding
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.inspect.derived import DerivedStatus, read_derived
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures
@@ -299,8 +299,8 @@ def _find_ahead_seconds(rows: Iterable[LedgerRow]) -> float:
     return ahead if ahead > CLOCK_SECONDS_MAX else 0.0
 
 
-def _partition(row: LedgerRow, known: Mapping[Key, PartitionFigures]) -> PartitionStatus:
-    figures = known.get((row.topic_id, row.partition))
+def _partition(row: LedgerRow, known: Mapping[TopicIdPartition, PartitionFigures]) -> PartitionStatus:
+    figures = known.get(TopicIdPartition(row.topic_id, row.partition))
     lag, headroom = (None, None) if figures is None else (figures.lag_messages, figures.headroom_seconds)
     return PartitionStatus(row.topic, row.partition, row.until, lag, headroom)
 

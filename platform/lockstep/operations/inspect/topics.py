@@ -9,14 +9,9 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.protocol import to_event_time
-from lockstep.kafka.admin import (
-    ClusterView,
-    Place,
-    read_newest_timestamps,
-    read_oldest_timestamps,
-)
+from lockstep.kafka.admin import ClusterView, read_newest_timestamps, read_oldest_timestamps
 from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom, read_figures
 from lockstep.operations.inspect.health import find_freshness_seconds
@@ -86,7 +81,7 @@ class _Cluster(msgspec.Struct, frozen=True):
     """Kafka's metadata: ids and offsets, figures by partition, oldest and newest message by topic."""
 
     view: ClusterView
-    figures: Mapping[Key, PartitionFigures]
+    figures: Mapping[TopicIdPartition, PartitionFigures]
     oldest: Mapping[str, datetime]
     newest: Mapping[str, datetime]
 
@@ -131,7 +126,11 @@ def _make_deleted(ended: EndedTopic) -> TopicStatus:
 
 def _read_cluster(handle: StreamHandle) -> _Cluster:
     view, timeout = handle.view, handle.timeout_seconds
-    places = [(topic.name, partition) for topic in view.topics.values() for partition in range(topic.partitions)]
+    places = [
+        TopicNamePartition(topic.name, partition)
+        for topic in view.topics.values()
+        for partition in range(topic.partitions)
+    ]
     return _Cluster(
         view=view,
         figures=read_figures(handle),
@@ -144,7 +143,9 @@ def _make_status(
     name: str, rows: list[LedgerRow], retired: list[LedgerRow], stream: AnyStream, cluster: _Cluster
 ) -> TopicStatus:
     topic, newest = cluster.view.topics.get(name), cluster.newest.get(name)
-    keys = [] if topic is None else [(topic.topic_id, partition) for partition in range(topic.partitions)]
+    keys = (
+        [] if topic is None else [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]
+    )
     ends = [cluster.view.ends[key] for key in keys if key in cluster.view.ends]
     figures = [cluster.figures[key] for key in keys if key in cluster.figures]
     lag, now = sum(each.lag_messages for each in figures), datetime.now(UTC)
@@ -174,7 +175,7 @@ def _make_status(
 
 
 def _by_topic(
-    timestamps_ms: Mapping[Place, int], choose: Callable[[datetime, datetime], datetime]
+    timestamps_ms: Mapping[TopicNamePartition, int], choose: Callable[[datetime, datetime], datetime]
 ) -> dict[str, datetime]:
     """One time per topic, from those of its partitions; without times outside of the calendar, which clocks give."""
     found: dict[str, datetime] = {}

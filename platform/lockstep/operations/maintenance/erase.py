@@ -37,7 +37,7 @@ from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_po
 from lockstep.errors import CommitUnknown, KafkaError, LockstepError
 from lockstep.export.dataset import find_folder, list_exported_hours, take_back_hour
 from lockstep.kafka.admin import ClusterView
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.maintenance.erased_places import PLACES, ErasedPlace
@@ -219,7 +219,7 @@ class _Prepared(NamedTuple):
     plan: ErasePlan
     head: Head
     files: list[LiveFile]
-    positions: Mapping[Key, LedgerRow]
+    positions: Mapping[TopicIdPartition, LedgerRow]
 
 
 class EraseContext(msgspec.Struct, frozen=True):
@@ -408,13 +408,13 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
 class _Counted(msgspec.Struct, frozen=True):
     """Rows and messages of the session by partition."""
 
-    rows: Counter[Key]
-    quarantined: Counter[Key]
-    late: Counter[Key]
-    decided: Mapping[Key, int]
+    rows: Counter[TopicIdPartition]
+    quarantined: Counter[TopicIdPartition]
+    late: Counter[TopicIdPartition]
+    decided: Mapping[TopicIdPartition, int]
 
     @property
-    def keys(self) -> frozenset[Key]:
+    def keys(self) -> frozenset[TopicIdPartition]:
         return frozenset({*self.rows, *self.quarantined, *self.late, *self.decided})
 
 
@@ -424,7 +424,7 @@ def _count(folders: StreamFolders, request: EraseRequest, files: Sequence[LiveFi
     rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
     asides = count_messages(folders, table_id, digest, request.topic)
     quarantined, late = (
-        Counter((each["topic_id"], each["partition"]) for each in asides.get(side.name, ()))
+        Counter(TopicIdPartition(each["topic_id"], each["partition"]) for each in asides.get(side.name, ()))
         for side in (folders.quarantine, folders.late)
     )
     decided = count_named(folders, table_id, digest, request.topic)
@@ -435,7 +435,7 @@ def _find_partitions(
     folders: StreamFolders,
     request: EraseRequest,
     context: EraseContext,
-    positions: Mapping[Key, LedgerRow],
+    positions: Mapping[TopicIdPartition, LedgerRow],
     counted: _Counted,
 ) -> Iterator[ErasedPartition]:
     keys, holding = StateKeys.of(request.session), counted.keys
@@ -462,7 +462,7 @@ def _count_state(folders: StreamFolders, row: LedgerRow, request: EraseRequest, 
     return count_entries(folders.state, find_state_version(row), keys)
 
 
-def _count_unread(context: EraseContext, key: Key, row: LedgerRow) -> int | None:
+def _count_unread(context: EraseContext, key: TopicIdPartition, row: LedgerRow) -> int | None:
     ends = None if context.view is None else context.view.ends.get(key)
     return None if ends is None or row.retired else max(0, ends.high_watermark - row.until)
 
@@ -570,7 +570,7 @@ def _write_files(
 
 def _write_states(
     folders: StreamFolders, prepared: _Prepared, request: EraseRequest, by: WrittenBy
-) -> dict[Key, ErasedState]:
+) -> dict[TopicIdPartition, ErasedState]:
     """New bases of all partitions with state: see state/erase.py."""
     keys = StateKeys.of(request.session)
     stored = {key: _make_version(prepared.head, row) for key, row in prepared.positions.items()}
@@ -588,7 +588,7 @@ def _make_commit(
     folders: StreamFolders,
     prepared: _Prepared,
     written: Sequence[FileWithoutSession],
-    states: Mapping[Key, ErasedState],
+    states: Mapping[TopicIdPartition, ErasedState],
     session: str,
     cause: str,
 ) -> ErasureCommit:
@@ -650,16 +650,16 @@ def _make_row(
 
 def _find_erased(
     folders: StreamFolders, prepared: _Prepared, written: Sequence[FileWithoutSession]
-) -> dict[Key, list[ErasedRows]]:
+) -> dict[TopicIdPartition, list[ErasedRows]]:
     """What was erased of each partition, by the batch that emitted it; one entry at least of each concerned."""
-    places: dict[Key, list[ErasedPlaces]] = {}
+    places: dict[TopicIdPartition, list[ErasedPlaces]] = {}
     for file in written:
         for key, found in file.erased:
             places.setdefault(key, []).append(found)
     ranges = read_range_ends(folders, prepared.head, places.keys())
-    digest, erased = prepared.plan.digest, dict[Key, list[ErasedRows]]()
+    digest, erased = prepared.plan.digest, dict[TopicIdPartition, list[ErasedRows]]()
     for each in prepared.plan.partitions:
-        key = (each.topic_id, each.partition)
+        key = TopicIdPartition(each.topic_id, each.partition)
         erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, NO_ENDS)))
         if not erased[key]:
             none = ErasedRows(digest=digest, start=each.position, batch=prepared.head.batch + 1, rows=0, messages=0)
@@ -699,7 +699,9 @@ NO_ENDS = RangeEnds.of(np.zeros((0, 3), np.int64))
 _RANGE_COLUMNS = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
 
 
-def read_range_ends(folders: StreamFolders, head: Head, keys: Iterable[Key]) -> dict[Key, RangeEnds]:
+def read_range_ends(
+    folders: StreamFolders, head: Head, keys: Iterable[TopicIdPartition]
+) -> dict[TopicIdPartition, RangeEnds]:
     """The ranges of some partitions that count.
 
     Three numbers of each are in memory: the ledger of a year has a hundred million rows.
@@ -714,8 +716,8 @@ def read_range_ends(folders: StreamFolders, head: Head, keys: Iterable[Key]) -> 
 
 
 def _split_ends(
-    rows: pa.Table, valid: Mapping[int, int], wanted: Container[Key]
-) -> Iterator[tuple[Key, npt.NDArray[np.int64]]]:
+    rows: pa.Table, valid: Mapping[int, int], wanted: Container[TopicIdPartition]
+) -> Iterator[tuple[TopicIdPartition, npt.NDArray[np.int64]]]:
     """Until, rows_emitted and batch of the rows that count, by partition."""
     topic_ids = rows["topic_id"].combine_chunks().dictionary_encode()
     names, codes = topic_ids.dictionary.to_pylist(), topic_ids.indices.to_numpy(zero_copy_only=False)
@@ -726,7 +728,7 @@ def _split_ends(
     counts = batch <= np.array([valid.get(each, -1) for each in generation.tolist()], np.int64)
     ends = np.column_stack((until, emitted, batch))
     for code, number in set(zip(codes[counts].tolist(), partition[counts].tolist(), strict=True)):
-        key = (str(names[code]), int(number))
+        key = TopicIdPartition(str(names[code]), int(number))
         if key in wanted:
             yield key, ends[counts & (codes == code) & (partition == number)]
 

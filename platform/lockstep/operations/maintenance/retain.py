@@ -17,11 +17,12 @@ import msgspec
 import pyarrow.parquet as pq
 
 from lockstep.compaction.plan import LiveFile, LiveFiles
-from lockstep.compaction.row_order import PartitionKey, RowPlace, find_segments
+from lockstep.compaction.row_order import RowPlace, find_segments
 from lockstep.compaction.run import make_removal
 from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import CommitUnknown, TableError
 from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
@@ -209,9 +210,9 @@ def _read_counting(folders: StreamFolders, head: Head) -> Iterator[dict[str, Any
         yield from (row for row in rows.to_pylist() if row["batch"] <= counts.get(row["generation"], -1))
 
 
-def _find_last_rows(table: Path, files: list[LiveFile]) -> dict[PartitionKey, RowPlace]:
+def _find_last_rows(table: Path, files: list[LiveFile]) -> dict[TopicIdPartition, RowPlace]:
     """The last row of each partition in some files."""
-    last: dict[PartitionKey, RowPlace] = {}
+    last: dict[TopicIdPartition, RowPlace] = {}
     for file in files:
         path = table / file.path
         with pq.ParquetFile(find_storage(table).open_source(path), pre_buffer=False) as parquet:

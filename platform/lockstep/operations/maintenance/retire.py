@@ -19,6 +19,7 @@ from lockstep.engine.driver.positions import (
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, Overtaken
 from lockstep.kafka.progress import compute_lag_messages
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.table import ledger, side_tables
@@ -109,11 +110,11 @@ def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
         listed = f"lockstep topics {handle.stream.name} lists the topics that are read"
         raise RetirementRefused(handle.stream.name, topic, "is not read", listed)
     ends = handle.view.ends
-    unknown = [row.partition for row in rows if (row.topic_id, row.partition) not in ends]
+    unknown = [row.partition for row in rows if TopicIdPartition(row.topic_id, row.partition) not in ends]
     if unknown:
         problem = f"has partitions whose end Kafka does not show now: {unknown}"
         raise RetirementRefused(handle.stream.name, topic, problem, "try again when they have a leader")
-    lag = sum(compute_lag_messages(row.until, ends[row.topic_id, row.partition]) for row in rows)
+    lag = sum(compute_lag_messages(row.until, ends[TopicIdPartition(row.topic_id, row.partition)]) for row in rows)
     if lag:
         raise RetirementRefused(
             handle.stream.name, topic, f"has {lag} unread messages", "wait until they are read; nothing was changed"

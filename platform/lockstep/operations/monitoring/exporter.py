@@ -24,7 +24,7 @@ from typing_extensions import override
 from lockstep.addresses import is_loopback_name
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.inspect.health import Health, describe_unreadable, make_unreadable, read_health
 from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.tables import SharedCluster, StreamHandle
@@ -75,7 +75,7 @@ class StreamCounter(msgspec.Struct, frozen=True):
 
     name: str
     meaning: str
-    read: Callable[[HealthFacts], Mapping[Key, int]]
+    read: Callable[[HealthFacts], Mapping[TopicIdPartition, int]]
 
 
 def _of_kafka(read: Callable[[HealthFacts], float | None]) -> Callable[[HealthFacts], float | None]:
@@ -176,7 +176,7 @@ STREAM_METRICS = (
         _of_table(lambda facts: facts.lost.open.messages),
     ),
 )
-WHOLE: Key = ("", 0)
+WHOLE = TopicIdPartition("", 0)
 STREAM_COUNTERS = (
     StreamCounter(
         "lockstep_batches", "Committed batches, those of a repeated range again.", lambda facts: {WHOLE: facts.batch}
@@ -227,7 +227,7 @@ class StreamLook(msgspec.Struct, frozen=True):
     health: Health
     seconds: float
     counts: Mapping[str, int] = {}
-    counted: Mapping[str, Mapping[Key, int]] = {}
+    counted: Mapping[str, Mapping[TopicIdPartition, int]] = {}
 
 
 def count_growth(before: StreamLook | None, look: StreamLook) -> StreamLook:

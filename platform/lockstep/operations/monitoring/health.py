@@ -15,8 +15,7 @@ import msgspec
 from lockstep.declare.options import find_longest_batch, find_longest_wait
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import Phase
-from lockstep.kafka.admin import Place
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
 from lockstep.table.head import Desired
@@ -180,10 +179,10 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     freshness_seconds: float | None = None
     absurd_timestamps: int = 0
     absent_removals: int = 0
-    positions: Mapping[Key, int] = {}
+    positions: Mapping[TopicIdPartition, int] = {}
     kafka: str = ""
     partitions: tuple[PartitionFigures, ...] = ()
-    unavailable: tuple[Place, ...] = ()
+    unavailable: tuple[TopicNamePartition, ...] = ()
     transactions: tuple[OpenTransaction, ...] = ()
     quarantined_messages: int = 0
     quarantined_last_hour: int = 0

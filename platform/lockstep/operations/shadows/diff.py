@@ -18,7 +18,7 @@ from deltalake.schema import DataType
 
 from lockstep.errors import LockstepError
 from lockstep.html_page import Bar, Fact, Page, Section, TableOf, draw_bars, render_page
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.query import list_rows, run_sql
 from lockstep.operations.tables import open_table
@@ -110,8 +110,8 @@ class _Side(msgspec.Struct, frozen=True):
 
     head: Head
     table: DeltaTable
-    positions: Mapping[Key, LedgerRow]
-    starts: Mapping[Key, int]
+    positions: Mapping[TopicIdPartition, LedgerRow]
+    starts: Mapping[TopicIdPartition, int]
 
     @property
     def types(self) -> dict[str, DataType]:
@@ -174,7 +174,9 @@ def _open_side(folders: StreamFolders) -> _Side:
     return _Side(base.head, table, positions, _find_starts(folders, base.head, positions))
 
 
-def _find_starts(folders: StreamFolders, head: Head, positions: Mapping[Key, LedgerRow]) -> dict[Key, int]:
+def _find_starts(
+    folders: StreamFolders, head: Head, positions: Mapping[TopicIdPartition, LedgerRow]
+) -> dict[TopicIdPartition, int]:
     """The first offset of each partition that was read. Batches that the ledger lacks yet may be the first ones."""
     counts = " OR ".join(f"generation = {each} AND batch <= {last}" for each, last in head.valid_batches.items())
     sql = f"SELECT topic_id, partition, min(start) AS start FROM {LEDGER} WHERE {counts} GROUP BY 1, 2"  # noqa: S608
@@ -183,13 +185,13 @@ def _find_starts(folders: StreamFolders, head: Head, positions: Mapping[Key, Led
     return {key: min(row.start, found.get(key, row.start)) for key, row in positions.items()}
 
 
-def _find_bounds(key: Key, one: _Side, other: _Side) -> tuple[int, int]:
+def _find_bounds(key: TopicIdPartition, one: _Side, other: _Side) -> tuple[int, int]:
     """The offsets of a partition that both have read, but for those in between that Kafka did not have any more."""
     until = min(one.positions[key].until, other.positions[key].until)
     return max(one.starts[key], other.starts[key]), until
 
 
-def _make_join(bounds: Mapping[Key, tuple[int, int]], columns: Sequence[str]) -> str:
+def _make_join(bounds: Mapping[TopicIdPartition, tuple[int, int]], columns: Sequence[str]) -> str:
     """The rows of both sides within the bounds, matched; `d0`, `d1`, ... tell which columns differ."""
     values = ", ".join(
         f"('{topic_id}', {partition}, {since}, {until})" for (topic_id, partition), (since, until) in bounds.items()
@@ -259,7 +261,7 @@ def _make_sample(row: Mapping[str, object], columns: Sequence[str]) -> Different
     )
 
 
-def _find_notes(one: _Side, other: _Side, shared: Collection[Key]) -> Iterator[str]:
+def _find_notes(one: _Side, other: _Side, shared: Collection[TopicIdPartition]) -> Iterator[str]:
     if unlike := [name for name, is_comparable in _find_common(one, other) if not is_comparable]:
         yield f"of another type in {other.head.stream}, not compared: {', '.join(unlike)}"
     for side, rest in ((one, other), (other, one)):

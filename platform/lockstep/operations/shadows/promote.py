@@ -27,7 +27,7 @@ from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import Fenced, LockstepError, Overtaken, StateError, TableError, format_some
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.derive import list_derived_from
 from lockstep.operations.rewind import (
@@ -139,8 +139,8 @@ class _Prepared(msgspec.Struct, frozen=True):
     target: Head
     shadow: Head
     folders: StreamFolders
-    begun: Mapping[Key, LedgerRow]
-    reached: Mapping[Key, LedgerRow]
+    begun: Mapping[TopicIdPartition, LedgerRow]
+    reached: Mapping[TopicIdPartition, LedgerRow]
     needs: Mapping[Path, int]
     planned: PromotionPlan | None = None
 
@@ -340,7 +340,7 @@ def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
 
 
 def _compare(
-    view: ClusterView, now: Mapping[Key, LedgerRow], reached: Mapping[Key, LedgerRow]
+    view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], reached: Mapping[TopicIdPartition, LedgerRow]
 ) -> Iterable[PromotedPartition]:
     """Forgotten partitions are among both: what one of them has read of a deleted topic counts as well."""
     for key, row in sorted(now.items(), key=lambda item: (item[1].topic, item[1].partition)):
@@ -369,7 +369,11 @@ def _find_writers(handle: StreamHandle, head: Head, own: StreamFolders, shadow: 
 
 
 def _find_disagreement(
-    head: Head, origin: Origin, shadow: Head, taken: Mapping[Key, LedgerRow], held: Mapping[Key, LedgerRow]
+    head: Head,
+    origin: Origin,
+    shadow: Head,
+    taken: Mapping[TopicIdPartition, LedgerRow],
+    held: Mapping[TopicIdPartition, LedgerRow],
 ) -> Iterable[RewindObstacle]:
     again = f"begin another one: lockstep shadow {head.stream} --name ... --from ..."
     if origin.table_id != head.table_id:
@@ -423,7 +427,7 @@ def _find_gone(stream: str, files: Iterable[tuple[Path, int]], damaged: Sequence
 
 
 def _check_code(
-    handle: StreamHandle, own: StreamFolders, origin: Origin, reached: Mapping[Key, LedgerRow]
+    handle: StreamHandle, own: StreamFolders, origin: Origin, reached: Mapping[TopicIdPartition, LedgerRow]
 ) -> tuple[tuple[str, ...], list[RewindObstacle]]:
     """Whether the deployed code is the shadow's, and whether it can go on from what the shadow wrote."""
     stream, name, found = handle.stream, own.stream, list[RewindObstacle]()
@@ -530,7 +534,7 @@ def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
     for rows in ledger.iterate_rows(prepared.folders.ledger, last_batch=prepared.shadow.batch):
         yield [
             msgspec.structs.replace(
-                prepared.begun[row.topic_id, row.partition] if row.batch == FIRST_BATCH else row,
+                prepared.begun[TopicIdPartition(row.topic_id, row.partition)] if row.batch == FIRST_BATCH else row,
                 generation=plan.generation,
                 batch=plan.last_batch + row.batch,
                 epoch=prepared.head.epoch + 1,

@@ -24,7 +24,7 @@ from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_po
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.model.position import Key
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.copies.whole_stream import delete_stream
 from lockstep.operations.rewind import (
@@ -330,12 +330,12 @@ def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
 
 
 def _look_at(
-    source: StreamHandle, rows: Iterable[LedgerRow], newest: Mapping[Key, LedgerRow]
+    source: StreamHandle, rows: Iterable[LedgerRow], newest: Mapping[TopicIdPartition, LedgerRow]
 ) -> Iterable[ShadowedPartition]:
     there = {topic.topic_id for topic in source.view.topics.values()}
     selected = source.stream.topics.select(row.topic for row in newest.values())
     for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
-        key: Key = (row.topic_id, row.partition)
+        key: TopicIdPartition = TopicIdPartition(row.topic_id, row.partition)
         ends, now = source.view.ends.get(key), newest.get(key)
         position = row.until if now is None else now.until
         if row.retired and position == row.until:
