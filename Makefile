@@ -60,6 +60,7 @@ check: setup ## Lint, format, types, and the house rules
 	@$(BIN)/mypy $(CODE)
 	@$(BIN)/basedpyright
 	$(if $(RUST),@cargo fmt --check --manifest-path $(RUST) && cargo clippy --quiet --manifest-path $(RUST) -- -D warnings)
+	@$(BIN)/python tools/style_ratchet.py
 	@$(BIN)/python -m pytest -q tests/house/rules
 
 bench: setup ## lockstep against bare loops, in pairs within one run, two minutes; the others: .venv/bin/python -m benchmarks --help
