@@ -151,6 +151,8 @@ def main() -> int:
     worse = write(baseline) if "--write" in sys.argv[1:] else check(baseline)
     for line in worse:
         print(line)
+    if worse:
+        print("next: rewrite these sentences and lines; if files only moved: python tools/style_ratchet.py --write")
     return 1 if worse else 0
 
 

@@ -49,7 +49,9 @@ class Repository:
         command = [sys.executable, "tools/style_ratchet.py", *arguments]
         ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         assert ended.stderr == ""
-        return ended.returncode, ended.stdout.splitlines()
+        lines = ended.stdout.splitlines()
+        assert (lines[-1:] and lines[-1].startswith("next: ")) or ended.returncode == 0
+        return ended.returncode, lines[:-1]
 
 
 @pytest.fixture
