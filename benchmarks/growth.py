@@ -406,7 +406,7 @@ def _record(growth: Growth, conditions: Conditions, days: list[Day]) -> Record:
         "days": len(days),
         "seconds": growth.seconds,
         "partitions": growth.partitions,
-        "retention_hours": RETENTION_SECONDS / HOUR,
+        "rewind_hours": RETENTION_SECONDS / HOUR,
     }
     return conditions.record(
         f"growth-{growth.seconds:g}s", settings, _make_figures(days), panels, {"days": msgspec.to_builtins(days)}

@@ -380,7 +380,7 @@ class Settings(_Refusing, BaseSettings):
         schedules: When Dagster runs the maintenance of each stream.
         table_root: Folder that holds `<stream>/table` and its side tables, or `s3://BUCKET/PREFIX`.
         local_root: Folder of an executor for the local stores; may be lost at any time.
-        retention_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
+        rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
             The log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
         target_file_mb: Size of a compacted file at most, about, in MB. Files of half of it are not compacted, and
             compacted files stay as they are when it changes. The memory of a task does not depend on it.
@@ -404,7 +404,7 @@ class Settings(_Refusing, BaseSettings):
     schedules: ScheduleSettings = ScheduleSettings()
     table_root: Annotated[Path, BeforeValidator(_folder_or_prefix)] = DEFAULT_TABLE_ROOT
     local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
-    retention_hours: Annotated[float, Field(ge=1, le=HOURS_MAX)] = 72.0
+    rewind_hours: Annotated[float, Field(ge=1, le=HOURS_MAX)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256
 
     @property

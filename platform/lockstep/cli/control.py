@@ -218,7 +218,9 @@ def resume(  # noqa: PLR0913  # an option a kind
     ] = None,
     accept_truncated: Annotated[Several, typer.Option(help="TOPIC/PARTITION: its sessions wait for snapshots.")] = None,
     accept_recreated: Annotated[Several, typer.Option(help="TOPIC: read the re-created topic from its start.")] = None,
-    accept_gone: Annotated[Several, typer.Option(help="TOPIC: it was deleted; drop it from the subscription.")] = None,
+    accept_deleted: Annotated[
+        Several, typer.Option(help="TOPIC: it was deleted; drop it.")
+    ] = None,
     accept_growth: Annotated[Several, typer.Option(help="TOPIC: read its new partitions from their start.")] = None,
     accept_quarantine: Annotated[
         bool, typer.Option("--accept-quarantine", help="Let one burst go to quarantine, until it is over.")
@@ -242,7 +244,7 @@ def resume(  # noqa: PLR0913  # an option a kind
         *_parsed(kinds.FromSnapshot.parse, from_snapshot),
         *_parsed(kinds.Truncated.parse, accept_truncated),
         *_parsed(kinds.Recreated.parse, accept_recreated),
-        *_parsed(kinds.AcceptDeleted.parse, accept_gone),
+        *_parsed(kinds.AcceptDeleted.parse, accept_deleted),
         *_parsed(kinds.AcceptGrowth.parse, accept_growth),
         *([kinds.Quarantined()] if accept_quarantine else ()),
         *([kinds.Fixed()] if fixed else ()),

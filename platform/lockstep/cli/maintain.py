@@ -234,14 +234,14 @@ def housekeeping(
 ) -> None:
     """Delete files that nothing can need any more: old log entries, replaced files, unreachable state.
 
-    Dagster does so every hour. The setting `retention_hours` determines how far back a rewind can go. Rows, and
+    Dagster does so every hour. The setting `rewind_hours` determines how far back a rewind can go. Rows, and
     messages of quarantine and late table, past the stream's declared retention of each are dropped first.
     """
     from lockstep.operations.maintenance.housekeeping import run_housekeeping
 
     done = run_housekeeping(
         find_folders(stream),
-        retention_seconds=load_settings_or_exit().retention_hours * 3600,
+        retention_seconds=load_settings_or_exit().rewind_hours * 3600,
         stream=find_stream_or_exit(stream),
         plan_only=plan,
     )
@@ -268,8 +268,8 @@ def export(
         print_answer(export_stream(declared, folders, target_bytes=size), _exported, as_json=as_json)
 
 
-@register_command("retain order_books --days 90 --plan", Panel.MAINTAIN)
-def retain(
+@register_command("expire order_books --days 90 --plan", Panel.MAINTAIN)
+def expire(
     stream: StreamName,
     days: Annotated[int, typer.Option(help="Days of rows that stay, counted from the newest batch.", min=1)],
     why: Annotated[
@@ -283,7 +283,7 @@ def retain(
 ) -> None:
     """Drop the rows of whole closed hours that are older; the stream goes on. `Stream(retention=...)` does so hourly.
 
-    Housekeeping deletes the files once no rewind can go back to them (`retention_hours`). With --quarantine, old
+    Housekeeping deletes the files once no rewind can go back to them (`rewind_hours`). With --quarantine, old
     messages of quarantine and late table go instead, for good: `Stream(quarantine_retention=...)` does so hourly.
     """
     from lockstep.operations.maintenance.retain import drop_old_rows, plan_retention

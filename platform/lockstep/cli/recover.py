@@ -101,7 +101,7 @@ def savepoint(  # an option a question
     delete: Annotated[bool, typer.Option("--delete", help="Delete the savepoint.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a batch restorable for longer than retention_hours: its rows, state and log entry are not deleted.
+    """Keep a batch restorable for longer than rewind_hours: its rows, state and log entry are not deleted.
 
     Works while the stream runs. `lockstep rewind --to NAME` goes back to it.
     """

@@ -420,7 +420,7 @@ class Export:
     """A plain Parquet dataset of the stream's old hours, for readers without Delta.
 
     Each hour is written once, as the folder `commit_hour=YYYY-MM-DDTHH`, and never touched again: only hours that are
-    closed, compacted, and that no rewind can go back to (setting `retention_hours`).
+    closed, compacted, and that no rewind can go back to (setting `rewind_hours`).
 
     Attributes:
         columns: Names of the columns, in order; empty for all.

@@ -258,7 +258,7 @@ class Recreated(_OfTopic, frozen=True):
 class AcceptDeleted(_OfTopic, frozen=True):
     """A topic was deleted: it is dropped from the subscription."""
 
-    OPTION: ClassVar[str] = "accept-gone"
+    OPTION: ClassVar[str] = "accept-deleted"
     ANSWERS: ClassVar[str] = Fault.TOPIC_DELETED
 
 

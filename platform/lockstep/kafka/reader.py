@@ -194,7 +194,7 @@ class _Reading:
                 self._consumer.clear_log()
             elif time.monotonic() - silent_since > (patience := self._patience_seconds()):
                 why = self._consumer.explain_silence()
-                yield from self._reject_buffered(
+                yield from self._give_up(
                     f"nothing was heard of the partition for {patience:g} seconds{why and f': {why}'}"
                 )
                 return
@@ -312,7 +312,7 @@ class _Reading:
             except KafkaException:
                 return  # only saves fetching: later messages are dropped
 
-    def _reject_buffered(self, reason: str) -> Iterator[UnreadableRange]:
+    def _give_up(self, reason: str) -> Iterator[UnreadableRange]:
         for index in sorted(self._awaited):
             yield UnreadableRange(index, reason)
         self._open = {}

@@ -9,12 +9,12 @@ import msgspec
 from lockstep.model.fault import Fault
 
 SKIP_SESSION, FROM_SNAPSHOT, ACCEPT_TRUNCATED = "skip-session", "from-snapshot", "accept-truncated"
-ACCEPT_RECREATED, ACCEPT_GONE = "accept-recreated", "accept-gone"
-DECISIONS = frozenset({SKIP_SESSION, FROM_SNAPSHOT, ACCEPT_TRUNCATED, ACCEPT_RECREATED, ACCEPT_GONE})
+ACCEPT_RECREATED, ACCEPT_DELETED = "accept-recreated", "accept-deleted"
+DECISIONS = frozenset({SKIP_SESSION, FROM_SNAPSHOT, ACCEPT_TRUNCATED, ACCEPT_RECREATED, ACCEPT_DELETED})
 """Causes that an operator has chosen, under the names of the options: they accept the loss."""
 FORGOTTEN = "topic forgotten"
 """Kafka has not had the topic for so long that its state is dropped."""
-ENDINGS = frozenset({Fault.TOPIC_DELETED.value, ACCEPT_GONE, FORGOTTEN})
+ENDINGS = frozenset({Fault.TOPIC_DELETED.value, ACCEPT_DELETED, FORGOTTEN})
 """Causes by which a topic ends: its sessions would have ended with it."""
 LIFE_ENDS = ENDINGS | {Fault.RECREATED.value, ACCEPT_RECREATED}
 """Causes by which no session of a partition can continue."""

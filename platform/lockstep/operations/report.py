@@ -19,7 +19,7 @@ from lockstep.operations.maintenance.growth import DiskGrowth, read_growth
 from lockstep.operations.monitoring.health import CompactionDebt
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.tables import open_table
-from lockstep.quality.check import Checked, CheckPoint, read_last_check
+from lockstep.quality.check import Checked, CheckHistoryEntry, read_last_check
 from lockstep.quality.rules import PartitionSummary, RuleOutcome, RuleResult
 from lockstep.storage import find_storage
 from lockstep.table.layout import StreamFolders
@@ -82,7 +82,7 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
     file: Path
     checked: Checked | None
     completeness: tuple[Equation, ...]
-    history: tuple[CheckPoint, ...]
+    history: tuple[CheckHistoryEntry, ...]
     quarantine: tuple[Term, ...]
     debt: CompactionDebt
     growth: DiskGrowth | None
@@ -246,7 +246,7 @@ def _make_equation(equation: Equation) -> TableOf:
     return TableOf((equation.total.name, f"{equation.total.value:,}"), rows, {len(rows) - 1: mark})
 
 
-def _make_rules(results: Sequence[RuleResult], history: Sequence[CheckPoint]) -> TableOf:
+def _make_rules(results: Sequence[RuleResult], history: Sequence[CheckHistoryEntry]) -> TableOf:
     shown, bad = history[-MARKS_MAX:], (RuleOutcome.FAILED, RuleOutcome.CRASHED)
     rows = [
         (
@@ -276,7 +276,7 @@ def _show(name: str, value: int | str | None) -> str:
     return f"{value:,}" if isinstance(value, int) and not name.endswith("offset") else str(value)
 
 
-def _draw_history(history: Sequence[CheckPoint]) -> Iterator[str]:
+def _draw_history(history: Sequence[CheckHistoryEntry]) -> Iterator[str]:
     if len(history) < 2:  # noqa: PLR2004  # a line has two ends
         return
     points = sorted(history, key=lambda point: point.at)

@@ -26,7 +26,7 @@ def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[st
         group_name=stream.name,
         description=(
             f"Hours of {stream.name} as a plain Parquet dataset: each is written once, when it is closed and compacted "
-            f"and no rewind can go back to it ({settings.retention_hours:g} hours), and never touched again."
+            f"and no rewind can go back to it ({settings.rewind_hours:g} hours), and never touched again."
         ),
         kinds=KINDS,
         owners=owners,

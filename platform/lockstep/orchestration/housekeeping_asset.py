@@ -27,7 +27,7 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
         deps=[make_table_key(stream)],
         group_name=stream.name,
         description=(
-            f"Deletes what {stream.name}, its readers and a rewind of up to {settings.retention_hours:g} hours cannot "
+            f"Deletes what {stream.name}, its readers and a rewind of up to {settings.rewind_hours:g} hours cannot "
             "need any more: old entries and checkpoints of the Delta logs, data files that compaction replaced, state "
             "that no batch refers to. `lockstep housekeeping --plan` shows it first."
         ),
@@ -38,7 +38,7 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
         try:
             if not has_table(folders):
                 return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
-            kept_seconds = settings.retention_hours * 3600
+            kept_seconds = settings.rewind_hours * 3600
             done = run_housekeeping(folders, retention_seconds=kept_seconds, stream=stream)
         except LockstepError as error:
             raise report_failure(error) from error

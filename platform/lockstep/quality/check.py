@@ -370,7 +370,7 @@ def make_result_path(folders: StreamFolders) -> Path:
     return folders.root / folders.stream / "quality" / RESULT_FILE
 
 
-class CheckPoint(msgspec.Struct, frozen=True):
+class CheckHistoryEntry(msgspec.Struct, frozen=True):
     """One check in the history of a stream.
 
     Attributes:
@@ -402,7 +402,7 @@ class LastCheck(msgspec.Struct, frozen=True):
     """
 
     checked: Checked
-    history: tuple[CheckPoint, ...] = ()
+    history: tuple[CheckHistoryEntry, ...] = ()
     great_expectations: tuple[msgspec.Raw, ...] = ()
 
 
@@ -469,22 +469,22 @@ def _forget_if_erased(folders: StreamFolders, versions: TableVersions) -> None:
         forget_sessions(folders)
 
 
-def _join_history(before: Iterable[CheckPoint], files: Iterable[Path]) -> tuple[CheckPoint, ...]:
+def _join_history(before: Iterable[CheckHistoryEntry], files: Iterable[Path]) -> tuple[CheckHistoryEntry, ...]:
     """All points, oldest first, each once."""
     found = {(point.at, point.version): point for point in before}
     for file in files:
         with suppress(FileNotFoundError, msgspec.MsgspecError):  # deleted by another check, or of another release
-            point = decode_json(find_storage(file).read(file), CheckPoint)
+            point = decode_json(find_storage(file).read(file), CheckHistoryEntry)
             found[point.at, point.version] = point
     return tuple(found[key] for key in sorted(found))
 
 
-def _make_point(folders: StreamFolders, checked: Checked) -> CheckPoint:
+def _make_point(folders: StreamFolders, checked: Checked) -> CheckHistoryEntry:
     positions = read_positions(folders, OutputLog(folders.table).base().head).values()
     ages = [
         (row.newest_timestamp, row.committed_at - row.newest_timestamp) for row in positions if row.newest_timestamp
     ]
-    return CheckPoint(
+    return CheckHistoryEntry(
         at=time.time(),
         version=checked.versions.table,
         full=checked.coverage.full,

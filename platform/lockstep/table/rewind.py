@@ -67,7 +67,7 @@ def check_rewindable(head: Head, batch: int) -> None:
     if not head.may_rewind_to(batch):
         problem = f"the rewind floor is batch {head.rewind_floor}: files of earlier batches may be deleted"
         named = "".join(f", or savepoint {each.name}" for each in head.savepoints)
-        step = f"go back to batch {head.rewind_floor}{named}; the setting retention_hours moves the floor"
+        step = f"go back to batch {head.rewind_floor}{named}; the setting rewind_hours moves the floor"
         raise NotRewindable(head.stream, batch, problem, next_step=step)
 
 

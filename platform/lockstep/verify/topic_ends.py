@@ -16,7 +16,7 @@ COMPLETE = frozenset({"Strict", "Once"})
 """Classes that may leave a topic only if they have read every message, or if an operator accepts the loss. With
 `Suspend()` a re-created topic suspends its sessions instead."""
 RECREATED = "re-created"
-ACCEPTED = frozenset({"accept-gone", "accept-recreated"})
+ACCEPTED = frozenset({"accept-deleted", "accept-recreated"})
 AGE_SECONDS_MAX = 60.0
 """Age of the last observation of an end when the topic was missed (docs/topics.md)."""
 

@@ -36,7 +36,7 @@ CLASSES = st.sampled_from((*COMPLETE, "Ordered()", "NoIntegrity()", ""))
 
 @st.composite
 def rows(draw: st.DrawFn) -> LedgerRange:
-    kinds = draw(st.sampled_from(((), (), ("accept-gone",), ("accept-recreated",), ("retire",))))
+    kinds = draw(st.sampled_from(((), (), ("accept-deleted",), ("accept-recreated",), ("retire",))))
     return msgspec.structs.replace(
         PLAIN,
         until=draw(st.integers(0, 3)),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _VERBS = """
-accept add adopt advance append apply ask attribute audit await begin bind build carry catch check choose close
+accept add adopt advance append apply ask audit await begin bind blame build carry catch check choose close
 collect commit compact compare compile compress compute copy count create decide decode delete describe digest draw
 drop encode end erase escape evolve examine expand explain export feed fetch file finalize find finish forget format
 hash hold ignore import interrupt iterate judge keep list load lock look make mark merge migrate move name narrow need

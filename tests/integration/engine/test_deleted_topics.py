@@ -216,7 +216,7 @@ def test_nobody_knows_the_end_of_a_topic_that_was_deleted_while_no_run_was_live(
             IntegrityLost, match=rf"topic gone at {gone}/0 offset 4: .* has not observed its end"
         ) as lost:
             runs.run()
-        assert lost.value.next_step.count(f"--accept-gone {gone}") == 1
+        assert lost.value.next_step.count(f"--accept-deleted {gone}") == 1
         resume_stream(runs.folders, why="known", who="ann", accepted=[AcceptDeleted(gone)])
     assert runs.run() is RunOutcome.ENDED
     assert (ending(runs, gone).last_end, ending(runs, gone).last_end_age_seconds) == (None, None)

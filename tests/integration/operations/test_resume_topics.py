@@ -74,7 +74,9 @@ def test_a_topic_that_is_gone_is_dropped_and_comes_back_as_a_new_one(feed: Feed,
     feed.delete(topic)
     found = halted(runs)
     assert {suggest_option(finding) for finding in found} == {AcceptDeleted(topic)}
-    assert noted(resumed(runs, AcceptDeleted(topic))) == [("accept-gone", "topic gone", at, at, None) for at in (4, 0)]
+    assert noted(resumed(runs, AcceptDeleted(topic))) == [
+        ("accept-deleted", "topic gone", at, at, None) for at in (4, 0)
+    ]
     assert [(each.topic, each.state.value, each.ending) for each in read_topics(runs.handle).topics if each.ending] == [
         (topic, "deleted", "read to offset 4, its end is not known")
     ]

@@ -11,7 +11,7 @@ import msgspec
 from lockstep import Severity
 from lockstep.html_page import LETTER_WIDTH, WIDTH, Bar, Line, draw_bars, draw_lines
 from lockstep.operations.report import QualityReport, build_report, write_report
-from lockstep.quality.check import Checked, CheckPoint, Coverage, LastCheck, keep_result, make_result_path
+from lockstep.quality.check import Checked, CheckHistoryEntry, Coverage, LastCheck, keep_result, make_result_path
 from lockstep.quality.increment import find_matching_versions
 from lockstep.quality.rules import PartitionSummary, RuleOutcome, RuleResult
 from lockstep.storage import find_storage
@@ -70,7 +70,8 @@ def stored(root: Path, results: tuple[RuleResult, ...] = RESULTS) -> QualityRepo
     )
     outcomes = {result.rule: result.outcome for result in results}
     history = tuple(
-        CheckPoint(1.7e9 + 3600 * hour, hour, hour == 0, 198, outcomes, hour * 7 % 11, hour * 3.0) for hour in range(30)
+        CheckHistoryEntry(1.7e9 + 3600 * hour, hour, hour == 0, 198, outcomes, hour * 7 % 11, hour * 3.0)
+        for hour in range(30)
     )
     path = make_result_path(folders)
     find_storage(path).replace(path, msgspec.json.encode(LastCheck(checked, history)))

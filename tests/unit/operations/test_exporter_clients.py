@@ -28,7 +28,7 @@ def test_a_client_that_asks_only_half_is_left_and_others_are_answered(
             each.sendall(b"GET /metrics HTTP/1.1\r\n")
         with closing(HTTPConnection("127.0.0.1", server.server_port, timeout=5.0)) as scrape:
             scrape.request("GET", "/metrics")
-            assert b"lockstep_look_seconds" in scrape.getresponse().read()
+            assert b"lockstep_scrape_duration_seconds" in scrape.getresponse().read()
         assert [each.recv(1) for each in slow] == [b""] * len(slow)
     assert capfd.readouterr().err == ""
 
@@ -55,4 +55,4 @@ def test_a_name_of_an_attacker_that_leads_to_this_machine_is_refused(bound: str,
             scrape.request("GET", "/metrics", headers={"Host": host})
             answer = scrape.getresponse()
             assert answer.status == status
-            assert (b"lockstep_look_seconds" in answer.read()) == (status == 200)
+            assert (b"lockstep_scrape_duration_seconds" in answer.read()) == (status == 200)

@@ -111,7 +111,7 @@ def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypa
         "LOCKSTEP_TABLEROOT in the environment is no setting; known: LOCKSTEP_KAFKA, LOCKSTEP_SPARK, "
         "LOCKSTEP_REGISTRY, LOCKSTEP_DAGSTER, LOCKSTEP_WEB, LOCKSTEP_HEALTH, LOCKSTEP_SCHEDULES, "
         "LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT, "
-        "LOCKSTEP_RETENTION_HOURS, LOCKSTEP_TARGET_FILE_MB (parts after __)\n"
+        "LOCKSTEP_REWIND_HOURS, LOCKSTEP_TARGET_FILE_MB (parts after __)\n"
         "  next: correct or unset LOCKSTEP_TABLEROOT (the closest is LOCKSTEP_TABLE_ROOT)"
     )
 
@@ -151,14 +151,14 @@ def test_a_group_and_its_part_joined_by_one_underscore_are_refused_with_the_righ
         ('local_root = "s3://bucket/x"', "local_root = 's3://bucket/x': is not the path of a folder"),
         ('table_root = ""', "table_root = '': is not the path of a folder"),
         ('local_root = "~/local"', "local_root = '~/local': begins with ~, which only a shell expands"),
-        ("retention_hours = inf", "retention_hours = inf: Input should be less than or equal to 876600"),
-        ("retention_hours = nan", "retention_hours = nan: Input should be"),
+        ("rewind_hours = inf", "rewind_hours = inf: Input should be less than or equal to 876600"),
+        ("rewind_hours = nan", "rewind_hours = nan: Input should be"),
         ("[dagster]\nretention_days = 1e300", "dagster.retention_days = 1e+300: Input should be less than or equal to"),
         (
             "[kafka]\ntimeout_seconds = 1e6",
             "kafka.timeout_seconds = 1000000.0: Input should be less than or equal to 3600",
         ),
-        ("retention_hours = true", "retention_hours = True: is true or false, which no setting is"),
+        ("rewind_hours = true", "rewind_hours = True: is true or false, which no setting is"),
         ("[kafka]\ntimeout_seconds = true", "kafka.timeout_seconds = True: is true or false, which no setting is"),
         ("[spark]\nmaster = 4", "spark.master = 4: Input should be a valid string"),
         ('[kafka.options]\n"socket.timeout.ms" = 5', "kafka.options.socket.timeout.ms: Input should be a valid string"),

@@ -63,7 +63,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
     held: bool = False
 
 
-def attribute_error(
+def blame_message(
     error: BaseException, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
 ) -> FoldStopped | MessageFailed:
     """What an error of the user's code is: a violation, or a message to leave out when the range is folded again."""
@@ -298,7 +298,7 @@ class RangeFold:
         except BaseException as error:  # noqa: BLE001  # the user's code ends here: any error of it is a verdict
             self._raise_unless_judged(error)
             self.emission.rollback_message()  # rows that the message had emitted before it raised
-            self.outcome = attribute_error(error, self._record, self._applying, self.emission, self.judge)
+            self.outcome = blame_message(error, self._record, self._applying, self.emission, self.judge)
 
     def _raise_unless_judged(self, error: BaseException) -> None:
         """Raise an error that is no evidence about the message: of this machine, the registry, the state, a signal."""

@@ -45,7 +45,7 @@ class WaitReason(Enum):
     """Why an hour is not exported yet."""
 
     OPEN = "the hour is open"
-    REWIND = "a rewind may go back to it (retention_hours)"
+    REWIND = "a rewind may go back to it (rewind_hours)"
     COMPACTION = "it waits for compaction"
 
 

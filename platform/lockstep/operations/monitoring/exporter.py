@@ -146,12 +146,12 @@ STREAM_METRICS = (
         _of_kafka(lambda facts: max((each.seconds for each in facts.transactions), default=0.0)),
     ),
     StreamMetric(
-        "lockstep_progress_seconds",
+        "lockstep_seconds_since_commit",
         "Time since the last batch was committed, or the writer claimed the table.",
         _of_table(lambda facts: facts.progress_seconds),
     ),
     StreamMetric(
-        "lockstep_quarantined_messages",
+        "lockstep_quarantine_size",
         "Messages in quarantine.",
         _of_table(lambda facts: facts.quarantined_messages),
     ),
@@ -190,7 +190,7 @@ STREAM_COUNTERS = (
         "lockstep_claims", "Claims of the table by a writer: starts and handovers.", lambda facts: {WHOLE: facts.epoch}
     ),
     StreamCounter(
-        "lockstep_newly_quarantined_messages",
+        "lockstep_quarantined_messages",
         "Messages that entered quarantine, those that retention has dropped included.",
         lambda facts: {WHOLE: facts.quarantined_ever},
     ),
@@ -209,7 +209,7 @@ FURTHER_METRICS = {
     "lockstep_desired_state": "1 for the desired state of the stream, 0 for the others; label `state`.",
     "lockstep_alarm": "2 for an error, 1 for a warning, 0 without an alarm of this kind; label `kind`.",
     "lockstep_topic_lag_messages": "Lag of one topic; label `topic`.",
-    "lockstep_look_seconds": "Time that it took to read these figures.",
+    "lockstep_scrape_duration_seconds": "Time that it took to read these figures.",
 }
 LEVELS = {AlarmSeverity.WARNING: 1.0, AlarmSeverity.ERROR: 2.0}
 
