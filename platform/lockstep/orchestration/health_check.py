@@ -16,7 +16,6 @@ from dagster import (
     AssetCheckSeverity,
     DagsterEventType,
     DagsterInstance,
-    DagsterRunStatus,
     MetadataValue,
     RunRequest,
     TableColumn,
@@ -114,8 +113,8 @@ def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozense
     """Names of the checks in whose place Dagster shows a run that has ended and did not execute them.
 
     Each Materialize plans all checks of the table. Where the table's step fails, as of a halted stream, they do not
-    run: Dagster shows "Execution failed", or "Skipped" after a termination, until each is evaluated again. A run whose
-    step of the checks failed has executed them. One that succeeded had nothing new to check.
+    run: Dagster shows "Execution failed", or "Skipped" after a termination or if a run had nothing new to check,
+    until each is evaluated again. A run whose step of the checks failed has executed them.
     """
     table = make_table_key(stream)
     keys = [AssetCheckKey(table, name) for name in (HEALTH, *list_checks(stream))]
@@ -129,9 +128,7 @@ def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozense
     left_out = {
         run_id
         for run_id, run in runs.items()
-        if run is not None
-        and run.status in {DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED}
-        and not _has_failed(name_checks_step(stream), run_id, instance)
+        if run is not None and run.is_finished and not _has_failed(name_checks_step(stream), run_id, instance)
     }
     over = {run_id for run_id, run in runs.items() if run is None or run.is_finished}
     return frozenset(name for name, run_id in planned.items() if run_id in (over if name == HEALTH else left_out))

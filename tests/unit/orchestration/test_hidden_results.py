@@ -85,13 +85,17 @@ def test_a_run_whose_table_fails_hides_the_results_of_all_checks_until_they_are_
     assert find_hidden_checks(STREAM, instance) == hidden - {"completeness", "sequence"}  # the others never had one
 
 
-def test_a_check_that_itself_failed_or_had_nothing_to_check_hides_nothing(
+def test_a_check_that_had_nothing_new_hides_its_result_and_one_that_itself_failed_does_not(
     instance: DagsterInstance, tmp_path: Path
 ) -> None:
     checks = AssetSelection.checks(*(AssetCheckKey(TABLE, name) for name in list_checks(STREAM)))
     (tmp_path / "tables").mkdir()
     assert execute(instance, tmp_path / "tables", checks)  # there is no table yet
-    assert find_hidden_checks(STREAM, instance) == frozenset()
+    hidden = find_hidden_checks(STREAM, instance)
+    assert hidden == frozenset(list_checks(STREAM))
+    for result in list_last_results(STREAM, hidden, instance):
+        instance.report_runless_asset_event(result)
+    assert [shown(instance, name) for name in ("completeness", "sequence")] == [FAILED, FAILED]
     assert not execute(instance, tmp_path / "nowhere", checks)
     assert find_hidden_checks(STREAM, instance) == frozenset()
 
