@@ -42,8 +42,8 @@ HABITS = {
     "take up, back, over": r"(?:take|takes|took|taken) (?:up|back|out|in|over)",
 }
 PATTERNS = {name: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for name, words in HABITS.items()}
-PARALLEL, NESTED = "parallel assignment", "nested comprehension"
-DENSE = (PARALLEL, NESTED)
+PARALLEL = "parallel assignment"
+NESTED = "nested comprehension"
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 Counts = Mapping[str, int]
@@ -90,10 +90,10 @@ def compute_allowance(path: Path) -> Counts:
 
 
 def list_files() -> list[Path]:
-    """List the modules and documents in git."""
-    command = ["git", "ls-files", "*.py", "*.md"]
+    """List the modules and documents that git does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.md"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [ROOT / name for name in listed if (ROOT / name).is_file()]
+    return [ROOT / name for name in sorted(set(listed)) if (ROOT / name).is_file()]
 
 
 def find_worse(path: Path, counts: Counts, allowed: Counts) -> Iterator[str]:
@@ -106,7 +106,8 @@ def find_worse(path: Path, counts: Counts, allowed: Counts) -> Iterator[str]:
 def find_long_subjects() -> Iterator[str]:
     """Describe each commit whose subject is too long."""
     command = ["git", "log", f"--since={SINCE}", "--no-merges", "--format=%h %s"]
-    for line in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+    history = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # none before a commit
+    for line in history.stdout.splitlines():
         commit, _, subject = line.partition(" ")
         if len(subject) > SUBJECT_LENGTH_MAX:
             yield f"commit {commit}: its subject has {len(subject)} characters, allowed {SUBJECT_LENGTH_MAX}"
