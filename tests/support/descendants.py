@@ -1,8 +1,20 @@
-"""Which processes a process has started, directly or not."""
+"""The processes that a process has started, directly or not, and their end."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
 import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STOP_SECONDS_MAX = 20
+"""A process that has not ended by then is killed."""
 
 
 def list_descendants(pid: int) -> list[int]:
@@ -12,3 +24,20 @@ def list_descendants(pid: int) -> list[int]:
     except psutil.NoSuchProcess:
         return []
     return [process.pid for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def end_with_descendants(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes and all below them, stopped ones too."""
+    below: list[int] = []
+    for process in processes:
+        below += list_descendants(process.pid)
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS_MAX)
+        process.kill()
+        process.wait()
+    for pid in below:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

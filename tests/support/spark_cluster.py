@@ -7,12 +7,9 @@ and folder for local stores. Peers authenticate with a shared secret.
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import subprocess
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -25,7 +22,7 @@ from lockstep.errors import EnvironmentProblem
 from lockstep.localdev.processes import find_free_ports, start_child
 from lockstep.spark.jars import fetch_ivy_jar
 from lockstep.spark.java import require_java
-from tests.support.descendants import list_descendants
+from tests.support.descendants import end_with_descendants, list_descendants
 
 DAEMON_MEMORY = "256m"
 """Heap of the master and of each worker, which only schedule."""
@@ -36,7 +33,6 @@ RECOVERY_OPTIONS = "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recove
 """A master that is started again knows workers and applications; that of docker-compose.yml has them as well."""
 START_SECONDS_MAX = 90
 """Up in 3 s on an idle machine."""
-STOP_SECONDS_MAX = 20
 POLL_SECONDS = 0.1
 LOG_TAIL_LINES = 25
 PORT_ATTEMPTS = 3
@@ -174,18 +170,8 @@ class SparkCluster:
 
     def stop(self) -> None:
         """End all, executors and their Python included, stopped ones too."""
-        below = [pid for worker in self.workers for pid in list_descendants(worker.process.pid)]
-        running = [worker.process for worker in self.workers] + ([self._master] if self._master else [])
-        for process in running:
-            process.terminate()
-        for process in running:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS_MAX)
-            process.kill()
-            process.wait()
-        for pid in below:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        masters = [self._master] if self._master else []
+        end_with_descendants([*(worker.process for worker in self.workers), *masters])
 
     def __enter__(self) -> Self:
         return self

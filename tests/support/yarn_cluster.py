@@ -5,11 +5,8 @@ The daemons are those of a distribution, from the jar that Hadoop publishes for 
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import time
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -23,7 +20,7 @@ from lockstep.errors import EnvironmentProblem
 from lockstep.localdev.processes import find_free_ports, start_child
 from lockstep.spark.jars import fetch_ivy_jar, resolve_jars
 from lockstep.spark.java import require_java
-from tests.support.descendants import list_descendants
+from tests.support.descendants import end_with_descendants, list_descendants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +31,6 @@ JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dja
 QUEUE = "streams"
 """As docs/cluster.md names it."""
 START_SECONDS_MAX = 180
-STOP_SECONDS_MAX = 20
 POLL_SECONDS = 0.2
 LOG_TAIL_LINES = 25
 RESOURCE_MANAGER_PORTS = (
@@ -112,17 +108,7 @@ class YarnCluster:
 
     def stop(self) -> None:
         """End all, containers and their Python included."""
-        below = self._list_containers()
-        for daemon in self._daemons:
-            daemon.terminate()
-        for daemon in self._daemons:
-            with suppress(subprocess.TimeoutExpired):
-                daemon.wait(STOP_SECONDS_MAX)
-            daemon.kill()
-            daemon.wait()
-        for pid in below:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_with_descendants(self._daemons)
 
     def __enter__(self) -> Self:
         return self

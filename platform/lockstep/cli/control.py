@@ -218,7 +218,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     ] = None,
     accept_truncated: Annotated[Several, typer.Option(help="TOPIC/PARTITION: its sessions wait for snapshots.")] = None,
     accept_recreated: Annotated[Several, typer.Option(help="TOPIC: read the re-created topic from its start.")] = None,
-    accept_deleted: Annotated[Several, typer.Option(help="TOPIC: it was deleted; drop it.")] = None,
+    accept_deleted: Annotated[Several, typer.Option(help="TOPIC: deleted; drop it from the subscription.")] = None,
     accept_growth: Annotated[Several, typer.Option(help="TOPIC: read its new partitions from their start.")] = None,
     accept_quarantine: Annotated[
         bool, typer.Option("--accept-quarantine", help="Let one burst go to quarantine, until it is over.")

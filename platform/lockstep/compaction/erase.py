@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -110,7 +110,8 @@ def count_rows(table: Path, files: Iterable[LiveFile], wanted: WantedSession) ->
 
 def _list_keys(rows: pa.Table) -> list[TopicIdPartition]:
     """The partition of each row."""
-    return list(zip(rows["_topic_id"].to_pylist(), rows["_partition"].to_pylist(), strict=True))  # type: ignore[arg-type]  # neither is null
+    keys = zip(rows["_topic_id"].to_pylist(), rows["_partition"].to_pylist(), strict=True)
+    return list(starmap(TopicIdPartition, keys))
 
 
 def rewrite_without(table: Path, file: LiveFile, wanted: WantedSession, by: WrittenBy) -> FileWithoutSession:

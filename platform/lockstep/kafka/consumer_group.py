@@ -111,8 +111,7 @@ class ConsumerGroup:
         """
         verb, ended = "take offsets of", self._commit_ended
         if not ended.is_set():
-            problem = f"Kafka still has not answered an earlier request of group {self.name}"
-            raise KafkaUnreachable(problem, next_step=_BY_ITSELF)
+            raise KafkaUnreachable(self._describe_silence(verb), next_step=_BY_ITSELF)  # as the first: warned of once
 
         def commit() -> None:
             try:

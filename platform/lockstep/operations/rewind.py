@@ -560,7 +560,7 @@ def _try_read_chain(folders: StreamFolders, segment: SegmentRef) -> tuple[Segmen
 def _compare(
     view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], rows: Iterable[LedgerRow]
 ) -> Iterable[RewoundPartition]:
-    for row in sorted(rows, key=lambda each: TopicNamePartition(each.topic, each.partition)):
+    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
         key = TopicIdPartition(row.topic_id, row.partition)
         position = now[key].until if key in now else row.until
         if position == row.until:

@@ -128,7 +128,9 @@ def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozense
     left_out = {
         run_id
         for run_id, run in runs.items()
-        if run is not None and run.is_finished and not _has_failed(name_checks_step(stream), run_id, instance)
+        if run is not None
+        and run.is_finished
+        and (run.is_success or not _has_failed(name_checks_step(stream), run_id, instance))
     }
     over = {run_id for run_id, run in runs.items() if run is None or run.is_finished}
     return frozenset(name for name, run_id in planned.items() if run_id in (over if name == HEALTH else left_out))

@@ -243,13 +243,13 @@ PLANNER = list_mutants(
     ),
     Change(
         "open transactions are not read",
-        "end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))",
-        "end = min(ends.high_watermark, given.stop_at.get(position.key, ends.high_watermark))",
+        "end = min(ends.stable_end, given.stop_at.get(key, ends.stable_end))",
+        "end = min(ends.high_watermark, given.stop_at.get(key, ends.high_watermark))",
         "test_open_transactions_are_not_read",
     ),
     Change(
         "a bounded run ends at its bounds",
-        "end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))",
+        "end = min(ends.stable_end, given.stop_at.get(key, ends.stable_end))",
         "end = ends.stable_end",
         "test_no_range_passes_the_stable_end_or_where_the_run_is_to_stop",
     ),
@@ -261,7 +261,7 @@ PLANNER = list_mutants(
     ),
     Change(
         "a resting partition is left out",
-        "position.key in given.resting or ",
+        "key in given.resting or ",
         "",
         "test_a_partition_that_rests_is_left_out_of_the_batch_and_of_its_backlog",
     ),

@@ -147,7 +147,8 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     3. Pack ranges into bins of about equal cost; a partition keeps its bin unless the bins would be unbalanced.
     """
     # 1
-    waiting = {position.key: _waiting(position, given) for position in given.positions}
+    positions = {position.key: position for position in given.positions}
+    waiting = {key: _waiting(key, position, given) for key, position in positions.items()}
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
     # 2, 3
     bins = _plan_full_files(lagging, given) if given.goal is not None else _plan_by_messages(lagging, given)
@@ -156,13 +157,15 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     return BatchPlan(
         batch=given.batch,
         bins=bins,
-        unavailable=tuple(sorted(p.key for p in given.positions if p.key not in given.ends)),
+        unavailable=tuple(sorted(positions.keys() - given.ends.keys())),
         backlog=left if given.goal is None or bins else 0,
     )
 
 
 def _with_silent(bins: Bins, lagging: Mapping[TopicIdPartition, int], given: PlanInput) -> Bins:
     """The bins, extended by idle partitions whose watermark advances: ranges without offsets, of negligible cost."""
+    if not given.silent:
+        return bins
     silent = [
         PlannedRange(position, position.next_offset, given.silent[position.key])
         for position in given.positions
@@ -176,6 +179,8 @@ def _with_silent(bins: Bins, lagging: Mapping[TopicIdPartition, int], given: Pla
 
 def _with_uncounted(bins: Bins, given: PlanInput) -> Bins:
     """The bins, extended by partitions without messages whose states are to be counted: one task reads few of them."""
+    if not given.uncounted:
+        return bins
     planned = {item.position.key for group in bins for item in group}
     uncounted = sorted((each for each in given.uncounted if each.key not in planned), key=lambda each: each.key)
     if not uncounted:
@@ -262,24 +267,24 @@ def _key(item: PlannedRange) -> TopicIdPartition:
 
 def _ranges(admitted: Mapping[TopicIdPartition, int], given: PlanInput) -> list[PlannedRange]:
     """Ranges in the order of their partitions."""
-    taken, ends = sorted((p for p in given.positions if p.key in admitted), key=lambda p: p.key), given.ends
+    positions = {position.key: position for position in given.positions}
     return [
         PlannedRange(
-            p,
-            p.next_offset + admitted[p.key],
-            leader_epoch=ends[p.key].leader_epoch,
-            patient=p.key in given.patient,
+            positions[key],
+            positions[key].next_offset + admitted[key],
+            leader_epoch=given.ends[key].leader_epoch,
+            patient=key in given.patient,
         )
-        for p in taken
+        for key in sorted(admitted)
     ]
 
 
-def _waiting(position: Position, given: PlanInput) -> int:
+def _waiting(key: TopicIdPartition, position: Position, given: PlanInput) -> int:
     """Messages that a batch may read; none where the log begins after the position, which the next audit reports."""
-    ends = given.ends.get(position.key)
-    if ends is None or position.key in given.resting or position.next_offset < ends.start:
+    ends = given.ends.get(key)
+    if ends is None or key in given.resting or position.next_offset < ends.start:
         return 0
-    end = min(ends.stable_end, given.stop_at.get(position.key, ends.stable_end))
+    end = min(ends.stable_end, given.stop_at.get(key, ends.stable_end))
     return max(0, end - position.next_offset)
 
 

@@ -19,7 +19,7 @@ from lockstep.engine.driver.positions import read_position
 from lockstep.integrity.ordered import Ordered
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint, list_remote_names, name_checkpoints_topic
-from lockstep.model.position import TopicIdPartition, TopicNamePartition
+from lockstep.model.position import TopicIdPartition
 from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.rewind import Obstacle, RewindObstacle
 from lockstep.operations.tables import StreamHandle
@@ -277,8 +277,7 @@ def choose_checkpoint(found: Iterable[Checkpoint], topic: str, known: PositionEv
     fits = (
         each
         for each in found
-        if TopicNamePartition(each.topic, each.partition) == (topic, known.partition)
-        and each.upstream <= known.position
+        if (each.topic, each.partition) == (topic, known.partition) and each.upstream <= known.position
     )
     return max(fits, key=lambda each: (each.upstream, each.downstream), default=None)
 

@@ -23,7 +23,7 @@ from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.kafka.audit import audit_positions
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding
-from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition
+from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.tables import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
@@ -180,7 +180,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     read = [_read(position, seen) for position in partitions.positions.values()]
     aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
     waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
-    listed = sorted([*read, *aside, *waiting], key=lambda item: TopicNamePartition(item.topic, item.partition))
+    listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
     lookups, unusable = _lookups(stream, settings)
     refused = _find_first(_find_refusal(stream, settings, seen.head), unusable, wrong, _fit(stream, seen))
@@ -286,7 +286,7 @@ def _preview(
     ranges = [
         PlannedRead(number, item.position.topic, item.position.partition, item.position.next_offset, item.until)
         for number, group in enumerate(plan.bins)
-        for item in sorted(group, key=lambda item: TopicNamePartition(item.position.topic, item.position.partition))
+        for item in sorted(group, key=lambda item: (item.position.topic, item.position.partition))
     ]
     return BatchPreview(
         stream=stream.name,
