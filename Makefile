@@ -27,19 +27,19 @@ setup: ## Make .venv from requirements.lock (every other target does this first)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
 
 demo: setup ## Recorded order books through Kafka, Dagster, Spark and Delta, with a kill -9 on the way
-	@$(BIN)/python -m lockstep.localdev.demo .
+	@$(BIN)/python -m lockstep.features.localdev.demo .
 
 up: setup ## A live platform to look at: Kafka, the Dagster UI, a feed (SPEED=30 messages/s), all streams
-	@$(BIN)/python -m lockstep.localdev.platform up . $(if $(SPEED),--speed $(SPEED))
+	@$(BIN)/python -m lockstep.features.localdev.platform up . $(if $(SPEED),--speed $(SPEED))
 
 down: ## End what `make up` started; its tables stay
-	@test ! -x $(BIN)/python || $(BIN)/python -m lockstep.localdev.platform down .
+	@test ! -x $(BIN)/python || $(BIN)/python -m lockstep.features.localdev.platform down .
 
 kafka: setup ## Only Kafka, for streams of your own (lockstep run), until Ctrl-C; its topics stay in .kafka
-	@exec $(BIN)/python -m lockstep.localdev.platform kafka .
+	@exec $(BIN)/python -m lockstep.features.localdev.platform kafka .
 
 gameday: setup ## Random faults on a live platform of its own, then a proof of every stream (MINUTES=5 SEED=7)
-	@$(BIN)/python -m lockstep.rehearsal.game_day . $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m lockstep.features.rehearsal.game_day . $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 test: setup ## The tests that guard each change, in parallel (WORKERS=1: one after another)
 	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),auto) --ignore=tests/house/rules

@@ -37,7 +37,7 @@ from benchmarks.sweep import BY_SESSIONS, BY_TOPICS, Sweep, measure_sweep
 from benchmarks.systems import LOCKSTEP, REFERENCE, SYSTEMS
 from benchmarks.workload import SIZES, SMOKE, Size
 from lockstep.errors import LockstepError
-from lockstep.localdev.broker import Broker
+from lockstep.features.localdev.broker import Broker
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from benchmarks.compaction import BATCH_FILES, write_small_file
 from benchmarks.growth import STREAM
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
-from lockstep.compaction.run import CompactionResult, compact_stream
 from lockstep.engine.driver.startup import WriterStartup
+from lockstep.features.compaction.run import CompactionResult, compact_stream
 from lockstep.table import ledger
 from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch
 from lockstep.table.layout import StreamFolders

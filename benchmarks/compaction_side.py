@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from lockstep.compaction.run import compact_stream
+from lockstep.features.compaction.run import compact_stream
 from lockstep.settings import SparkSettings
 from lockstep.spark.session import start_context
 from lockstep.table.layout import StreamFolders

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks.live import LiveStream, Pacer, Stage
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
 from benchmarks.workload import Size
-from lockstep.rehearsal.process_usage import DRIVER, JVM, WORKERS, TreeMeter, TreeUsage
+from lockstep.features.rehearsal.process_usage import DRIVER, JVM, WORKERS, TreeMeter, TreeUsage
 
 DRIVER_MAX_SECONDS = 0.1
 _SIZE = Size("driver", messages=101_000, topics=1_000, sessions=1_000, rows=2)

@@ -14,8 +14,8 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskFailure, TaskSpec
+from lockstep.features.localdev.recordings import Recorded, read_recorded_books, read_recorded_days, to_sent
 from lockstep.kafka.reader import MessageRun, Range
-from lockstep.localdev.recordings import Recorded, read_recorded_books, read_recorded_days, to_sent
 from lockstep.model.position import Position
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile

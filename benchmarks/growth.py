@@ -21,14 +21,14 @@ from rich.console import Console
 
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from lockstep import Envelope, Kind, Sequence, Stream, Strict, Topics, Transform
-from lockstep.compaction.ledger_files import compact_ledger
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.committer import Committer
 from lockstep.engine.driver.planner import choose_commit_hour
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
+from lockstep.features.compaction.ledger_files import compact_ledger
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.model.position import Position
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint

@@ -19,7 +19,7 @@ from benchmarks.pairs import Side
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.systems import LOCKSTEP, STREAM, Task
 from benchmarks.workload import Size
-from lockstep.rehearsal.process_usage import DRIVER, JVM, WORKERS, find_role
+from lockstep.features.rehearsal.process_usage import DRIVER, JVM, WORKERS, find_role
 
 SESSION_BYTES = 12_500
 """A session of 200 rows in the local copy of the state."""

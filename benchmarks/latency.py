@@ -22,7 +22,7 @@ from benchmarks.live import BARE, LOCKSTEP, LiveProgram, LiveStream, Pacer, Stag
 from benchmarks.pacer import Paced
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
 from benchmarks.workload import Size
-from lockstep.rehearsal.process_usage import TreeMeter, TreeUsage
+from lockstep.features.rehearsal.process_usage import TreeMeter, TreeUsage
 
 TOPICS, SESSIONS, ROWS = 8, 200, 200
 P50_MAX_SECONDS, P99_MAX_SECONDS, IDLE_CORES_MAX = 0.3, 0.6, 0.1

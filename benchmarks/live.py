@@ -26,8 +26,8 @@ from benchmarks.seen import Commit, Delays, commits, created_ms, reached, read_b
 from benchmarks.systems import REFERENCE, STREAM, Task, environment
 from benchmarks.verify import digest_of
 from benchmarks.workload import Size, interleaved
-from lockstep.localdev.processes import start_child
-from lockstep.rehearsal import observer
+from lockstep.features.localdev.processes import start_child
+from lockstep.features.rehearsal import observer
 from lockstep.table.layout import StreamFolders
 
 PATIENCE_SECONDS = 180.0

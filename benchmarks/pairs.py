@@ -31,7 +31,7 @@ from benchmarks.rounds import WrongRowsError
 from benchmarks.systems import DONE, LOCKSTEP, REFERENCE, System, Task, environment
 from benchmarks.verify import Digest, digest_of
 from benchmarks.workload import MAIN, Size
-from lockstep.rehearsal.process_usage import WORKERS, find_role
+from lockstep.features.rehearsal.process_usage import WORKERS, find_role
 
 CONFIDENCE = 0.95
 HALF_MAX = round(1 / 1.8, 3)

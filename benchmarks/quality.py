@@ -25,8 +25,8 @@ from lockstep import InRange, InSet, Matches, NotNull, Rule
 from lockstep.engine.driver.committer import Committer
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
+from lockstep.features.quality.check import RULES, Checked, check_stream
 from lockstep.model.position import Position
-from lockstep.quality.check import RULES, Checked, check_stream
 from lockstep.table.commit import BatchCommit
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow

@@ -28,7 +28,7 @@ from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Serie
 from benchmarks.seen import Commit
 from benchmarks.sensors import sensors
 from benchmarks.workload import Size
-from lockstep.rehearsal.process_usage import TreeMeter, TreeUsage
+from lockstep.features.rehearsal.process_usage import TreeMeter, TreeUsage
 from lockstep.settings import KafkaSettings
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream

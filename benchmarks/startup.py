@@ -20,7 +20,7 @@ from benchmarks.measure import Usage, run_measured
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.systems import environment
 from benchmarks.workload import Size
-from lockstep.rehearsal.process_usage import TreeMeter, TreeUsage
+from lockstep.features.rehearsal.process_usage import TreeMeter, TreeUsage
 
 SMALL = Size("startup", messages=800, topics=8, sessions=200, rows=20)
 FIRST_COMMIT_MAX_SECONDS = 6.0

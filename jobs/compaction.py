@@ -3,8 +3,8 @@
 from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
 from lockstep.declare.stream import AnyStream
+from lockstep.features.compaction.asset import request_minor_compaction
 from lockstep.orchestration import names
-from lockstep.orchestration.compaction_asset import request_minor_compaction
 from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.settings import Settings
 

@@ -1,11 +1,11 @@
 """What lockstep calls of the extension; see `src/lib.rs`."""
 
 from collections.abc import Sequence
-from typing import final
+from typing import TypeAlias, final
 
 INTERFACE: int
 
-Encoded = tuple[bytes | None, int, list[bytes]]
+Encoded: TypeAlias = tuple[bytes | None, int, list[bytes]]
 
 def encode_rows(
     rows: list[tuple[object, ...]], kinds: list[str | None], bytes_max: int

@@ -11,12 +11,12 @@ from dagster import (
 )
 
 from lockstep.declare.stream import AnyStream
-from lockstep.operations.monitoring.webhook import Webhook
+from lockstep.features.health.policy import HealthCursor
+from lockstep.features.health.sensor import OutageNotes, observe_health
+from lockstep.features.health.webhook import Webhook
 from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import AssetJob
-from lockstep.orchestration.health_policy import HealthCursor
-from lockstep.orchestration.health_sensor import OutageNotes, observe_health
 from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, TICK_SECONDS_MAX, look_at_streams
 from lockstep.settings import Settings
 

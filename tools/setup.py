@@ -213,7 +213,7 @@ def has_rust() -> bool:
 def prepare_java() -> None:
     """Fetch the jars and archive their classes: each start of Spark or Kafka then takes seconds less; none needs it."""
     try:
-        run("preparing Java", [str(VENV / "bin" / "python"), "-m", "lockstep.localdev.class_archives"])
+        run("preparing Java", [str(VENV / "bin" / "python"), "-m", "lockstep.features.localdev.class_archives"])
     except ProblemError as problem:
         print(f"setup: {problem}\nsetup: done all the same: the first start fetches what it needs", file=sys.stderr)
 

@@ -13,23 +13,23 @@ import msgspec
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from lockstep.compaction.erase import WantedSession, rewrite_without
-from lockstep.compaction.ledger_files import compact_ledger
-from lockstep.compaction.plan import LiveFiles
-from lockstep.compaction.run import CompactionRefused, compact_stream, make_removal
-from lockstep.compaction.side_files import compact_side_tables, redact_side_tables
+from lockstep.features.compaction.ledger_files import compact_ledger
+from lockstep.features.compaction.plan import LiveFiles
+from lockstep.features.compaction.run import CompactionRefused, compact_stream, make_removal
+from lockstep.features.compaction.side_files import compact_side_tables, redact_side_tables
+from lockstep.features.erase.commit import ErasureCommit, commit_erasure, compute_session_digest, finish_erasure
+from lockstep.features.erase.rows import WantedSession, rewrite_without
+from lockstep.features.history.promotion_commit import PromotionCommit, commit_promotion
+from lockstep.features.history.rewind_commit import add_savepoint
+from lockstep.features.retention.messages import drop_old_messages
+from lockstep.features.retention.rows import drop_old_rows
 from lockstep.model.commit_hour import compute_next_hour
-from lockstep.operations.maintenance.retain import drop_old_rows
-from lockstep.operations.maintenance.retain_quarantine import drop_old_messages
 from lockstep.table import delta_log
 from lockstep.table.commit import commit_closed_hour, commit_schema, raise_rewind_floor, set_desired_state
-from lockstep.table.erasure import ErasureCommit, commit_erasure, compute_session_digest, finish_erasure
 from lockstep.table.head import Desired, Savepoint
 from lockstep.table.parquet import DataFile
-from lockstep.table.promotion import PromotionCommit, commit_promotion
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from lockstep.table.restore import commit_restored, write_mark
-from lockstep.table.rewind import add_savepoint
 from lockstep.table.schema_evolution import add_columns, mark_added
 from lockstep.table.written_by import WrittenBy
 from tests.support.protocol_run import TOPIC, TOPIC_ID, ProtocolRun, folders_in

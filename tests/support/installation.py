@@ -19,9 +19,9 @@ from dagster import DagsterInstance
 
 from lockstep.addresses import to_uri
 from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
-from lockstep.localdev.processes import NO_CHANGE, find_free_ports
-from lockstep.localdev.producer import produce
-from lockstep.localdev.recordings import Recorded, read_recorded_days, to_sent
+from lockstep.features.localdev.processes import NO_CHANGE, find_free_ports
+from lockstep.features.localdev.producer import produce
+from lockstep.features.localdev.recordings import Recorded, read_recorded_days, to_sent
 from lockstep.orchestration.launch import create_dagster_storage
 from lockstep.settings import ScheduleSettings
 from lockstep.table import delta_log

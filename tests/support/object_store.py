@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from lockstep.localdev.processes import find_free_ports, is_free, start_child
+from lockstep.features.localdev.processes import find_free_ports, is_free, start_child
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
 from tests.support.installation import wait_until

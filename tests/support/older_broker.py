@@ -12,8 +12,8 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lockstep.localdev.broker import Broker
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.broker import Broker
+from lockstep.features.localdev.processes import find_free_ports
 from tests.support.link import serve
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 import psycopg2  # type: ignore[import-untyped]  # it has no types
 
-from lockstep.localdev.processes import find_free_ports, start_child
+from lockstep.features.localdev.processes import find_free_ports, start_child
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import msgspec
 from deltalake import DeltaTable
 
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
+from lockstep.features.history.rewind_commit import RewindCommit, commit_rewind
 from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.table import delta_log, ledger, side_tables
@@ -18,7 +19,6 @@ from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
 from lockstep.table.restore import commit_restored
-from lockstep.table.rewind import RewindCommit, commit_rewind
 from lockstep.table.row_encoder import PartitionRun as RunOfRows
 from lockstep.table.row_encoder import Provenance, RowsBuilder
 

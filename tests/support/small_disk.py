@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from lockstep.localdev.processes import start_child
+from lockstep.features.localdev.processes import start_child
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import msgspec
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.localdev.processes import find_free_ports, start_child
+from lockstep.features.localdev.processes import find_free_ports, start_child
 from lockstep.spark.jars import fetch_ivy_jar
 from lockstep.spark.java import require_java
 from tests.support.descendants import end_with_descendants, list_descendants

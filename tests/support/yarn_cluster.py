@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.localdev.processes import find_free_ports, start_child
+from lockstep.features.localdev.processes import find_free_ports, start_child
 from lockstep.spark.jars import fetch_ivy_jar, resolve_jars
 from lockstep.spark.java import require_java
 from tests.support.descendants import end_with_descendants, list_descendants

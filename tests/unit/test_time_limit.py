@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from lockstep.engine.driver.executors import LOGS_NEEDED, PYTHON_NEEDED, SHORT_PATHS_NEEDED, find_remedy
 from lockstep.errors import KafkaError, StoreFailed
+from lockstep.features.localdev.producer import produce
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.diagnostics import LogLine, find_connection_cause
-from lockstep.localdev.producer import produce
 from lockstep.model.position import TopicNamePartition
 from lockstep.operations.doctor import machine
 from lockstep.settings import KafkaSettings
@@ -167,7 +167,7 @@ def test_a_slow_broker_is_no_matter_of_rights(silent_broker: str) -> None:
 
 
 def test_a_slow_broker_of_the_feed_is_named_with_the_time(silent_broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.localdev.producer.ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("lockstep.features.localdev.producer.ANSWER_TIMEOUT_S", 0.5)
     with pytest.raises(KafkaError, match=f"Kafka at {silent_broker} did not answer within 0.5 s"):
         produce(silent_broker, "t", [])
 

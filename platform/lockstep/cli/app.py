@@ -284,7 +284,7 @@ def find_stream_or_exit(name: str) -> AnyStream:
     known = list_all_streams()
     if name in known:
         return known[name]
-    from lockstep.operations.shadows.shadow import find_shadow
+    from lockstep.features.history.shadow import find_shadow
 
     settings = load_settings_or_exit()
     return find_shadow(name, settings) or find_stream(name, known, settings.table_root)

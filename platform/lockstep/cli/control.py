@@ -36,9 +36,9 @@ from lockstep.integrity.resume_options import SHOWN_MAX
 if TYPE_CHECKING:
     from lockstep.integrity.resume_options import Acceptance
     from lockstep.operations.lifecycle import Stopped
-    from lockstep.operations.maintenance.retire import RetiredTopic
     from lockstep.operations.resume import ResumePreview
     from lockstep.operations.resume_cost import OptionCost
+    from lockstep.operations.retire import RetiredTopic
     from lockstep.orchestration.launch import Launched
 
 
@@ -131,7 +131,7 @@ def retire(
 
     A live writer does so with its next batch.
     """
-    from lockstep.operations.maintenance.retire import retire_topic
+    from lockstep.operations.retire import retire_topic
 
     print_answer(retire_topic(open_handle(stream), topic, who=getpass.getuser(), why=why), _retired, as_json=as_json)
 

@@ -53,8 +53,10 @@ from lockstep.errors import format_some
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
+    from lockstep.features.derived.status import DerivedStatus
+    from lockstep.features.quality.report import QualityReport
     from lockstep.model.finding import Finding
-    from lockstep.operations.inspect.derived import DerivedStatus
+    from lockstep.operations.alarms import Alarm, AlarmKind
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.lookups import LookupStatus
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
@@ -62,8 +64,6 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.streams import DeclaredStream
     from lockstep.operations.inspect.topics import TopicsOfStream
     from lockstep.operations.inspect.trial import Trial
-    from lockstep.operations.monitoring.health import Alarm, AlarmKind
-    from lockstep.operations.report import QualityReport
     from lockstep.table.losses import LostStates
 
 
@@ -131,7 +131,7 @@ def metrics(
 
     Streams are read when they are scraped. Prints the address once it listens.
     """
-    from lockstep.operations.monitoring.exporter import HealthCollector, start_exporter
+    from lockstep.features.health.exporter import HealthCollector, start_exporter
 
     declared = list_all_streams()
     server = start_exporter(HealthCollector(declared.values(), load_settings_or_exit()), host, port)
@@ -555,7 +555,7 @@ def report(
 
     It shows the last check; `lockstep check` and the hourly check of Dagster write it too.
     """
-    from lockstep.operations.report import write_report
+    from lockstep.features.quality.report import write_report
 
     found = write_report(find_folders(stream), target_bytes=load_settings_or_exit().target_file_bytes)
     print_answer(found, _quality_report, as_json=as_json)

@@ -41,15 +41,15 @@ from lockstep.errors import LockstepError
 from lockstep.progress import report_items
 
 if TYPE_CHECKING:
-    from lockstep.compaction.dataset import DatasetCompaction, DatasetPlan
     from lockstep.declare.derived import Derived
-    from lockstep.operations.derive import DerivedPlan, DerivedRun
-    from lockstep.operations.maintenance.compact import Compacted, StreamCompactionPlan
-    from lockstep.operations.maintenance.erase import ErasePlan, SessionErased
-    from lockstep.operations.maintenance.export import ExportPlan, ExportResult, WaitingHours
-    from lockstep.operations.maintenance.housekeeping import HousekeepingResult
-    from lockstep.operations.maintenance.retain import RetentionPlan
-    from lockstep.operations.maintenance.retain_quarantine import QuarantineRetentionPlan
+    from lockstep.features.compaction.compact import Compacted, StreamCompactionPlan
+    from lockstep.features.compaction.dataset import DatasetCompaction, DatasetPlan
+    from lockstep.features.derived.derive import DerivedPlan, DerivedRun
+    from lockstep.features.erase.erase import ErasePlan, SessionErased
+    from lockstep.features.export.export import ExportPlan, ExportResult, WaitingHours
+    from lockstep.features.retention.housekeeping import HousekeepingResult
+    from lockstep.features.retention.messages import QuarantineRetentionPlan
+    from lockstep.features.retention.rows import RetentionPlan
 
 T = TypeVar("T")
 
@@ -141,8 +141,8 @@ def compact(
     if remove_old:
         problem = "only a PATH has generations; replaced files of a stream are deleted by: lockstep housekeeping"
         raise typer.BadParameter(problem, param_hint="--remove-old")
-    from lockstep.operations.maintenance.compact import compact as do_compact
-    from lockstep.operations.maintenance.compact import plan_compaction
+    from lockstep.features.compaction.compact import compact as do_compact
+    from lockstep.features.compaction.compact import plan_compaction
 
     folders, size = find_folders(stream), load_settings_or_exit().target_file_bytes
     if plan:
@@ -152,7 +152,7 @@ def compact(
 
 
 def _compact_dataset(dataset: Path, *, plan: bool, remove_old: bool, as_json: bool) -> None:
-    from lockstep.compaction.dataset import compact_dataset, plan_dataset
+    from lockstep.features.compaction.dataset import compact_dataset, plan_dataset
 
     size = load_settings_or_exit().target_file_bytes
     if plan:
@@ -176,7 +176,7 @@ def derive(
     old rows until the new ones replace them, all at once. Without a name, a table that fails leaves the others their
     turn; exit code 1 follows.
     """
-    from lockstep.operations.derive import choose_derived, plan_derived, run_derived, start_session
+    from lockstep.features.derived.derive import choose_derived, plan_derived, run_derived, start_session
 
     chosen, settings = choose_derived(name, list_all_derived()), load_settings_or_exit()
     root = settings.table_root
@@ -206,7 +206,7 @@ def _act_on_each(chosen: Sequence[Derived], act: Callable[[Derived], T]) -> tupl
 
 
 def _derived_plans(found: list[DerivedPlan]) -> RenderableType:
-    from lockstep.operations.inspect.derived import describe_next_run
+    from lockstep.features.derived.status import describe_next_run
 
     columns = ("derived table", "source", "version", "read from", "watermark (UTC)", "the next run")
     rows = (
@@ -237,7 +237,7 @@ def housekeeping(
     Dagster does so every hour. The setting `rewind_hours` determines how far back a rewind can go. Rows, and
     messages of quarantine and late table, past the stream's declared retention of each are dropped first.
     """
-    from lockstep.operations.maintenance.housekeeping import run_housekeeping
+    from lockstep.features.retention.housekeeping import run_housekeeping
 
     done = run_housekeeping(
         find_folders(stream),
@@ -258,7 +258,7 @@ def export(
 
     Dagster does so every hour.
     """
-    from lockstep.operations.maintenance.export import export_stream, plan_export
+    from lockstep.features.export.export import export_stream, plan_export
 
     declared, folders = find_stream_or_exit(stream), find_folders(stream)
     size = load_settings_or_exit().target_file_bytes
@@ -286,8 +286,8 @@ def expire(
     Housekeeping deletes the files once no rewind can go back to them (`rewind_hours`). With --quarantine, old
     messages of quarantine and late table go instead, for good: `Stream(quarantine_retention=...)` does so hourly.
     """
-    from lockstep.operations.maintenance.retain import drop_old_rows, plan_retention
-    from lockstep.operations.maintenance.retain_quarantine import drop_old_messages, plan_quarantine_retention
+    from lockstep.features.retention.messages import drop_old_messages, plan_quarantine_retention
+    from lockstep.features.retention.rows import drop_old_rows, plan_retention
 
     folders, keep, cause = find_folders(stream), timedelta(days=days), f"{why}, by {getpass.getuser()}"
     if quarantine and plan:
@@ -329,7 +329,7 @@ def erase(  # noqa: PLR0913  # an option a decision
     All other rows stay as they are, in their order, which is proven before the commit. Housekeeping deletes the old
     files: lockstep housekeeping STREAM does so at once. Kafka is not changed. Exit code 1 where something refuses it.
     """
-    from lockstep.operations.maintenance.erase import EraseRequest, erase_session, plan_erasure, read_context
+    from lockstep.features.erase.erase import EraseRequest, erase_session, plan_erasure, read_context
 
     wanted = EraseRequest(session=session, topic=topic, drop_state=drop_state, drop_savepoints=drop_savepoints)
     handle = open_handle(stream)

@@ -33,8 +33,8 @@ from lockstep.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from lockstep.features.quality.check import Checked
     from lockstep.operations.losses import LossList, LossShown
-    from lockstep.quality.check import Checked
     from lockstep.verify.report import LostInBatch, ProvenRange, VerifyReport
 
 
@@ -48,7 +48,7 @@ def check(
 
     Exit code 1 when a critical rule failed or a check crashed.
     """
-    from lockstep.operations.check import check as do_check
+    from lockstep.features.quality.run import check as do_check
 
     found = do_check(find_stream_or_exit(stream), load_settings_or_exit(), find_folders(stream), full=full)
     print_answer(found, _checked, as_json=as_json)

@@ -38,14 +38,14 @@ from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
-    from lockstep.operations.copies.backup import CopyReport
-    from lockstep.operations.copies.relocate import ImportPlan, SavepointExport, SavepointImported
-    from lockstep.operations.rebuild import RebuildPlan
+    from lockstep.features.copies.backup import CopyReport
+    from lockstep.features.copies.rebuild import RebuildPlan
+    from lockstep.features.copies.relocate import ImportPlan, SavepointExport, SavepointImported
+    from lockstep.features.history.promote import Promoted, PromotionPlan
+    from lockstep.features.history.rewind import RewindPlan, Rewound
+    from lockstep.features.history.savepoint import SavepointList
+    from lockstep.features.history.shadow import ShadowDropped, ShadowPlan, ShadowShown
     from lockstep.operations.repair import Repair
-    from lockstep.operations.rewind import RewindPlan, Rewound
-    from lockstep.operations.savepoint import SavepointList
-    from lockstep.operations.shadows.promote import Promoted, PromotionPlan
-    from lockstep.operations.shadows.shadow import ShadowDropped, ShadowPlan, ShadowShown
 
 
 @register_command(
@@ -75,7 +75,7 @@ def rewind(  # an option a question
     A rewind can be taken back by another one, to a batch that it undid. Exit code 1, with the reason, where something
     that it needs is gone.
     """
-    from lockstep.operations.rewind import plan_rewind, rewind_stream
+    from lockstep.features.history.rewind import plan_rewind, rewind_stream
 
     handle = open_handle(stream)
     if plan:
@@ -105,7 +105,7 @@ def savepoint(  # an option a question
 
     Works while the stream runs. `lockstep rewind --to NAME` goes back to it.
     """
-    from lockstep.operations.savepoint import drop_named_savepoint, list_savepoints, make_savepoint
+    from lockstep.features.history.savepoint import drop_named_savepoint, list_savepoints, make_savepoint
 
     folders, who = find_folders(stream), getpass.getuser()
     if not name:
@@ -132,7 +132,7 @@ def export_savepoint(  # an option a question
 
     Works while the stream runs. Rows are not copied: `lockstep backup` copies all.
     """
-    from lockstep.operations.copies import relocate
+    from lockstep.features.copies import relocate
 
     done = relocate.export_savepoint(open_handle(stream), name, path, plan_only=plan)
     print_answer(done, _savepoint_exported, as_json=as_json)
@@ -160,7 +160,7 @@ def import_savepoint(  # an option a question
 
     The next run goes on with its state, from its positions. Two roots of one stream do not know of each other: run one.
     """
-    from lockstep.operations.copies import relocate
+    from lockstep.features.copies import relocate
 
     handle = open_handle(stream)
     if plan:
@@ -184,7 +184,7 @@ def backup(  # an option a question
 
     The second backup to the same folder copies what is new; the earlier one holds until the new one is whole.
     """
-    from lockstep.operations.copies.backup import make_backup
+    from lockstep.features.copies.backup import make_backup
 
     print_answer(make_backup(find_folders(stream), path, plan_only=plan), _backed_up, as_json=as_json)
 
@@ -201,7 +201,7 @@ def restore(  # an option a question
 
     Every digest is compared. Two roots of one stream do not know of each other: start one.
     """
-    from lockstep.operations.copies.backup import restore_backup
+    from lockstep.features.copies.backup import restore_backup
 
     print_answer(restore_backup(find_folders(stream), path, plan_only=plan), _restored, as_json=as_json)
 
@@ -261,7 +261,7 @@ def shadow(  # noqa: PLR0913  # an option a question
     The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `diff`,
     `verify` and the others take the shadow's name; `lockstep promote` makes it the stream.
     """
-    from lockstep.operations.shadows.shadow import SUFFIX, drop_shadow, list_shadows
+    from lockstep.features.history.shadow import SUFFIX, drop_shadow, list_shadows
 
     settings, chosen, who = load_settings_or_exit(), name or f"{stream}{SUFFIX}", getpass.getuser()
     if drop:
@@ -275,7 +275,7 @@ def shadow(  # noqa: PLR0913  # an option a question
 
 def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None, *, as_json: bool) -> None:
     """Begin a shadow, or show its plan where no reason is given."""
-    from lockstep.operations.shadows.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
+    from lockstep.features.history.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
     from lockstep.operations.tables import StreamHandle
 
     if not code and name not in list_all_streams():
@@ -312,7 +312,7 @@ def promote(  # an option a question
     Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow STREAM --drop`. A
     promotion is taken back by `lockstep rewind`. Exit code 1, with the reason, where something does not agree.
     """
-    from lockstep.operations.shadows.promote import plan_promotion, promote_shadow
+    from lockstep.features.history.promote import plan_promotion, promote_shadow
 
     handle = open_handle(stream)
     if plan:
@@ -564,7 +564,7 @@ def rebuild(
     Each batch since that state is folded again, and must give the state that the ledger describes. Refused where Kafka
     no longer has the messages, or where the code folds otherwise than then; nothing is changed then.
     """
-    from lockstep.operations.rebuild import rebuild_state
+    from lockstep.features.copies.rebuild import rebuild_state
 
     print_answer(rebuild_state(open_handle(stream), plan_only=plan), _rebuilt, as_json=as_json)
 

@@ -29,7 +29,7 @@ from lockstep.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from lockstep.rehearsal.load_test import LoadPlan, LoadTestResult
+    from lockstep.features.rehearsal.load_test import LoadPlan, LoadTestResult
 
 
 class CleanedUp(msgspec.Struct, frozen=True):
@@ -63,8 +63,8 @@ def loadtest(  # noqa: PLR0913  # an option a decision
     The stream's table, topics and consumer group are not touched; what is created is deleted at the end, also after
     Ctrl-C. Exit code 1 where a rate was not sustained.
     """
-    from lockstep.rehearsal.load_report import write_load_report
-    from lockstep.rehearsal.load_test import delete_leftovers, hold_test_lock, prepare_load_test
+    from lockstep.features.rehearsal.load_report import write_load_report
+    from lockstep.features.rehearsal.load_test import delete_leftovers, hold_test_lock, prepare_load_test
 
     refuse_unwritable_page(report, "--report")
     declared = list_all_streams()
@@ -93,7 +93,7 @@ def _cleaned(found: CleanedUp) -> RenderableType:
 
 
 def _load_plan(found: LoadPlan) -> RenderableType:
-    from lockstep.rehearsal.load_report import list_plan_facts
+    from lockstep.features.rehearsal.load_report import list_plan_facts
 
     stages = (
         (each.label, f"{each.per_second:,.0f}", f"{each.seconds:.0f}", f"{each.messages:,}", f"{each.size / 1e6:,.1f}")
@@ -108,7 +108,7 @@ def _load_plan(found: LoadPlan) -> RenderableType:
 
 
 def _load_result(found: LoadTestResult) -> RenderableType:
-    from lockstep.rehearsal.load_report import STAGE_COLUMNS, list_stage_rows
+    from lockstep.features.rehearsal.load_report import STAGE_COLUMNS, list_stage_rows
 
     return make_lines(
         make_grid(STAGE_COLUMNS, list_stage_rows(found)),

@@ -30,10 +30,10 @@ from lockstep.cli.app import (
 from lockstep.cli.output import make_grid, make_lines, make_records, print_answer, print_note, style_text
 
 if TYPE_CHECKING:
+    from lockstep.features.history.diff import StreamDiff
     from lockstep.operations.inspect.state import SessionStates
     from lockstep.operations.inspect.streams import Positions
     from lockstep.operations.query import QueryResult
-    from lockstep.operations.shadows.diff import StreamDiff
 
 
 TABLE_ROWS = 100
@@ -99,7 +99,7 @@ def diff(
     For another fold, class or option under another name: which rows are missing, added or changed, in which columns.
     Exit code 0 equal, 1 different.
     """
-    from lockstep.operations.shadows.diff import compare_streams, write_diff_page
+    from lockstep.features.history.diff import compare_streams, write_diff_page
 
     refuse_unwritable_page(html, "--html")
     found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)

@@ -1,8 +1,8 @@
 """Rules about the rows of a stream: what to promise, how bad a violation is, and what happens then.
 
-A rule is data. Checks compile it into Spark (lockstep.quality); rules that quarantine or fail also run inline, on each
-row that the transform emits, before it is committed. A rule is violated unless it is true: null, NaN and a failed
-conversion violate it, except where the rule is declared nullable.
+A rule is data. Checks compile it into Spark (lockstep.features.quality). Rules that quarantine or fail also run inline,
+on each row that the transform emits, before it is committed. A rule is violated unless it is true: null, NaN and a
+failed conversion violate it, except where the rule is declared nullable.
 
 The row of a removed key has no values, so rules about the values of a row pass over it. `Unique` and `Expectation` see
 all rows.

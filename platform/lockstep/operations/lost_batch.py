@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 
-from lockstep.compaction.ledger_files import LedgerFile, list_live_files
-from lockstep.compaction.side_files import SideTableFile, list_side_files, list_side_tables
+from lockstep.features.compaction.ledger_files import LedgerFile, list_live_files
+from lockstep.features.compaction.side_files import SideTableFile, list_side_files, list_side_tables
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.delta_log import RemoveAction

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, name_stream
+from lockstep.features.history.shadow import look_for_shadows
 from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
-from lockstep.operations.shadows.shadow import look_for_shadows
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION, Head

@@ -9,15 +9,15 @@ from dagster import AssetKey
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
 from lockstep.addresses import make_absolute
-from lockstep.orchestration.compaction_asset import make_compaction_asset
-from lockstep.orchestration.derived_asset import make_derived_asset
-from lockstep.orchestration.export_asset import make_export_asset
-from lockstep.orchestration.health_check import make_health_check
-from lockstep.orchestration.housekeeping_asset import make_housekeeping_asset
+from lockstep.features.compaction.asset import make_compaction_asset
+from lockstep.features.derived.asset import make_derived_asset
+from lockstep.features.export.asset import make_export_asset
+from lockstep.features.health.asset_check import make_health_check
+from lockstep.features.quality.asset_check import make_table_check
+from lockstep.features.retention.asset import make_housekeeping_asset
 from lockstep.orchestration.names import make_derived_key, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import make_ledger_asset, make_topics_asset
 from lockstep.orchestration.table_asset import make_table_asset
-from lockstep.orchestration.table_check import make_table_check
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:

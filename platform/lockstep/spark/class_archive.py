@@ -4,7 +4,7 @@ Java calls this class-data sharing. An archive is made once for a Java and a set
 later ones do and writes down its classes when it ends:
 
     python -m lockstep.spark.spark_archive      that of Spark, in the environment that holds pyspark
-    python -m lockstep.localdev.class_archives  those of Spark and of the local Kafka (`make setup`)
+    python -m lockstep.features.localdev.class_archives  those of Spark and of the local Kafka (`make setup`)
 
 Nothing depends on one. Its name holds the Java and the jars, so that after a change of either there is none, and its
 own checksum, which is compared before each use: a JVM aborts on an archive that is torn (JDK 17, seen).

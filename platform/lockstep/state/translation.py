@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from lockstep.errors import StateError
+from lockstep.features.erase.state import add_base, read_entries
 from lockstep.model.position import Position, SuspendedSession
 from lockstep.state.changelog import StateFileWriter, StateVersion
-from lockstep.state.erase import add_base, read_entries
 from lockstep.state.relocation import RelocatedState, digest_position
 from lockstep.state.timers import CLOCK, HELD
 from lockstep.state.values import MARK, MARK_BYTES, is_session

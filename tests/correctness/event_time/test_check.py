@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.quality.rules import RuleOutcome
+from lockstep.features.quality.rules import RuleOutcome
 from tests.correctness.event_time.test_through_the_broker import REORDERED, TIMERS, Case, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_table_with_timers_and_held_messages_passes_its_check(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what Great Expectations imports
-        from lockstep.quality.check import check_table
+        from lockstep.features.quality.check import check_table
 
         runs, _ = read(broker, topic_family, tmp_path, case, 5)
         checked = check_table(runs.stream, spark, runs.folders)

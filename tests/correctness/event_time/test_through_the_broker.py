@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
     from lockstep.engine.protocol import TaskResult
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start

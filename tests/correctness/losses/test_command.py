@@ -21,7 +21,7 @@ from tests.support.feed import ProducerRecord
 from tests.support.window_folds import Value, accepting_windows, strict_windows
 
 if TYPE_CHECKING:
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.integration.cli.conftest import Platform
 
 TRADES, BAD, A_SECOND = 3_000, 1_500, 60

@@ -13,7 +13,7 @@ import pytest
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import Book, checksummed_books
 from assets.order_books import order_books
-from lockstep.localdev.recordings import (
+from lockstep.features.localdev.recordings import (
     read_betting_market,
     read_checksummed_books,
     read_recorded_days,

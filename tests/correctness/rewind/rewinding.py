@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from lockstep.compaction.ledger_files import compact_ledger
-from lockstep.compaction.run import compact_stream
+from lockstep.features.compaction.ledger_files import compact_ledger
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.history.rewind import Obstacle, plan_rewind, rewind_stream
+from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.rewind import Obstacle, plan_rewind, rewind_stream
-from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor

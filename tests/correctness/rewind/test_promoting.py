@@ -11,18 +11,18 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Every
-from lockstep.compaction.ledger_files import compact_ledger
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced
+from lockstep.features.compaction.ledger_files import compact_ledger
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.history import promote as promotion
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.rewind import Obstacle, rewind_stream
+from lockstep.features.history.rewind_commit import NotRewindable
+from lockstep.features.history.shadow import ShadowRefused, begin_shadow, drop_shadow
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.rewind import Obstacle, rewind_stream
-from lockstep.operations.shadows import promote as promotion
-from lockstep.operations.shadows.promote import promote_shadow
-from lockstep.operations.shadows.shadow import ShadowRefused, begin_shadow, drop_shadow
 from lockstep.table.commit import OutputLog, raise_rewind_floor
-from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream
 from tests.correctness.rewind.rewinding import FOREVER, Rewinding
 from tests.support.adding_stream import Adding, adding

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from lockstep.features.localdev.producer import produce
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.localdev.producer import produce
 from lockstep.table.ledger import read_ledger
 from tests.correctness.verdicts.faulty import Fault, clean_log, faulty
 from tests.correctness.verdicts.table import CLASSES
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.model.finding import Finding
     from lockstep.table.ledger import LedgerRow
     from tests.correctness.verdicts.faulty import Faulty

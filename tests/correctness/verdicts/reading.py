@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.model.finding import Finding
     from lockstep.table.ledger import LedgerRow
     from tests.streams.dydx_books.recording import Message

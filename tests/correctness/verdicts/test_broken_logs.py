@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from lockstep.errors import LockstepError
-from lockstep.localdev.broker import Broker
+from lockstep.features.localdev.broker import Broker
 from tests.correctness.verdicts.log_faults import LOG_CLASSES, LOG_TABLE, LOST_UNTIL, READ, UNTIL, Effect, LogFault, log
 from tests.correctness.verdicts.reading import Log, assert_halted, assert_rows, halted_by, runs_of, send
 from tests.support.feed import ANSWER_SECONDS, Feed

@@ -6,8 +6,8 @@ import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lockstep.features.erase.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.operations.maintenance.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from tests.correctness.verify.clean_meters import CleanMeters
 from tests.support.feed import ProducerRecord
 from tests.support.local_runs import LocalRuns
@@ -15,7 +15,7 @@ from tests.support.local_runs import LocalRuns
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.operations.maintenance.erase import SessionErased
+    from lockstep.features.erase.erase import SessionErased
 
 SESSION = "a0"
 EXCUSED = {EraseObstacle.NOTHING, EraseObstacle.HALTED}

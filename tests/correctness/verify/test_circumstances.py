@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
-from lockstep.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.errors import LockstepError
+from lockstep.features.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session
+from lockstep.features.retention import rows as retain
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum, Evidence
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance import retain
-from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.resume import resume_stream
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger

@@ -17,7 +17,7 @@ from tests.support.proven import PROVEN_OR_LOST
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 CLEAN_TABLES = 100
 USUAL_CLEAN_TABLES = 2

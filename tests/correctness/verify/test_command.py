@@ -14,7 +14,7 @@ from tests.support.feed import session, update
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.integration.cli.conftest import Platform
 
 

@@ -23,12 +23,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from lockstep import NoIntegrity
-from lockstep.compaction.side_files import compact_side_tables, drop_side_files
 from lockstep.engine.driver import planner
 from lockstep.engine.protocol import PlannedRange
+from lockstep.features.compaction.side_files import compact_side_tables, drop_side_files
+from lockstep.features.retention import messages as retain_quarantine
+from lockstep.features.retention.messages import drop_old_messages, plan_quarantine_retention
 from lockstep.integrity.resume_options import StreamHalted
-from lockstep.operations.maintenance import retain_quarantine
-from lockstep.operations.maintenance.retain_quarantine import drop_old_messages, plan_quarantine_retention
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import InvariantStatus

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.table.delta_log import has_log, open_delta_table
 from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.erased_meters import SESSION, ErasedMeters
@@ -16,7 +16,7 @@ from tests.support.plain_reader import read_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.support.local_runs import LocalRuns
 
 NOTHING_TO_ERASE = {28, 43, 58}

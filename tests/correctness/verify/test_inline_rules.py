@@ -26,7 +26,7 @@ from tests.unit.declare.ruled_rows import ALL, ROWS, Colour, Ruled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 INLINE = st.sampled_from([OnViolation.QUARANTINE, OnViolation.FAIL])
 MOMENTS = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001  # hypothesis adds it

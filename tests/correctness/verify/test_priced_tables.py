@@ -15,7 +15,7 @@ from tests.correctness.verify.priced_meters import PricedTables
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.verify.ledger import LedgerRange, ReadVersion
     from tests.correctness.verify.clean_tables import Made
 

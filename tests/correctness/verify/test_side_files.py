@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.compaction.side_files import compact_side_tables
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.features.compaction.side_files import compact_side_tables
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from lockstep.verify.ledger import read_stored

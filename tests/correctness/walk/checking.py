@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.export.dataset import ExportMismatch, list_exported_hours
+from lockstep.features.export.dataset import ExportMismatch, list_exported_hours
+from lockstep.features.export.export import plan_export
+from lockstep.features.history.rewind import Obstacle, plan_rewind
 from lockstep.operations.inspect.state import StateFilter, read_states
-from lockstep.operations.maintenance.export import plan_export
 from lockstep.operations.repair import repair_stream
-from lockstep.operations.rewind import Obstacle, plan_rewind
 from lockstep.table import delta_log
 from lockstep.table.head import Desired
 from lockstep.verify.verify import verify_stream

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.quality.check import Checked, check_table
-from lockstep.quality.rules import RuleOutcome
+from lockstep.features.quality.check import Checked, check_table
+from lockstep.features.quality.rules import RuleOutcome
 from lockstep.table import delta_log
 from tests.correctness.walk import walking
 from tests.correctness.walk.walking import Walk

@@ -21,16 +21,14 @@ from typing import TYPE_CHECKING, cast
 from unittest.mock import patch
 
 from lockstep import Limits
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver import planner
-from lockstep.export.dataset import ExportMismatch, find_folder, list_exported_hours
-from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
-from lockstep.operations.copies.backup import make_backup, restore_backup
-from lockstep.operations.copies.relocate import ImportRefused, export_savepoint, import_savepoint
-from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance import compact as compacting
-from lockstep.operations.maintenance import retain
-from lockstep.operations.maintenance.erase import (
+from lockstep.features.compaction import compact as compacting
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.copies.backup import make_backup, restore_backup
+from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
+from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint
+from lockstep.features.erase.commit import compute_session_digest
+from lockstep.features.erase.erase import (
     EraseObstacle,
     EraseRefused,
     EraseRequest,
@@ -39,14 +37,13 @@ from lockstep.operations.maintenance.erase import (
     plan_erasure,
     read_context,
 )
-from lockstep.operations.maintenance.export import export_stream, list_proven_hours
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.rebuild import RebuildRefused, rebuild_state
-from lockstep.operations.resume import resume_stream
-from lockstep.operations.rewind import Obstacle, plan_rewind, rewind_stream
-from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
-from lockstep.operations.shadows.promote import promote_shadow
-from lockstep.operations.shadows.shadow import (
+from lockstep.features.export.dataset import ExportMismatch, find_folder, list_exported_hours
+from lockstep.features.export.export import export_stream, list_proven_hours
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.rewind import Obstacle, plan_rewind, rewind_stream
+from lockstep.features.history.rewind_commit import NotRewindable
+from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.features.history.shadow import (
     NotAShadow,
     ShadowRefused,
     begin_shadow,
@@ -54,13 +51,16 @@ from lockstep.operations.shadows.shadow import (
     make_pin,
     release_pin,
 )
+from lockstep.features.retention import rows as retain
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.resume import resume_stream
 from lockstep.table import delta_log, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor
-from lockstep.table.erasure import compute_session_digest
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger, read_ledger_file
-from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream
 from tests.correctness.walk.checking import check, read_exported
 from tests.correctness.walk.killing import Moment, do_in_process, kill_after

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.localdev.processes import start_child
+from lockstep.features.localdev.processes import start_child
 from tests.faults.crash.moments import Baseline, Found, Phase, Places, Proof, Watch
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.support.plain_reader import heads
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 NEEDED = (Phase.WRITTEN, Phase.BETWEEN)
 SHORT = (Phase.WRITTEN, Phase.BETWEEN, Phase.FOLDING)

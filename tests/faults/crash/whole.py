@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.localdev.producer import produce
-from lockstep.localdev.recordings import read_recorded_books, read_recorded_days, to_sent
+from lockstep.features.localdev.producer import produce
+from lockstep.features.localdev.recordings import read_recorded_books, read_recorded_days, to_sent
 from tests.streams.order_books.expected_rows import COLUMNS, expected_rows
 from tests.support.plain_reader import (
     first_difference,
@@ -18,7 +18,7 @@ from tests.support.plain_reader import (
 )
 
 if TYPE_CHECKING:
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.table.layout import StreamFolders
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "binance_l2"

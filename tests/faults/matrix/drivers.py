@@ -18,7 +18,7 @@ import lockstep
 from lockstep import Every, Limits
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced
-from lockstep.localdev.processes import start_child
+from lockstep.features.localdev.processes import start_child
 from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import load_settings
 from lockstep.table.layout import StreamFolders

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.feed import ANSWER_SECONDS
 
 if TYPE_CHECKING:
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 
 def expire(bootstrap_servers: str, topic: str, before: int) -> None:

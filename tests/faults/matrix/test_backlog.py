@@ -11,8 +11,8 @@ import pytest
 
 from lockstep import Every, Limits
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.localdev.broker import Broker
 from lockstep.kafka.progress import TopicLifecycle
-from lockstep.localdev.broker import Broker
 from lockstep.operations.inspect.topics import read_topics
 from tests.faults.matrix.drivers import wait_until
 from tests.support.adding_stream import adding

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Limits
-from lockstep.operations.maintenance.compact import compact
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.features.compaction.compact import compact
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.settings import KafkaSettings
 from lockstep.table.commit import OutputLog
 from lockstep.verify.verify import verify_stream

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.compaction.run import compact_stream
+from lockstep.features.compaction.run import compact_stream
 from lockstep.operations.lifecycle import close_hour
 from tests.support.stream_table import StreamTable, files_on_disk, live_files, stored_rows
 from tests.unit.compaction.dying import PHASES

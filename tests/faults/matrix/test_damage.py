@@ -15,13 +15,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lockstep import AvailableNow, Limits
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import TableError
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.localdev.broker import Broker
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.localdev.broker import Broker
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.repair import repair_stream
 from lockstep.state.changelog import StateDamaged

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
     from lockstep.engine.protocol import TaskResult
+    from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.localdev.broker import Broker
 
 STRICT, ORDERED, NONE = Strict(evidence=Sequence()), Ordered(), NoIntegrity()
 

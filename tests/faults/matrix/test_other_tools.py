@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from lockstep.compaction.ledger_files import compact_ledger
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.features.compaction.ledger_files import compact_ledger
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.repair import Condition, repair_stream
 from lockstep.table import ledger
 from lockstep.table.checkpoint import write_checkpoint

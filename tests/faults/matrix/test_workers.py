@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lockstep.declare.stream import AnyStream
+    from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.localdev.broker import Broker
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -21,7 +21,7 @@ from benchmarks.workload import Size
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 QUIET = Console(quiet=True)
 

@@ -43,7 +43,7 @@ from lockstep.errors import EnvironmentProblem
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 SIZE = Size("x", 1_020_000)
 

@@ -20,7 +20,7 @@ from benchmarks.workload import Size
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 
 def result(system: str, start_up: float, whole: float) -> Result:

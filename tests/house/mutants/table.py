@@ -647,7 +647,7 @@ HEAD = list_mutants(
 )
 
 HOUSEKEEPING = list_mutants(
-    "operations/maintenance/housekeeping.py",
+    "features/retention/housekeeping.py",
     "unit/operations/test_housekeeping.py",
     Change(
         "data files at the floor are kept",
@@ -688,7 +688,7 @@ HOUSEKEEPING = list_mutants(
 )
 
 STATE_GC = list_mutants(
-    "operations/maintenance/state_gc.py",
+    "features/retention/unreachable_state.py",
     "unit/operations/test_state_gc.py",
     Change(
         "the ledger holds the newest batch before state is counted",
@@ -752,7 +752,7 @@ WRITTEN_BY = list_mutants(
 )
 
 REWIND = list_mutants(
-    "table/rewind.py",
+    "features/history/rewind_commit.py",
     "unit/table/test_rewind.py",
     Change(
         "a batch that was committed since refuses the rewind",
@@ -841,7 +841,7 @@ REWIND = list_mutants(
 )
 
 REWIND_PLAN = list_mutants(
-    "operations/rewind.py",
+    "features/history/rewind.py",
     "unit/operations/test_rewound_rows.py",
     Change(
         "topics that were taken up since the target keep their first position",
@@ -858,7 +858,7 @@ REWIND_PLAN = list_mutants(
 )
 
 PROMOTION = list_mutants(
-    "table/promotion.py",
+    "features/history/promotion_commit.py",
     "unit/table/test_promotion.py",
     Change(
         "a base on which somebody has written refuses the promotion",
@@ -947,7 +947,7 @@ RESTORE = list_mutants(
 )
 
 ERASURE = list_mutants(
-    "table/erasure.py",
+    "features/erase/commit.py",
     "unit/table/test_erasure.py",
     Change(
         "a batch that was committed since refuses the erasure",
@@ -1008,7 +1008,7 @@ ERASURE = list_mutants(
 )
 
 ERASE = list_mutants(
-    "operations/maintenance/erase.py",
+    "features/erase/erase.py",
     "unit/operations/test_erase.py",
     Change(
         "files that a compaction replaced are planned again",
@@ -1049,7 +1049,7 @@ ERASE = list_mutants(
 )
 
 BACKUP = list_mutants(
-    "operations/copies/backup.py",
+    "features/copies/backup.py",
     "unit/operations/test_backup.py",
     Change(
         "a stream that lacks a file is not copied",
@@ -1121,7 +1121,7 @@ BACKUP = list_mutants(
 )
 
 COPIES = list_mutants(
-    "operations/copies/copies.py",
+    "features/copies/copies.py",
     "unit/operations/test_backup.py",
     Change(
         "a restored file has the digest of its manifest",
@@ -1202,7 +1202,7 @@ EXECUTORS = list_mutants(
 )
 
 QUARANTINE_RETENTION = list_mutants(
-    "operations/maintenance/retain_quarantine.py",
+    "features/retention/messages.py",
     "unit/operations/test_retain_quarantine.py",
     Change(
         "a batch of a kept hour, and all after it, stay",

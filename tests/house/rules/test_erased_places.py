@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lockstep.compaction.ledger_redaction import REDACTED
-from lockstep.operations.maintenance.erased_places import PLACES, ErasedPlace
-from lockstep.quality.check import make_result_path
+from lockstep.features.erase.ledger_redaction import REDACTED
+from lockstep.features.erase.places import PLACES, ErasedPlace
+from lockstep.features.quality.check import make_result_path
 from lockstep.table import ledger, quarantine
 from lockstep.table.layout import DerivedFolders, StreamFolders
 

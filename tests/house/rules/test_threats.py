@@ -16,7 +16,7 @@ THREATS = [f"A{number:02}" for number in range(1, 27)]
 UNPICKLES = {
     "engine/driver/spark_job.py": "errors of this driver's own tasks, and the stream that it ships to them",
     "engine/executor/compiled_stream.py": "the stream that the driver ships to its tasks",
-    "rehearsal/loaded_stream.py": "the stream that a load test hands to its own process, in a folder of the run",
+    "features/rehearsal/loaded_stream.py": "the stream that a load test hands to its own process, in its folder",
 }
 LOADS = {"load", "loads", "Unpickler"}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 ROOT = Path(__file__).parents[3]
 

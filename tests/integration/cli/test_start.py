@@ -13,7 +13,7 @@ from dagster import DagsterInstance, DagsterRunStatus
 
 from lockstep.engine.driver.heartbeat import WriterState
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.localdev.broker import Broker
+from lockstep.features.localdev.broker import Broker
 from lockstep.operations.inspect.status import Status
 from lockstep.operations.lifecycle import Stopped
 from lockstep.operations.start_request import read_start_request

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 import lockstep
-from lockstep.localdev.processes import start_child
+from lockstep.features.localdev.processes import start_child
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger
 from tests.support.feed import COLUMNS

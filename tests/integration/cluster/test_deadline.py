@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lockstep import Trigger
     from lockstep.declare.stream import AnyStream
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, Spark alone takes a minute to start
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from lockstep import AvailableNow
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.planner import BatchPlan
@@ -18,11 +17,12 @@ from lockstep.engine.driver.spark_job import Runner
 from lockstep.engine.driver.startup import Launch, WriterStartup
 from lockstep.engine.driver.topic_history import TopicHistory
 from lockstep.engine.protocol import TaskResult
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.localdev.broker import Broker
+from lockstep.features.localdev.producer import produce
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.localdev.broker import Broker
-from lockstep.localdev.producer import produce
 from lockstep.operations.lifecycle import close_hour
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from lockstep.compaction.run import CompactionRefused, compact_on_spark, compact_stream
+from lockstep.features.compaction.run import CompactionRefused, compact_on_spark, compact_stream
 from lockstep.model.table_schema import IDENTITY
 from tests.support.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
 from tests.unit.compaction.reading import Totals, read_by_deltalake, read_by_duckdb, read_meanwhile

@@ -14,9 +14,9 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import make_job, make_registry
 from lockstep.engine.driver.spark_job import SparkRunner
 from lockstep.errors import RegistryUnreachable, SettingsError
+from lockstep.features.copies.rebuild import rebuild_state
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
-from lockstep.operations.rebuild import rebuild_state
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 from tests.support.decoders.panel_pb2 import Snapshot as ProtoSnapshot

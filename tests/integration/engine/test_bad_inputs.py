@@ -19,7 +19,7 @@ from tests.support.feed import Feed
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.model.finding import Finding
 
 pytestmark = pytest.mark.timeout(600)

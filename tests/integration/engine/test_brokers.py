@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from lockstep import Every
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.localdev.broker import Broker
 from lockstep.kafka.client import make_reader_configuration
-from lockstep.localdev.broker import Broker
 from lockstep.settings import KafkaSettings
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 

@@ -14,6 +14,7 @@ import pytest
 from lockstep import Every, NoIntegrity, Once, Ordered, Sequence, Strict, Suspend
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.startup import WriterStartup
+from lockstep.features.history.rewind import rewind_stream
 from lockstep.integrity.resume_options import AcceptDeleted, IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.progress import TopicLifecycle
@@ -21,7 +22,6 @@ from lockstep.operations.inspect.history import read_history
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.topics import read_topics
 from lockstep.operations.resume import resume_stream
-from lockstep.operations.rewind import rewind_stream
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream

@@ -17,6 +17,7 @@ from lockstep.engine.driver.halted_topics import TopicsHalted
 from lockstep.engine.driver.handover import ResumeRequest, StopRequest, request_resumption
 from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.history.rewind import rewind_stream
 from lockstep.integrity.resume_options import (
     Fixed,
     IntegrityLost,
@@ -26,12 +27,11 @@ from lockstep.integrity.resume_options import (
     suggest_option,
 )
 from lockstep.model.fault import Fault
+from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.lifecycle import stop_stream
-from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
 from lockstep.operations.resume import NotHalted, UnansweredFindings, plan_resume, resume_stream
-from lockstep.operations.rewind import rewind_stream
 from lockstep.table.head import Desired
 from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus

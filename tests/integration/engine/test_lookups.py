@@ -15,14 +15,14 @@ from deltalake import DeltaTable, write_deltalake
 from lockstep import Lookup
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.engine.executor.lookup_table import LookupUnusable
+from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.rewind import rewind_stream
+from lockstep.features.history.shadow import begin_shadow
 from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.trial import try_stream
-from lockstep.operations.rebuild import RebuildRefused, rebuild_state
-from lockstep.operations.rewind import rewind_stream
-from lockstep.operations.shadows.promote import promote_shadow
-from lockstep.operations.shadows.shadow import begin_shadow
 from lockstep.operations.tables import StreamHandle
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify import lookups

@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from lockstep import LogOnly, Ordered, Strict
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.localdev.broker import Broker
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka import reader
 from lockstep.kafka import reader as kafka_reader
 from lockstep.kafka.client import Configuration, make_reader_configuration
-from lockstep.localdev.broker import Broker
 from lockstep.model.finding import Hole
 from lockstep.model.tuning import Tuning
 from lockstep.settings import KafkaSettings

@@ -11,12 +11,12 @@ import pytest
 from lockstep import AvailableNow, Limits
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError
+from lockstep.features.localdev.broker import Broker
+from lockstep.features.localdev.processes import find_free_ports
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import ClusterClient, OffsetAnswers, make_admin_client, make_reader_configuration
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import explain_missing_offsets
-from lockstep.localdev.broker import Broker
-from lockstep.localdev.processes import find_free_ports
 from lockstep.model.position import TopicNamePartition
 from lockstep.model.tuning import Tuning
 from lockstep.settings import KafkaSettings

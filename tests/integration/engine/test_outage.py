@@ -15,7 +15,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.engine.driver.startup import Launch
 from lockstep.errors import KafkaUnreachable
-from lockstep.localdev.broker import Broker
+from lockstep.features.localdev.broker import Broker
 from lockstep.settings import KafkaSettings
 from lockstep.table.head import Desired
 from tests.integration.engine.test_brokers import Going

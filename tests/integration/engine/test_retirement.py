@@ -12,14 +12,14 @@ import pytest
 
 from lockstep import Every, Latest, Ordered, Sequence, Strict, Topics
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.erase.erase import EraseRequest, erase_session, read_context
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.progress import TopicLifecycle
+from lockstep.operations import retire
 from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 from lockstep.operations.inspect.topics import read_topics
-from lockstep.operations.maintenance import retire
-from lockstep.operations.maintenance.erase import EraseRequest, erase_session, read_context
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.maintenance.retire import RetirementRefused, retire_topic
+from lockstep.operations.retire import RetirementRefused, retire_topic
 from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream

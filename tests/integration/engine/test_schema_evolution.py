@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import TableError
+from lockstep.features.compaction.run import compact_stream
 from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
 from lockstep.state.codec import MigrationFailed, StateTypeChanged

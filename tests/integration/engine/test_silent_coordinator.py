@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.support.older_broker import CappingProxy
 
 pytestmark = pytest.mark.broker

@@ -22,8 +22,8 @@ from tests.support.plain_reader import heads, named_files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.localdev.broker import Broker
 
 ORDERED, SUSPENDING = Ordered(), Strict(evidence=Sequence(), on_violation=Suspend())
 UNDECODABLE, POISONED, UNFIT = b'{"type":"update"', update(4, a=1, b=POISON), update(4, a=2**64)

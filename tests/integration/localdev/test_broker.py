@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.localdev.broker import Broker
-from lockstep.localdev.processes import find_free_ports, is_free, start_child
+from lockstep.features.localdev.broker import Broker
+from lockstep.features.localdev.processes import find_free_ports, is_free, start_child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +128,7 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> 
 def test_a_tied_process_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     owner_code = f"""
 import pathlib, time
-from lockstep.localdev.processes import start_child
+from lockstep.features.localdev.processes import start_child
 folder = pathlib.Path({str(tmp_path)!r})
 child = start_child(["sleep", "600"], folder=folder, log=folder / "log")
 print(child.pid, flush=True)

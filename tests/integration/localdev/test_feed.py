@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from lockstep.features.localdev.broker import Broker
+from lockstep.features.localdev.feed import RETENTION_HOURS, feed
+from lockstep.features.localdev.producer import count_produced
+from lockstep.features.localdev.recordings import Recorded, RecordedKind
 from lockstep.kafka.admin import read_topic_settings
 from lockstep.kafka.client import make_admin_client
-from lockstep.localdev.broker import Broker
-from lockstep.localdev.feed import RETENTION_HOURS, feed
-from lockstep.localdev.producer import count_produced
-from lockstep.localdev.recordings import Recorded, RecordedKind
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.localdev import platform as local_platform
-from lockstep.localdev.platform import LocalPlatform, keep_servers
+from lockstep.features.localdev import platform as local_platform
+from lockstep.features.localdev.platform import LocalPlatform, keep_servers
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, folded, session
 from tests.support.installation import ROOT

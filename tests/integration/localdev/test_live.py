@@ -17,8 +17,8 @@ from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster_graphql import DagsterGraphQLClient, ReloadRepositoryLocationStatus
 
 from lockstep.engine.driver.handover import StopRequest
-from lockstep.localdev.platform import LOCATION, LocalPlatform, Servers, open_live_platform
-from lockstep.localdev.processes import list_platform_processes, stop_all
+from lockstep.features.localdev.platform import LOCATION, LocalPlatform, Servers, open_live_platform
+from lockstep.features.localdev.processes import list_platform_processes, stop_all
 from lockstep.operations.lifecycle import stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG
 from lockstep.table.commit import OutputLog
@@ -45,7 +45,7 @@ class Live:
 
     def make(self, what: str) -> subprocess.CompletedProcess[str]:
         """Run `up` or `down` as a background job of a script does: deaf to Ctrl-C, without a terminal."""
-        command = [sys.executable, "-m", "lockstep.localdev.platform", what, str(self.platform.repository)]
+        command = [sys.executable, "-m", "lockstep.features.localdev.platform", what, str(self.platform.repository)]
         deaf = ["sh", "-c", 'trap "" INT TERM HUP; exec "$@"', "sh", *command]
         return subprocess.run(deaf, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 

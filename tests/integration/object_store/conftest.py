@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.processes import find_free_ports
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import open_object_storage
 from lockstep.verify.verify import verify_stream
@@ -22,7 +22,7 @@ from tests.support.plain_reader import rows_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.support.local_runs import LocalRuns
 
 

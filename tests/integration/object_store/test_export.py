@@ -10,10 +10,16 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Export
-from lockstep.compaction.run import compact_stream
-from lockstep.export import publish, write
-from lockstep.export.dataset import list_exported_hours, list_whole_hours, publish_hour, read_manifest, take_back_hour
-from lockstep.operations.maintenance.export import ExportResult, export_stream, list_proven_hours
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.export import publish, write
+from lockstep.features.export.dataset import (
+    list_exported_hours,
+    list_whole_hours,
+    publish_hour,
+    read_manifest,
+    take_back_hour,
+)
+from lockstep.features.export.export import ExportResult, export_stream, list_proven_hours
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
 from lockstep.store_clients import open_arrow_client
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from lockstep.export.dataset import HourManifest
+    from lockstep.features.export.dataset import HourManifest
 
 HOURS = tuple(f"2026-01-01T0{number}" for number in range(4))
 EXPORTED = HOURS[:3]
@@ -135,7 +141,7 @@ def test_an_hour_that_could_not_be_published_leaves_nothing(
 def test_an_hour_that_was_overtaken_is_withdrawn(filled: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [True, False]
     monkeypatch.setattr(
-        "lockstep.operations.maintenance.export._Export.is_current", lambda _: answers.pop(0) if answers else True
+        "lockstep.features.export.export._Export.is_current", lambda _: answers.pop(0) if answers else True
     )
     assert export_stream(STREAM, filled.folders).hours == EXPORTED[1:]
     assert export_stream(STREAM, filled.folders).hours == EXPORTED[:1]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import TableError
+from lockstep.features.copies import backup as backup_module
+from lockstep.features.copies.backup import RestoreRefused, make_backup, restore_backup
+from lockstep.features.copies.relocate import export_savepoint, import_savepoint
+from lockstep.features.history.savepoint import make_savepoint
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.copies import backup as backup_module
-from lockstep.operations.copies.backup import RestoreRefused, make_backup, restore_backup
-from lockstep.operations.copies.relocate import export_savepoint, import_savepoint
 from lockstep.operations.lifecycle import reset_new
-from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.tables import NoTable, open_table
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage

@@ -17,16 +17,16 @@ from dagster import AssetCheckKey, AssetKey
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from lockstep import Every, Limits
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import TableError
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.history.diff import compare_streams
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.rewind import rewind_stream
+from lockstep.features.history.shadow import begin_shadow, drop_shadow
+from lockstep.features.localdev.processes import find_free_ports
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.rewind import rewind_stream
-from lockstep.operations.shadows.diff import compare_streams
-from lockstep.operations.shadows.promote import promote_shadow
-from lockstep.operations.shadows.shadow import begin_shadow, drop_shadow
 from lockstep.operations.tables import try_read_head
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import open_object_storage
@@ -44,7 +44,7 @@ from tests.support.plain_reader import named_files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.integration.cli.conftest import Platform
     from tests.support.link import Link
     from tests.support.local_runs import LocalRuns

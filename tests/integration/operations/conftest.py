@@ -12,7 +12,7 @@ from tests.support.feed import Feed, session, update
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 
 @pytest.fixture(scope="module")

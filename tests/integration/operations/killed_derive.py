@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from lockstep.operations import derive
+from lockstep.features.derived import derive
 from lockstep.settings import SparkSettings
 from lockstep.spark.session import start_context
 from tests.support.adding_stream import adding

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lockstep.operations.shadows import promote, shadow
+from lockstep.features.history import promote, shadow
 from lockstep.storage import LocalStorage
 from lockstep.table import side_tables
 from tests.support.adding_stream import adding

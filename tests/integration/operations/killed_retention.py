@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lockstep.operations.maintenance import retain_quarantine
+from lockstep.features.retention import messages as retain_quarantine
 from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.layout import StreamFolders

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lockstep.operations import rewind
+from lockstep.features.history import rewind
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit_kind import CommitKind
 from tests.support.adding_stream import adding

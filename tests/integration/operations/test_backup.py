@@ -16,27 +16,27 @@ import msgspec
 import pytest
 
 from lockstep import Limits
-from lockstep.compaction.run import compact_stream
-from lockstep.operations.copies import backup
-from lockstep.operations.copies.backup import (
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.copies import backup
+from lockstep.features.copies.backup import (
     BackupManifest,
     BackupOvertaken,
     RestoreRefused,
     make_backup,
     restore_backup,
 )
-from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress, lock_copy, read_manifest
-from lockstep.operations.copies.relocate import export_savepoint, read_export
+from lockstep.features.copies.copies import CopyDamaged, CopyInProgress, lock_copy, read_manifest
+from lockstep.features.copies.relocate import export_savepoint, read_export
+from lockstep.features.history.savepoint import make_savepoint
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.repair import repair_stream
-from lockstep.operations.savepoint import make_savepoint
 from lockstep.operations.tables import NoTable
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
 from tests.support.feed import folded, session, update
 
 if TYPE_CHECKING:
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.table.layout import StreamFolders
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
@@ -198,7 +198,7 @@ def test_a_kill_leaves_nothing_that_passes_as_whole(copied: Path, runs: LocalRun
 KILLED = """
 import os, signal
 from pathlib import Path
-from lockstep.operations.copies import backup
+from lockstep.features.copies import backup
 from lockstep.table.layout import StreamFolders
 copy, left = backup.copy_file, [{files}]
 def copy_and_die(*args, **more):

@@ -22,10 +22,10 @@ from dagster import AssetKey, DagsterInstance, TableSchema, materialize
 from deltalake import DeltaTable
 
 from lockstep import Derived, Ordered, OutputMode, Suspend
-from lockstep.compaction.plan import LiveFiles
-from lockstep.compaction.run import compact_stream, make_removal
-from lockstep.model.commit_hour import compute_next_hour
-from lockstep.operations.derive import (
+from lockstep.features.compaction.plan import LiveFiles
+from lockstep.features.compaction.run import compact_stream, make_removal
+from lockstep.features.derived.asset import make_derived_asset
+from lockstep.features.derived.derive import (
     BUILD_FOLDER,
     NOTE,
     CheckpointNote,
@@ -36,11 +36,11 @@ from lockstep.operations.derive import (
     plan_derived,
     run_derived,
 )
-from lockstep.operations.inspect.derived import read_derived
+from lockstep.features.derived.status import read_derived
+from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session, read_context
+from lockstep.features.history.rewind import plan_rewind, rewind_stream
+from lockstep.model.commit_hour import compute_next_hour
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session, read_context
-from lockstep.operations.rewind import plan_rewind, rewind_stream
-from lockstep.orchestration.derived_asset import make_derived_asset
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, Proposal, raise_rewind_floor
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from dagster import MetadataValue
     from pyspark.sql import SparkSession
 
-    from lockstep.localdev.broker import Broker
-    from lockstep.operations.derive import DerivedRun
+    from lockstep.features.derived.derive import DerivedRun
+    from lockstep.features.localdev.broker import Broker
 
 Sent = list[tuple[str, bytes]]
 ROOT = Path(__file__).parents[3]

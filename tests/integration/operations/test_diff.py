@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.operations.shadows.diff import ColumnDifference, compare_streams
+from lockstep.features.history.diff import ColumnDifference, compare_streams
 from tests.integration.cli.conftest import platform_in
 from tests.support.adding_stream import Adding, adding
 from tests.support.evolving_streams import OtherRows, RetypedReading, release
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep import Record
-    from lockstep.localdev.broker import Broker
-    from lockstep.operations.shadows.diff import StreamDiff
+    from lockstep.features.history.diff import StreamDiff
+    from lockstep.features.localdev.broker import Broker
     from tests.support.adding_stream import Panel, Reading, Snapshot, Update
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns

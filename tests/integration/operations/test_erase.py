@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from lockstep import Ordered, Suspend
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.erase.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import has_log
 from lockstep.table.written_by import WrittenBy, read_written_by
@@ -26,8 +26,8 @@ from tests.support.plain_reader import read_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
-    from lockstep.operations.maintenance.erase import SessionErased
+    from lockstep.features.erase.erase import SessionErased
+    from lockstep.features.localdev.broker import Broker
     from lockstep.table.head import Head
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Ordered, Sequence, Strict, Suspend
-from lockstep.compaction.run import compact_stream
 from lockstep.errors import LockstepError
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.copies import relocate
+from lockstep.features.copies.copies import MANIFEST, write_manifest
+from lockstep.features.copies.relocate import export_savepoint
+from lockstep.features.erase.erase import EraseRequest, erase_session, plan_erasure, read_context
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
-from lockstep.operations.copies import relocate
-from lockstep.operations.copies.copies import MANIFEST, write_manifest
-from lockstep.operations.copies.relocate import export_savepoint
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance.erase import EraseRequest, erase_session, plan_erasure, read_context
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.resume import resume_stream
-from lockstep.operations.savepoint import make_savepoint
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog
 from lockstep.verify.verify import verify_stream

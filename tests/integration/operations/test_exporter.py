@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from prometheus_client.parser import text_string_to_metric_families
 
 from lockstep.errors import EnvironmentProblem
-from lockstep.operations.monitoring.exporter import (
+from lockstep.features.health.exporter import (
     FURTHER_METRICS,
     METRICS_PORT,
     STREAM_COUNTERS,
@@ -24,7 +24,7 @@ from lockstep.operations.monitoring.exporter import (
     HealthCollector,
     start_exporter,
 )
-from lockstep.operations.monitoring.health import AlarmKind
+from lockstep.operations.alarms import AlarmKind
 from lockstep.settings import KafkaSettings
 from tests.support.feed import ProducerRecord, session, update
 

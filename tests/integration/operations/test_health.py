@@ -14,15 +14,15 @@ import pytest
 from confluent_kafka import Producer
 
 from lockstep import FromTime, Objectives, Ordered, Topics
-from lockstep.compaction.run import compact_stream
-from lockstep.compaction.side_files import compact_side_tables
 from lockstep.engine.driver.heartbeat import Heartbeat, Phase
 from lockstep.errors import KafkaError
-from lockstep.localdev.broker import Broker
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.compaction.side_files import compact_side_tables
+from lockstep.features.localdev.broker import Broker
+from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import Health, read_health
 from lockstep.operations.inspect.status import read_overview, read_status
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings
 from lockstep.table.commit import OutputLog, commit_claim

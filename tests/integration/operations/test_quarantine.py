@@ -37,7 +37,7 @@ from tests.support.local_runs import LocalRuns
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 EVIL = "\x1b[2J\x07name\nerror: all is well\u202e"
 """Clears a terminal, rings, begins a line of its own, and turns the direction of writing."""

@@ -12,21 +12,21 @@ import pytest
 from lockstep import Every, Limits
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Overtaken, TableError
-from lockstep.operations.maintenance.retire import RetirementRefused, retire_topic
-from lockstep.operations.rewind import find_target, prepare_rewind, rewind_stream
-from lockstep.operations.shadows import promote as promotion
-from lockstep.operations.shadows import shadow as operation
-from lockstep.operations.shadows.promote import promote_shadow
-from lockstep.operations.shadows.shadow import ShadowRefused, begin_shadow, drop_shadow, make_pin
-from lockstep.table.rewind import NotRewindable
+from lockstep.features.history import promote as promotion
+from lockstep.features.history import shadow as operation
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.rewind import find_target, prepare_rewind, rewind_stream
+from lockstep.features.history.rewind_commit import NotRewindable
+from lockstep.features.history.shadow import ShadowRefused, begin_shadow, drop_shadow, make_pin
+from lockstep.operations.retire import RetirementRefused, retire_topic
 from tests.support.feed import session
 from tests.support.local_runs import read_in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lockstep.operations.rewind import PreparedRewind
-    from lockstep.operations.shadows.shadow import ShadowShown
+    from lockstep.features.history.rewind import PreparedRewind
+    from lockstep.features.history.shadow import ShadowShown
     from lockstep.operations.tables import StreamHandle
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
@@ -110,7 +110,7 @@ def test_a_rewind_beside_another_one_says_so(feed: Feed, runs: LocalRuns, monkey
         rewind_stream(runs.handle, "2", who="bob", why="faster")
         return prepared
 
-    monkeypatch.setattr("lockstep.operations.rewind.prepare_rewind", prepare_slowly)
+    monkeypatch.setattr("lockstep.features.history.rewind.prepare_rewind", prepare_slowly)
     with pytest.raises(Overtaken, match=r"rewind to batch 1 of stream adding: .* claimed the table") as lost:
         rewind_stream(runs.handle, "1", who="ann", why="wrong")
     assert "lockstep history adding" in lost.value.next_step

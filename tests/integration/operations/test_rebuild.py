@@ -17,14 +17,14 @@ import pytest
 
 from lockstep import Limits, Ordered
 from lockstep.engine.executor.limits import EngineLimit
+from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.history.shadow import begin_shadow
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, SkipSession
 from lockstep.operations.inspect.state import find_state_version, read_segments
-from lockstep.operations.rebuild import RebuildRefused, rebuild_state
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.resume import resume_stream
-from lockstep.operations.savepoint import make_savepoint
-from lockstep.operations.shadows.promote import promote_shadow
-from lockstep.operations.shadows.shadow import begin_shadow
 from lockstep.progress import send_progress
 from lockstep.storage.local import LocalPendingFile
 from lockstep.table import ledger
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lockstep import Record
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
     from tests.support.adding_stream import Reading, Snapshot, Update
 
@@ -269,8 +269,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from lockstep.operations.inspect.state import find_state_version, read_segments
-from lockstep.operations.shadows.promote import promote_shadow
-from lockstep.operations.rebuild import rebuild_state
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.copies.rebuild import rebuild_state
 from lockstep.storage import LocalStorage
 from tests.support.adding_stream import adding
 from tests.support.local_runs import LocalRuns

@@ -14,21 +14,21 @@ import pytest
 
 from lockstep import Topics
 from lockstep.errors import TableError
+from lockstep.features.copies import relocate
+from lockstep.features.copies.copies import CopyDamaged, CopyInProgress, lock_copy
+from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.features.history.rewind import Obstacle, rewind_stream
+from lockstep.features.history.rewind_commit import NotRewindable
+from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.features.history.shadow import list_shadows
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicNamePartition
-from lockstep.operations.copies import relocate
-from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress, lock_copy
-from lockstep.operations.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
-from lockstep.operations.rewind import Obstacle, rewind_stream
-from lockstep.operations.savepoint import drop_named_savepoint, make_savepoint
-from lockstep.operations.shadows.shadow import list_shadows
 from lockstep.progress import send_progress
 from lockstep.state.codec import StateTypeChanged
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
 from lockstep.table.ledger import read_ledger
-from lockstep.table.rewind import NotRewindable
 from lockstep.verify.report import ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import ROOT, platform_in
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
-    from lockstep.operations.copies.relocate import SavepointImported
+    from lockstep.features.copies.relocate import SavepointImported
+    from lockstep.features.localdev.broker import Broker
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
@@ -263,7 +263,7 @@ def test_the_proof_finds_another_state_than_the_imported_one(exported: Path, run
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from lockstep.operations.copies import relocate
+from lockstep.features.copies import relocate
 from lockstep.storage import LocalStorage
 from tests.support.adding_stream import adding
 from tests.support.local_runs import LocalRuns

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.operations.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
-from lockstep.operations.maintenance.retire import retire_topic
-from lockstep.operations.rewind import Obstacle
-from lockstep.operations.savepoint import make_savepoint
+from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.features.history.rewind import Obstacle
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.operations.retire import retire_topic
 from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_ledger
 from lockstep.verify.verify import verify_stream
@@ -25,7 +25,7 @@ from tests.support.mirror_copier import append_checkpoint, append_copies, read_s
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 VALUES = session(8)
 SENT_MS = 1_700_000_000_000

@@ -30,7 +30,7 @@ from tests.support.plain_reader import named_files, read_table, read_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 MESSAGES = [*session(5), update(7, a=1), update(8, b=1)]
 ROWS = folded([(offset, "s", value) for offset, value in enumerate(MESSAGES)])

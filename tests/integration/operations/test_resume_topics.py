@@ -26,7 +26,7 @@ from tests.support.resuming import TWO, WHO, WHY, applied, halted, kept, noted, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 
 def test_messages_that_expired_unread_are_passed_over_and_sessions_begin_anew(feed: Feed, runs: LocalRuns) -> None:

@@ -17,16 +17,16 @@ from typer.testing import CliRunner
 
 from lockstep import Ordered
 from lockstep.cli.__main__ import app
-from lockstep.operations.copies.backup import make_backup, restore_backup
+from lockstep.features.copies.backup import make_backup, restore_backup
+from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
+from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session
+from lockstep.features.history.promote import plan_promotion
+from lockstep.features.history.rewind import rewind_stream
+from lockstep.features.history.shadow import begin_shadow, name_shadow
+from lockstep.features.retention import messages as retain_quarantine
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.features.retention.messages import drop_old_messages
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance import retain_quarantine
-from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.maintenance.retain_quarantine import drop_old_messages
-from lockstep.operations.rebuild import RebuildRefused, rebuild_state
-from lockstep.operations.rewind import rewind_stream
-from lockstep.operations.shadows.promote import plan_promotion
-from lockstep.operations.shadows.shadow import begin_shadow, name_shadow
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.commit import Proposal

@@ -14,27 +14,28 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Ordered, Suspend
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.heartbeat import Heartbeat
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.positions import GROWN
 from lockstep.errors import LockstepError
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.history import rewind
+from lockstep.features.history.rewind import Obstacle, RewindRefused, plan_rewind, rewind_stream
+from lockstep.features.history.rewind_commit import NotRewindable
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.retention import housekeeping
+from lockstep.features.retention import unreachable_state as state_gc
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicNamePartition
-from lockstep.operations import rewind
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance import housekeeping, state_gc
-from lockstep.operations.maintenance.retire import retire_topic
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.rewind import Obstacle, RewindRefused, plan_rewind, rewind_stream
-from lockstep.operations.savepoint import make_savepoint
+from lockstep.operations.retire import retire_topic
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.ledger import read_ledger
-from lockstep.table.rewind import NotRewindable
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
 from tests.integration.operations.killed_rewind import MOMENTS
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lockstep import Record
-    from lockstep.localdev.broker import Broker
-    from lockstep.operations.rewind import Rewound
+    from lockstep.features.history.rewind import Rewound
+    from lockstep.features.localdev.broker import Broker
     from lockstep.table.head import Head
     from tests.support.adding_stream import Panel, Reading, Snapshot, Update
     from tests.support.feed import Feed

@@ -15,26 +15,20 @@ import msgspec
 import pytest
 
 from lockstep import Envelope, Limits, OnGrowth, Ordered, Record, Sequence, Strict, Suspend, Topics, Transform
-from lockstep.compaction.ledger_files import compact_ledger
-from lockstep.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced, NotCommitted, TableError
-from lockstep.kafka.consumer_group import ConsumerGroup
-from lockstep.model.position import TopicNamePartition
-from lockstep.operations.inspect.state import StateFilter, read_states
-from lockstep.operations.maintenance.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.maintenance.retire import retire_topic
-from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
-from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.rewind import SAVEPOINT_NAME, Obstacle, plan_rewind, rewind_stream
-from lockstep.operations.savepoint import make_savepoint
-from lockstep.operations.shadows import promote as promotion
-from lockstep.operations.shadows import shadow as operation
-from lockstep.operations.shadows.diff import compare_streams, find_next_step
-from lockstep.operations.shadows.promote import plan_promotion, promote_shadow
-from lockstep.operations.shadows.shadow import (
+from lockstep.features.compaction.ledger_files import compact_ledger
+from lockstep.features.compaction.side_files import compact_side_tables, plan_side_tables
+from lockstep.features.erase.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.features.history import promote as promotion
+from lockstep.features.history import shadow as operation
+from lockstep.features.history.diff import compare_streams, find_next_step
+from lockstep.features.history.promote import plan_promotion, promote_shadow
+from lockstep.features.history.rewind import SAVEPOINT_NAME, Obstacle, plan_rewind, rewind_stream
+from lockstep.features.history.rewind_commit import NotRewindable
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.history.shadow import (
     PIN,
     NotAShadow,
     ShadowRefused,
@@ -45,11 +39,17 @@ from lockstep.operations.shadows.shadow import (
     plan_shadow,
     release_pin,
 )
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import TopicNamePartition
+from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
+from lockstep.operations.query import AsOf, query_sql
+from lockstep.operations.retire import retire_topic
 from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
 from lockstep.table.head import FoldCode
 from lockstep.table.ledger import read_ledger, read_positions_at
-from lockstep.table.rewind import NotRewindable
 from lockstep.verify import origin
 from lockstep.verify.report import InvariantStatus, ViolationKind
 from lockstep.verify.verify import verify_stream
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from lockstep.features.history.promote import Promoted
+    from lockstep.features.history.shadow import ShadowShown
+    from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.localdev.broker import Broker
-    from lockstep.operations.shadows.promote import Promoted
-    from lockstep.operations.shadows.shadow import ShadowShown
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
     from tests.support.adding_stream import Reading

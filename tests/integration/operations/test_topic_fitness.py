@@ -16,8 +16,8 @@ from lockstep.operations.doctor.kafka import Fitness, check_fitness
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:
+    from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.localdev.broker import Broker
 
 STRICT: IntegrityClass = Strict(evidence=Sequence())
 FUZZY: IntegrityClass = NoIntegrity()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.broker import Broker
+from lockstep.features.localdev.broker import Broker
 from tests.support.installation import Installation
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import pytest
 from dagster import DagsterRunStatus
 from dagster_graphql import DagsterGraphQLClient
 
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.processes import find_free_ports
 from lockstep.orchestration.names import OUTCOME_TAG
 from lockstep.table.head import Desired
 from lockstep.table.ledger import read_ledger
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from dagster._core.scheduler.instigation import InstigatorTick
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -21,8 +21,8 @@ from gql import Client, gql
 from gql.transport.requests import RequestsHTTPTransport
 
 from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
-from lockstep.localdev.platform import find_dagster_problems
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.platform import find_dagster_problems
+from lockstep.features.localdev.processes import find_free_ports
 from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.names import OUTCOME_TAG
 from lockstep.table.head import Desired

@@ -23,11 +23,11 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 
 from jobs.quality import checks_job
 from lockstep import Every
-from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
-from lockstep.operations.monitoring.webhook import Notification, NotificationEvent
+from lockstep.features.health.asset_check import find_newest_materialization, make_health_check
+from lockstep.features.health.policy import HealthCursor
+from lockstep.features.health.webhook import Notification, NotificationEvent
+from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
-from lockstep.orchestration.health_check import find_newest_materialization, make_health_check
-from lockstep.orchestration.health_policy import HealthCursor
 from lockstep.orchestration.names import HEALTH, MAINTENANCE, make_table_key
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import HealthSettings, KafkaSettings

@@ -26,13 +26,13 @@ from lockstep.engine.driver.positions import (
     make_unchanged_row,
     read_position,
 )
+from lockstep.features.history.rewind import rewind_stream
+from lockstep.features.localdev.producer import create_topic, produce
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import make_admin_client
-from lockstep.localdev.producer import create_topic, produce
 from lockstep.model.finding import Finding
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.topics import read_topics
-from lockstep.operations.rewind import rewind_stream
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 NEW_CURSOR = RestartCursor()
 

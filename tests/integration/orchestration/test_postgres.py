@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

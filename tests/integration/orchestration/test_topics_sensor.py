@@ -14,9 +14,9 @@ from assets.order_books import order_books
 from jobs.streaming import streaming_job
 from lockstep import NewTopics, Topics
 from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.features.localdev.producer import create_topic
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
-from lockstep.localdev.producer import create_topic
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, EPOCH_TAG, TOPICS_TAG
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dagster import SensorExecutionData
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 
 class Watched:

@@ -18,10 +18,10 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from deltalake import DeltaTable
 
 from lockstep import InRange, NoIntegrity, Predicate, Rule, Severity, Stream, Topics
+from lockstep.features.quality.asset_check import make_table_check
+from lockstep.features.quality.increment import load_state
 from lockstep.orchestration.names import list_checks
 from lockstep.orchestration.spark_resource import SparkResource
-from lockstep.orchestration.table_check import make_table_check
-from lockstep.quality.increment import load_state
 from lockstep.settings import Settings
 from lockstep.table.commit import OutputLog
 from tests.integration.quality.stream_tables import (

@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
-from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
-from lockstep.operations.maintenance.retain import drop_old_rows
-from lockstep.quality.check import POINTS_FOLDER, RULES, Checked, RowTraits, check_stream, make_result_path
-from lockstep.quality.increment import make_state_path
-from lockstep.quality.rules import RuleOutcome
+from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session
+from lockstep.features.quality.check import POINTS_FOLDER, RULES, Checked, RowTraits, check_stream, make_result_path
+from lockstep.features.quality.increment import make_state_path
+from lockstep.features.quality.rules import RuleOutcome
+from lockstep.features.retention.rows import drop_old_rows
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import FORGOTTEN
 from tests.integration.quality.stream_tables import (

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep import Severity
+from lockstep.features.quality.check import (
+    Checked,
+    CheckHistoryEntry,
+    Coverage,
+    LastCheck,
+    keep_result,
+    make_result_path,
+)
+from lockstep.features.quality.increment import find_matching_versions
+from lockstep.features.quality.report import QualityReport, build_report, write_report
+from lockstep.features.quality.rules import PartitionSummary, RuleOutcome, RuleResult
 from lockstep.html_page import LETTER_WIDTH, WIDTH, Bar, Line, draw_bars, draw_lines
-from lockstep.operations.report import QualityReport, build_report, write_report
-from lockstep.quality.check import Checked, CheckHistoryEntry, Coverage, LastCheck, keep_result, make_result_path
-from lockstep.quality.increment import find_matching_versions
-from lockstep.quality.rules import PartitionSummary, RuleOutcome, RuleResult
 from lockstep.storage import find_storage
 from tests.integration.quality.stream_tables import clean_batches, write
 

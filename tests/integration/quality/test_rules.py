@@ -30,11 +30,9 @@ from lockstep import (
     Unique,
 )
 from lockstep.declare.rules import check_rules
-from lockstep.model.finding import Hole
-from lockstep.model.table_schema import make_row_schema
-from lockstep.quality.aggregate import compile_rules, summarize
-from lockstep.quality.check import RULES, Checked, check_stream
-from lockstep.quality.increment import (
+from lockstep.features.quality.aggregate import compile_rules, summarize
+from lockstep.features.quality.check import RULES, Checked, check_stream
+from lockstep.features.quality.increment import (
     CheckState,
     Increment,
     find_matching_versions,
@@ -42,8 +40,10 @@ from lockstep.quality.increment import (
     make_state_path,
     plan_increment,
 )
-from lockstep.quality.rules import RuleOutcome
-from lockstep.quality.suite import judge_expectations
+from lockstep.features.quality.rules import RuleOutcome
+from lockstep.features.quality.suite import judge_expectations
+from lockstep.model.finding import Hole
+from lockstep.model.table_schema import make_row_schema
 from lockstep.storage import find_storage
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog, commit_claim

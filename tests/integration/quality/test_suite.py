@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockstep.quality.rules import RuleOutcome, SummaryRule
-from lockstep.quality.suite import judge_summary, list_not_judged, read_result, validate
+from lockstep.features.quality.rules import RuleOutcome, SummaryRule
+from lockstep.features.quality.suite import judge_summary, list_not_judged, read_result, validate
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ def test_a_rule_without_evidence_is_not_passed() -> None:
 
 PROGRAM = """
 from tests.integration.quality.test_suite import LOW, PLACES
-from lockstep.quality.suite import judge_summary
+from lockstep.features.quality.suite import judge_summary
 print("outcome:", judge_summary([LOW], PLACES).results[0].outcome.value)
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.compaction.run import compact_stream
+from lockstep.features.compaction.run import compact_stream
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.lifecycle import close_hour
 from tests.integration.readers.books import books, fold_plainly, make_messages

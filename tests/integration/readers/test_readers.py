@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.rewind import rewind_stream
-from lockstep.operations.savepoint import make_savepoint
+from lockstep.features.history.rewind import rewind_stream
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog, raise_rewind_floor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 MESSAGES = 25
 EVERY_READER = [pytest.param(name, marks=pytest.mark.spark if name == "spark" else ()) for name in READERS]

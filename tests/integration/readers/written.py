@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from lockstep.compaction.run import compact_stream
+from lockstep.features.compaction.run import compact_stream
 from lockstep.operations.lifecycle import close_hour
 from tests.integration.readers.orders import order, orders
 from tests.support.feed import Feed

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.localdev.processes import list_platform_processes, stop_all
-from lockstep.rehearsal.fault_plan import FaultKind, plan_faults
-from lockstep.rehearsal.game_day import FOLDER, PLATFORM, REPORT
+from lockstep.features.localdev.processes import list_platform_processes, stop_all
+from lockstep.features.rehearsal.fault_plan import FaultKind, plan_faults
+from lockstep.features.rehearsal.game_day import FOLDER, PLATFORM, REPORT
 from tests.support.listeners import find_reachable, watch_listeners
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -32,7 +32,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def start(repository: Path, minutes: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "lockstep.rehearsal.game_day", str(repository)]
+    command = [sys.executable, "-m", "lockstep.features.rehearsal.game_day", str(repository)]
     options = ["--minutes", str(minutes), "--seed", str(SEED)]
     return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -14,17 +14,23 @@ import pytest
 from lockstep import Every, Topics
 from lockstep.engine.executor.task import KafkaSource
 from lockstep.errors import KafkaError
+from lockstep.features.rehearsal import copied_topics, load_test
+from lockstep.features.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
+from lockstep.features.rehearsal.load_plan import Laps, Limit, LoadTestRefused
+from lockstep.features.rehearsal.load_report import make_page
+from lockstep.features.rehearsal.load_test import (
+    LoadTest,
+    delete_leftovers,
+    hold_test_lock,
+    make_tested,
+    prepare_load_test,
+)
+from lockstep.features.rehearsal.message_copy import CopiedMessage
+from lockstep.features.rehearsal.paced_producer import PartitionOrder, SendOrder, make_lanes, open_producer, send
 from lockstep.html_page import render_page
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.model.position import TopicNamePartition
-from lockstep.rehearsal import copied_topics, load_test
-from lockstep.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
-from lockstep.rehearsal.load_plan import Laps, Limit, LoadTestRefused
-from lockstep.rehearsal.load_report import make_page
-from lockstep.rehearsal.load_test import LoadTest, delete_leftovers, hold_test_lock, make_tested, prepare_load_test
-from lockstep.rehearsal.message_copy import CopiedMessage
-from lockstep.rehearsal.paced_producer import PartitionOrder, SendOrder, make_lanes, open_producer, send
 from lockstep.storage import NeedsFileSystem
 from lockstep.table import delta_log
 from tests.support.adding_stream import POISON

@@ -13,7 +13,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from cryptography.hazmat.primitives import serialization as pem
 
-from lockstep.localdev.broker import Broker
+from lockstep.features.localdev.broker import Broker
 from lockstep.settings import KafkaSettings
 
 if TYPE_CHECKING:

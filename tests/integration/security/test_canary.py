@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.processes import find_free_ports
 from tests.integration.security.canary import command_lines, files_with, forms, holds
 from tests.integration.security.secured import Secured
 from tests.support.installation import ROOT, Installation, Run, wait_until

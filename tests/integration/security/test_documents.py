@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from lockstep import NoIntegrity
+from lockstep.features.localdev.producer import count_produced, create_topic
 from lockstep.kafka.admin import TopicSettings
-from lockstep.localdev.producer import count_produced, create_topic
 from lockstep.operations.doctor.kafka import check_fitness
 from lockstep.settings import load_settings
 

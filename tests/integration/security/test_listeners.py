@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.processes import find_free_ports
 from lockstep.spark.jars import fetch_ivy_jar
 from lockstep.spark.java import require_java
 from tests.support.descendants import list_descendants
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
 pytestmark = pytest.mark.timeout(600)
 

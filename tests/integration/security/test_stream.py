@@ -15,9 +15,9 @@ from confluent_kafka.admin._acl import AclOperation
 from lockstep import Every
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import KafkaError
+from lockstep.features.localdev.producer import count_produced, produce
 from lockstep.kafka.client import make_consumer, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range, read_ranges
-from lockstep.localdev.producer import count_produced, produce
 from tests.integration.engine.test_new_topics import wait_until_read
 from tests.integration.security.secured import PHRASE
 from tests.support.adding_stream import adding

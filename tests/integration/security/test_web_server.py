@@ -20,7 +20,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.processes import find_free_ports
 from lockstep.operations.doctor.diagnosis import Level
 from lockstep.operations.doctor.machine import check_web_servers
 from lockstep.orchestration.launch import create_dagster_storage

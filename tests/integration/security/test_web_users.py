@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dagster import DagsterInstance
 
-from lockstep.localdev.processes import find_free_ports
+from lockstep.features.localdev.processes import find_free_ports
 from lockstep.orchestration.launch import create_dagster_storage
 from lockstep.orchestration.names import TERMINATED_BY_TAG
 from lockstep.orchestration.request_user import find_user

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.localdev.recordings import read_betting_market
+from lockstep.features.localdev.recordings import read_betting_market
 
 if TYPE_CHECKING:
-    from lockstep.localdev.recordings import Recorded
+    from lockstep.features.localdev.recordings import Recorded
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "betfair"
 

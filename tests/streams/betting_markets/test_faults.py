@@ -15,7 +15,7 @@ from tests.streams.betting_markets.plain_fold import fold
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lockstep.localdev.recordings import Recorded
+    from lockstep.features.localdev.recordings import Recorded
 
 MARKET = "1.181223995"
 IMAGE = b'{"pt":1,"mc":[{"id":"1.1","img":true,"rc":[{"id":7,"atb":[[2.0,10]],"ltp":3}]}]}'

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.localdev.recordings import Recorded, RecordedKind, RecordingError, read_betting_market
+from lockstep.features.localdev.recordings import Recorded, RecordedKind, RecordingError, read_betting_market
 from tests.streams.betting_markets.plain_fold import Market, digest
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.recordings import read_checksummed_books
+from lockstep.features.localdev.recordings import read_checksummed_books
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lockstep.localdev.recordings import Recorded
+    from lockstep.features.localdev.recordings import Recorded
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "exchange_ws" / "kraken_spot_book1000_crc32.txt.gz"
 

@@ -16,7 +16,7 @@ from tests.streams.checksummed_books.plain_fold import expected_rows, first_wron
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lockstep.localdev.recordings import Recorded
+    from lockstep.features.localdev.recordings import Recorded
 
 BOOK = "eth_chf"
 EACH = 20

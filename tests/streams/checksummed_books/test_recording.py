@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.recordings import Recorded, RecordedKind, RecordingError, read_checksummed_books
+from lockstep.features.localdev.recordings import Recorded, RecordedKind, RecordingError, read_checksummed_books
 from tests.streams.checksummed_books.conftest import RECORDING
 from tests.streams.checksummed_books.plain_fold import fold
 

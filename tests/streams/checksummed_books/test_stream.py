@@ -10,8 +10,8 @@ import pytest
 from assets.checksummed_books import checksummed_books
 from lockstep import Topics
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.localdev.producer import produce
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.localdev.producer import produce
 from tests.streams.checksummed_books.plain_fold import Book, expected_rows
 from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import first_difference, heads, read_table, read_until, rows_of
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
-    from lockstep.localdev.recordings import Recorded
+    from lockstep.features.localdev.broker import Broker
+    from lockstep.features.localdev.recordings import Recorded
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
 

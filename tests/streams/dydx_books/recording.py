@@ -15,7 +15,7 @@ META = "wss"
 
 @dataclass(frozen=True)
 class Message:
-    """One message, as `lockstep.localdev.producer` takes it.
+    """One message, as `lockstep.features.localdev.producer` takes it.
 
     Attributes:
         value: The bytes of the line, untouched.

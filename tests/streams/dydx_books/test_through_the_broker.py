@@ -8,8 +8,8 @@ import pytest
 
 from lockstep import FuzzyWindow, Limits, NoIntegrity, Ordered, Sequence, Strict
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.localdev.producer import produce
 from lockstep.integrity.resume_options import IntegrityLost
-from lockstep.localdev.producer import produce
 from lockstep.table.ledger import read_ledger
 from tests.streams.dydx_books.plain_fold import fold, last_of, wrong
 from tests.streams.dydx_books.recording import as_numbered, as_received
@@ -21,8 +21,8 @@ from tests.support.plain_reader import first_difference, read_table, read_until,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
     from tests.streams.dydx_books.plain_fold import Row
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.recordings import Sent, read_recorded_days, to_sent
+from lockstep.features.localdev.recordings import Sent, read_recorded_days, to_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

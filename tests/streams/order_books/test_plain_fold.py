@@ -13,7 +13,7 @@ from tests.streams.order_books.plain_fold import Change, Row, fold
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.localdev.recordings import Sent
+    from lockstep.features.localdev.recordings import Sent
 
 BOOKS = ("cm_btcusd_perp", "spot_btcusdt", "spot_ethusdt")
 # Counted a second way, per price over time instead of per message, when the extract was made.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.recordings import (
+from lockstep.features.localdev.recordings import (
     Recorded,
     RecordedKind,
     RecordingError,

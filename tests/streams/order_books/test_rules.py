@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from lockstep.localdev.recordings import Sent
+    from lockstep.features.localdev.recordings import Sent
 
 MESSAGES = 400
 """Messages of each book: some 10,000 rows."""

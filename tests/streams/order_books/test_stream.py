@@ -14,9 +14,9 @@ from assets.order_books import order_books
 from lockstep import AvailableNow, Topics
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
+from lockstep.features.localdev.producer import produce
+from lockstep.features.localdev.recordings import read_recorded_books, read_recorded_days, to_received, to_sent
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
-from lockstep.localdev.producer import produce
-from lockstep.localdev.recordings import read_recorded_books, read_recorded_days, to_received, to_sent
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.streams.order_books.expected_rows import COLUMNS, expected_rows
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.localdev.broker import Broker
-    from lockstep.localdev.recordings import Recorded, Sent
+    from lockstep.features.localdev.broker import Broker
+    from lockstep.features.localdev.recordings import Recorded, Sent
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, Spark alone takes a minute to start
 

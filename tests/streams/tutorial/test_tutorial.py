@@ -13,7 +13,7 @@ from tests.streams.tutorial.conftest import PAGE, ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.streams.tutorial.conftest import Reader
 
 pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.compaction.rewrite import RewriteTask
-from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
+from lockstep.features.compaction.rewrite import RewriteTask
+from lockstep.features.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.table.layout import StreamFolders
 
 DEADLINE_SECONDS = 120

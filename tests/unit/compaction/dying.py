@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lockstep.compaction import rewrite
-from lockstep.compaction.run import compact_stream
+from lockstep.features.compaction import rewrite
+from lockstep.features.compaction.run import compact_stream
 from lockstep.storage import LocalStorage
 from lockstep.storage.local import LocalPendingFile
 from lockstep.table import delta_log

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.compaction.run import compact_stream
+from lockstep.features.compaction.run import compact_stream
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.dataset import open_dataset
 from lockstep.table.parquet import DataFile

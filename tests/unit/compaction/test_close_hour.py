@@ -7,9 +7,9 @@ import threading
 import msgspec
 import pytest
 
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.planner import choose_commit_hour
 from lockstep.errors import LockstepError
+from lockstep.features.compaction.run import compact_stream
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.lifecycle import close_hour
 from lockstep.table.commit import HourClosed

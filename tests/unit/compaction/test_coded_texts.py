@@ -19,8 +19,8 @@ from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.compaction.plan import Bin, LiveFile
-from lockstep.compaction.rewrite import (
+from lockstep.features.compaction.plan import Bin, LiveFile
+from lockstep.features.compaction.rewrite import (
     DICTIONARY_BYTES_MAX,
     RewriteTask,
     Rewritten,
@@ -121,7 +121,7 @@ def test_every_reader_finds_the_texts_that_went_in(
     tables = list(make_files(files))
     expected = in_order(pa.concat_tables(tables))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("lockstep.compaction.rewrite.DICTIONARY_BYTES_MAX", largest)
+        patched.setattr("lockstep.features.compaction.rewrite.DICTIONARY_BYTES_MAX", largest)
         file = compact(table, tables, run_bytes=run_bytes, group_rows=group_rows).file
     with pq.ParquetFile(table / file.path) as parquet:
         assert (parquet.schema_arrow, parquet.read().to_pylist()) == (SCHEMA, expected)

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction import rewrite
-from lockstep.compaction.plan import COMPACTED_PREFIX
-from lockstep.compaction.proof import PROOF
-from lockstep.compaction.rewrite import RewriteTask, prove_file, sort_in_order
-from lockstep.compaction.run import CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.errors import NotCommitted
+from lockstep.features.compaction import rewrite
+from lockstep.features.compaction.plan import COMPACTED_PREFIX
+from lockstep.features.compaction.proof import PROOF
+from lockstep.features.compaction.rewrite import RewriteTask, prove_file, sort_in_order
+from lockstep.features.compaction.run import CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.model.table_schema import IDENTITY
 from lockstep.storage import LocalStorage, NotWritten
 from lockstep.table import delta_log

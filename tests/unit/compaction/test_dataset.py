@@ -18,8 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from lockstep.compaction import dataset as module
-from lockstep.compaction.dataset import MANIFEST, POINTER, STAGING, DatasetRefused, compact_dataset, plan_dataset
+from lockstep.features.compaction import dataset as module
+from lockstep.features.compaction.dataset import (
+    MANIFEST,
+    POINTER,
+    STAGING,
+    DatasetRefused,
+    compact_dataset,
+    plan_dataset,
+)
 from lockstep.storage import LocalStorage, NeedsFileSystem
 
 ROOT = Path(__file__).parents[3]
@@ -242,7 +249,7 @@ def test_killed_at_a_step_it_leaves_the_old_generation_or_the_new_one(dataset: P
     before = read(current(dataset))
     code = (
         "import os, signal, sys; from pathlib import Path; from lockstep.storage import LocalStorage\n"
-        "from lockstep.compaction.dataset import compact_dataset\n"
+        "from lockstep.features.compaction.dataset import compact_dataset\n"
         f"LocalStorage.{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "compact_dataset(Path(sys.argv[1]), target_bytes=int(sys.argv[2]))"
     )

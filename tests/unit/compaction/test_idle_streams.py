@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from lockstep.compaction.run import Rewriter
-from lockstep.operations.maintenance.compact import IDLE_SECONDS, compact, find_idle_hour, plan_compaction
+from lockstep.features.compaction.compact import IDLE_SECONDS, compact, find_idle_hour, plan_compaction
+from lockstep.features.compaction.run import Rewriter
 from lockstep.table import delta_log
 from lockstep.table.head import Head
 from lockstep.table.side_tables import SideLogs

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction import ledger_files, live_names
-from lockstep.compaction.ledger_files import (
+from lockstep.errors import TableError
+from lockstep.features.compaction import ledger_files, live_names
+from lockstep.features.compaction.ledger_files import (
     REPLACED_SECONDS,
     NamedFile,
     compact_ledger,
@@ -23,7 +24,6 @@ from lockstep.compaction.ledger_files import (
     list_live_files,
     plan_ledger,
 )
-from lockstep.errors import TableError
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import FileStatus, LocalStorage
 from lockstep.table import delta_log, ledger, side_tables

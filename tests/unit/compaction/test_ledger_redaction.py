@@ -8,14 +8,14 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.compaction import ledger_files
-from lockstep.compaction.ledger_files import LedgerBin, LedgerFile, compact_ledger
-from lockstep.compaction.ledger_redaction import count_named, redact_ledger
+from lockstep.features.compaction import ledger_files
+from lockstep.features.compaction.ledger_files import LedgerBin, LedgerFile, compact_ledger
+from lockstep.features.erase.commit import ERASED_MARK, compute_session_digest
+from lockstep.features.erase.ledger_redaction import count_named, redact_ledger
 from lockstep.model.position import SuspendedSession
 from lockstep.model.state_loss import StateLoss
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog
-from lockstep.table.erasure import ERASED_MARK, compute_session_digest
 from lockstep.table.head import Erasure
 from lockstep.table.ledger import Accepted, ErasedRows, LedgerRow
 from lockstep.table.quarantine import ERASED

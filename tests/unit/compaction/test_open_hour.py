@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.compaction.plan import (
+from lockstep.features.compaction.plan import (
     COMPACTED_PREFIX,
     OPEN_FILES_MAX,
     OPEN_PREFIX,
@@ -15,8 +15,14 @@ from lockstep.compaction.plan import (
     plan_open_hour,
     plan_table,
 )
-from lockstep.compaction.run import CompactionBudget, CompactionResult, Rewriter, compact_in_process, compact_stream
-from lockstep.operations.maintenance.housekeeping import find_replaced_data_files
+from lockstep.features.compaction.run import (
+    CompactionBudget,
+    CompactionResult,
+    Rewriter,
+    compact_in_process,
+    compact_stream,
+)
+from lockstep.features.retention.housekeeping import find_replaced_data_files
 from lockstep.table.commit import raise_rewind_floor
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 from tests.support.stream_table import (
@@ -35,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from lockstep.compaction.rewrite import RewriteTask
-    from lockstep.compaction.run import Outcome
+    from lockstep.features.compaction.rewrite import RewriteTask
+    from lockstep.features.compaction.run import Outcome
 
 A0, B0 = ("a", 0), ("b", 0)
 

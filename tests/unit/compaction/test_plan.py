@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.compaction.plan import (
+from lockstep.features.compaction.plan import (
     COMPACTED_PREFIX,
     Bin,
     LeftFiles,

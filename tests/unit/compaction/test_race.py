@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockstep.compaction.run import CompactionResult, compact_stream
+from lockstep.features.compaction.run import CompactionResult, compact_stream
 from tests.support.stream_table import HOUR, NEXT_HOUR, StreamTable, files_on_disk, live_files, stored_rows
 from tests.unit.compaction.compacting import DEADLINE_SECONDS, wait_for
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.compaction.rewrite import collect_runs, regroup_rows, sort_in_order
-from lockstep.compaction.row_order import OutOfOrder
+from lockstep.features.compaction.rewrite import collect_runs, regroup_rows, sort_in_order
+from lockstep.features.compaction.row_order import OutOfOrder
 from tests.support.stream_table import Identity, identities
 
 COLUMNS: dict[str, pa.DataType] = {

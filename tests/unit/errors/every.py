@@ -8,12 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep import errors
-from lockstep.compaction.dataset import DatasetRefused
-from lockstep.compaction.plan import Bin
-from lockstep.compaction.proof import ProofDiffers, RowProof
-from lockstep.compaction.rewrite import BinRefused
-from lockstep.compaction.row_order import OutOfOrder
-from lockstep.compaction.run import CompactionRefused, CompactionResult, InputsGone
 from lockstep.declare.discovery import ModuleBroken
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.declare.rules import RuleViolated
@@ -24,46 +18,52 @@ from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.engine.executor.limits import EngineLimit, LimitKind
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError
-from lockstep.export.dataset import ExportMismatch
+from lockstep.features.compaction.dataset import DatasetRefused
+from lockstep.features.compaction.plan import Bin
+from lockstep.features.compaction.proof import ProofDiffers, RowProof
+from lockstep.features.compaction.rewrite import BinRefused
+from lockstep.features.compaction.row_order import OutOfOrder
+from lockstep.features.compaction.run import CompactionRefused, CompactionResult, InputsGone
+from lockstep.features.copies.backup import BackupOvertaken, RestoreRefused
+from lockstep.features.copies.copies import CopyDamaged, CopyInProgress
+from lockstep.features.copies.rebuild import RebuildRefused
+from lockstep.features.copies.relocate import ImportRefused
+from lockstep.features.derived.derive import DeriveFailed, DeriveInProgress, UnknownDerived
+from lockstep.features.erase.commit import ErasureOvertaken
+from lockstep.features.erase.erase import EraseObstacle, EraseRefusal, EraseRefused
+from lockstep.features.export.dataset import ExportMismatch
+from lockstep.features.history.rewind import Obstacle, RewindObstacle, RewindRefused
+from lockstep.features.history.rewind_commit import NotRewindable
+from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
+from lockstep.features.localdev.broker import PortTaken
+from lockstep.features.localdev.recordings import RecordingError
+from lockstep.features.rehearsal.load_plan import LoadTestRefused
+from lockstep.features.retention.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, StreamHalted
 from lockstep.kafka.topic_identity import make_topics_without_ids
-from lockstep.localdev.broker import PortTaken
-from lockstep.localdev.recordings import RecordingError
 from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, TopicIdPartition
-from lockstep.operations.copies.backup import BackupOvertaken, RestoreRefused
-from lockstep.operations.copies.copies import CopyDamaged, CopyInProgress
-from lockstep.operations.copies.relocate import ImportRefused
-from lockstep.operations.derive import DeriveFailed, DeriveInProgress, UnknownDerived
 from lockstep.operations.inspect.message import NoMessage
 from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
 from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.inspect.trial import NothingToTry
-from lockstep.operations.maintenance.erase import EraseObstacle, EraseRefusal, EraseRefused
-from lockstep.operations.maintenance.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
-from lockstep.operations.maintenance.retire import RetirementRefused
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
-from lockstep.operations.rebuild import RebuildRefused
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, ResumptionUnanswered, UnansweredFindings
-from lockstep.operations.rewind import Obstacle, RewindObstacle, RewindRefused
-from lockstep.operations.shadows.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
+from lockstep.operations.retire import RetirementRefused
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.launch import StartFailed
-from lockstep.rehearsal.load_plan import LoadTestRefused
 from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import IntegrityClassChanged, MigrationFailed, StateNotOfItsType, StateTypeChanged
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
 from lockstep.storage import NeedsFileSystem, PathRefused
 from lockstep.table.commit import HourClosed, NoSuchLoss
-from lockstep.table.erasure import ErasureOvertaken
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from lockstep.table.head import Origin
 from lockstep.table.layout import TableRootMissing
-from lockstep.table.rewind import NotRewindable
 from lockstep.table.row_encoder import RowOrigin, RowRejected
 
 ORIGIN = Origin(

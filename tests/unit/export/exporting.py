@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from lockstep import Export
-from lockstep.export import dataset
-from lockstep.operations.maintenance.export import export_stream
+from lockstep.features.export import dataset
+from lockstep.features.export.export import export_stream
 from lockstep.storage import LocalStorage
 from lockstep.table.layout import StreamFolders
 from tests.unit.compaction.compacting import wait_for

@@ -19,11 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from lockstep import Codec, Export
-from lockstep.compaction.run import compact_stream
 from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import DeclarationError, LockstepError, TableError
-from lockstep.export import write
-from lockstep.export.dataset import (
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.copies.backup import make_backup, restore_backup
+from lockstep.features.export import export as operation
+from lockstep.features.export import write
+from lockstep.features.export.dataset import (
     HOUR_PREFIX,
     SOURCE_FILE,
     ExportMismatch,
@@ -33,14 +35,12 @@ from lockstep.export.dataset import (
     read_manifest,
     take_back_hour,
 )
-from lockstep.export.publish import CLAIM, STAGING, STALE_SECONDS, _read_claim  # the claims of object stores
+from lockstep.features.export.export import ExportResult, WaitReason, export_stream, plan_export
+from lockstep.features.export.publish import CLAIM, STAGING, STALE_SECONDS, _read_claim  # the claims of object stores
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.retention import rows as retain
+from lockstep.features.retention.housekeeping import HousekeepingFailed, run_housekeeping
 from lockstep.model.table_schema import IDENTITY
-from lockstep.operations.copies.backup import make_backup, restore_backup
-from lockstep.operations.maintenance import export as operation
-from lockstep.operations.maintenance import retain
-from lockstep.operations.maintenance.export import ExportResult, WaitReason, export_stream, plan_export
-from lockstep.operations.maintenance.housekeeping import HousekeepingFailed, run_housekeeping
-from lockstep.operations.savepoint import make_savepoint
 from lockstep.storage import PathRefused
 from lockstep.table.commit import HourClosed, raise_rewind_floor
 from tests.support import stream_table
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep import Stream
-    from lockstep.compaction.plan import LiveFile
-    from lockstep.export.dataset import ExportOptions, HourManifest
+    from lockstep.features.compaction.plan import LiveFile
+    from lockstep.features.export.dataset import ExportOptions, HourManifest
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as some
 from assets.order_books import BookMessage, LevelChange, PriceLevel, order_books
 from lockstep import Checksum, Envelope, Kind, Linked, LogOnly, Repeats, Sequence, SessionStart, Strict, Suspend
 from lockstep.errors import DeclarationError
+from lockstep.features.localdev.recordings import Recorded, RecordedKind, read_recorded_days, to_received, to_sent
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.buffering import WAITING_MAX
-from lockstep.localdev.recordings import Recorded, RecordedKind, read_recorded_days, to_received, to_sent
 from lockstep.testing import SentMessage, run
 from tests.support.envelopes import at_offset
 from tests.support.golden_streams import STREAMS, Change

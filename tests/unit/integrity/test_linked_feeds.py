@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lockstep import Envelope, Link, Linked
-from lockstep.localdev.recordings import Recorded, RecordedKind, read_recorded_days, to_received, to_sent
+from lockstep.features.localdev.recordings import Recorded, RecordedKind, read_recorded_days, to_received, to_sent
 from tests.support.envelopes import refused_at, snapshot, update
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "binance_l2"

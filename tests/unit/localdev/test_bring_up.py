@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from lockstep.engine.driver.heartbeat import HeartbeatRecord, Phase
 from lockstep.errors import LockstepError
-from lockstep.localdev import platform as local_platform
-from lockstep.localdev import stream_starts
-from lockstep.localdev.platform import KEEPER, LocalPlatform, open_live_platform, start_platform
-from lockstep.localdev.processes import MARK, list_platform_processes, stop_all
-from lockstep.localdev.stream_starts import PATIENCE_SECONDS, PROGRESS_SECONDS, StreamState, await_streams
+from lockstep.features.localdev import platform as local_platform
+from lockstep.features.localdev import stream_starts
+from lockstep.features.localdev.platform import KEEPER, LocalPlatform, open_live_platform, start_platform
+from lockstep.features.localdev.processes import MARK, list_platform_processes, stop_all
+from lockstep.features.localdev.stream_starts import PATIENCE_SECONDS, PROGRESS_SECONDS, StreamState, await_streams
 from lockstep.operations.start_request import read_start_request
 from lockstep.table.layout import StreamFolders
 

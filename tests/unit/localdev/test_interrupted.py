@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev import platform
-from lockstep.localdev.platform import INTERRUPTED, LocalPlatform
+from lockstep.features.localdev import platform
+from lockstep.features.localdev.platform import INTERRUPTED, LocalPlatform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

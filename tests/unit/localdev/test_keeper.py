@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev import platform as local_platform
-from lockstep.localdev.platform import LocalPlatform, keep_servers
+from lockstep.features.localdev import platform as local_platform
+from lockstep.features.localdev.platform import LocalPlatform, keep_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from lockstep.localdev import log_rotation
-from lockstep.localdev.log_rotation import LIMIT_BYTES, rotate
-from lockstep.localdev.platform import LocalPlatform, start_live
+from lockstep.features.localdev import log_rotation
+from lockstep.features.localdev.log_rotation import LIMIT_BYTES, rotate
+from lockstep.features.localdev.platform import LocalPlatform, start_live
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:

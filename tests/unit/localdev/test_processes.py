@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.localdev.processes import (
+from lockstep.features.localdev.processes import (
     MARK,
     is_alive,
     list_platform_processes,
@@ -96,7 +96,7 @@ def test_a_process_that_ended_is_not_taken_for_a_later_one_of_its_pid(processes:
 def test_what_is_started_alone_hears_signals_that_its_starter_ignores(tmp_path: Path) -> None:
     """As after `make up &` in a script, whose shell makes its background jobs deaf to Ctrl-C."""
     code = (
-        "import signal, sys; from pathlib import Path; from lockstep.localdev.processes import start_detached;"
+        "import signal, sys; from pathlib import Path; from lockstep.features.localdev.processes import start_detached;"
         "signal.signal(signal.SIGINT, signal.SIG_IGN); folder = Path(sys.argv[1]);"
         "command = [sys.executable, '-c', 'import signal; print(signal.getsignal(signal.SIGINT))'];"
         "start_detached(command, folder=folder, log=folder / 'log').wait()"

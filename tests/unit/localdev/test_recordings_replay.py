@@ -13,8 +13,8 @@ import pytest
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep.localdev.feed import SESSION_MESSAGES_MAX, NextMessage, Plan, list_recordings, replay
-from lockstep.localdev.recordings import Recorded, RecordedKind
+from lockstep.features.localdev.feed import SESSION_MESSAGES_MAX, NextMessage, Plan, list_recordings, replay
+from lockstep.features.localdev.recordings import Recorded, RecordedKind
 from lockstep.testing import SentMessage, run
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.localdev.seeded_bug import CODE, COPY, SOURCE, copy_with_bug, open_scratch
+from lockstep.features.localdev.seeded_bug import CODE, COPY, SOURCE, copy_with_bug, open_scratch
 
 ROOT = Path(__file__).parents[3]
 TOPIC = "order_books.spot_ethusdt"

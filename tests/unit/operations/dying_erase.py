@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lockstep.compaction import side_files
-from lockstep.compaction.ledger_files import commit_replacement
-from lockstep.operations.maintenance import erase
-from lockstep.operations.maintenance.erase import EraseContext, EraseRequest
+from lockstep.features.compaction import side_files
+from lockstep.features.compaction.ledger_files import commit_replacement
+from lockstep.features.erase import erase
+from lockstep.features.erase.erase import EraseContext, EraseRequest
 from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders

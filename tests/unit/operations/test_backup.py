@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.errors import LockstepError
-from lockstep.operations.copies import backup
-from lockstep.operations.copies.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
-from lockstep.operations.copies.copies import (
+from lockstep.features.copies import backup
+from lockstep.features.copies.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
+from lockstep.features.copies.copies import (
     CopyDamaged,
     CopyInProgress,
     copy_file,
@@ -22,7 +22,7 @@ from lockstep.operations.copies.copies import (
     read_manifest,
     write_manifest,
 )
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.table import delta_log, torn_entry
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.quarantine import QuarantineRow, write_quarantine

@@ -11,10 +11,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from lockstep import Kind
+from lockstep.features.retention.unreachable_state import find_unreachable_state, raise_floor
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import read_positions
-from lockstep.operations.maintenance.state_gc import find_unreachable_state, raise_floor
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings, Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.operations.derive import CheckpointNote, SourceHistory, may_hold_erased
+from lockstep.features.derived.derive import CheckpointNote, SourceHistory, may_hold_erased
 
 
 def source(

@@ -20,18 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep import Export
-from lockstep.compaction import erase as rewriting
-from lockstep.compaction.plan import LiveFiles
-from lockstep.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
-from lockstep.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
 from lockstep.errors import CommitUnknown, NotCommitted
-from lockstep.export import write as write_hours
-from lockstep.export.dataset import list_exported_hours, publish_hour
-from lockstep.model.commit_hour import compute_next_hour, find_current_hour
-from lockstep.model.position import TopicIdPartition
-from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance import erase
-from lockstep.operations.maintenance.erase import (
+from lockstep.features.compaction.plan import LiveFiles
+from lockstep.features.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
+from lockstep.features.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
+from lockstep.features.erase import erase
+from lockstep.features.erase import rows as rewriting
+from lockstep.features.erase.commit import ErasureOvertaken, commit_erasure, compute_session_digest
+from lockstep.features.erase.erase import (
     EraseContext,
     EraseObstacle,
     EraseRefused,
@@ -43,16 +39,20 @@ from lockstep.operations.maintenance.erase import (
     plan_erasure,
     read_range_ends,
 )
-from lockstep.operations.maintenance.export import ExportResult, export_stream
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.savepoint import make_savepoint
+from lockstep.features.export import write as write_hours
+from lockstep.features.export.dataset import list_exported_hours, publish_hour
+from lockstep.features.export.export import ExportResult, export_stream
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.quality.increment import make_state_path
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.model.commit_hour import compute_next_hour, find_current_hour
+from lockstep.model.position import TopicIdPartition
+from lockstep.operations.lifecycle import close_hour
 from lockstep.progress import send_progress
-from lockstep.quality.increment import make_state_path
 from lockstep.storage import LocalStorage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import BatchCommit, OutputLog, Proposal, Writer, commit_batch, raise_rewind_floor
 from lockstep.table.commit_kind import CommitKind
-from lockstep.table.erasure import ErasureOvertaken, commit_erasure, compute_session_digest
 from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import Origin
 from lockstep.table.layout import StreamFolders
@@ -73,10 +73,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from lockstep.compaction.rewrite import RewriteTask
-    from lockstep.export.dataset import HourManifest
+    from lockstep.features.compaction.rewrite import RewriteTask
+    from lockstep.features.erase.commit import ErasureCommit
+    from lockstep.features.export.dataset import HourManifest
     from lockstep.table.commit import Base
-    from lockstep.table.erasure import ErasureCommit
 
 HOURS = ("2026-01-01T00", "2026-01-01T00", "2026-01-01T01", "2026-01-01T03")
 CONTEXT = EraseContext()

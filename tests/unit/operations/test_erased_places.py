@@ -10,20 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.compaction.run import compact_stream
-from lockstep.export.publish import make_staging_folder
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.erase import erase
+from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session
+from lockstep.features.export.publish import make_staging_folder
+from lockstep.features.quality import check
+from lockstep.features.quality.check import Checked, Coverage, LastCheck, make_result_path, read_last_check
+from lockstep.features.quality.increment import TableVersions, make_state_path
+from lockstep.features.quality.report import make_report_path
+from lockstep.features.quality.rules import RuleOutcome, RuleResult
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations import quarantine
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.maintenance import erase
-from lockstep.operations.maintenance.erase import EraseContext, EraseRequest, erase_session
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
 from lockstep.operations.quarantine import ExportRefused, QuarantineFilter, export_quarantined
 from lockstep.operations.repair import SET_ASIDE
-from lockstep.operations.report import make_report_path
-from lockstep.quality import check
-from lockstep.quality.check import Checked, Coverage, LastCheck, make_result_path, read_last_check
-from lockstep.quality.increment import TableVersions, make_state_path
-from lockstep.quality.rules import RuleOutcome, RuleResult
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from tests.integration.quality.stream_tables import CLEAN, Batch, clean_batches, write

@@ -8,8 +8,8 @@ from http.client import HTTPConnection
 
 import pytest
 
-from lockstep.operations.monitoring import exporter
-from lockstep.operations.monitoring.exporter import HealthCollector, start_exporter
+from lockstep.features.health import exporter
+from lockstep.features.health.exporter import HealthCollector, start_exporter
 from lockstep.settings import Settings
 
 

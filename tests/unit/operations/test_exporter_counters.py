@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily
 
+from lockstep.features.health import exporter
+from lockstep.features.health.exporter import HealthCollector, StreamLook, count_growth, make_metrics
 from lockstep.model.position import TopicIdPartition
+from lockstep.operations.alarms import HealthFacts
 from lockstep.operations.inspect.health import Health
-from lockstep.operations.monitoring import exporter
-from lockstep.operations.monitoring.exporter import HealthCollector, StreamLook, count_growth, make_metrics
-from lockstep.operations.monitoring.health import HealthFacts
 from lockstep.settings import Settings
 from lockstep.table.head import Desired
 from tests.support.adding_stream import adding

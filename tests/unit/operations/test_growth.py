@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.operations.maintenance import growth
-from lockstep.operations.maintenance.growth import (
+from lockstep.features.retention import growth
+from lockstep.features.retention.growth import (
     FileKind,
     FilesTotal,
     GrowthSample,
@@ -17,7 +17,7 @@ from lockstep.operations.maintenance.growth import (
     read_growth,
     take_sample,
 )
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
+from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.storage import LocalStorage
 from tests.support.protocol_run import ProtocolRun, folders_in
 

@@ -14,8 +14,7 @@ import pytest
 from lockstep import Every, FileSize, Objectives
 from lockstep.engine.driver.heartbeat import Phase
 from lockstep.model.state_loss import LossTotal
-from lockstep.operations.inspect.figures import PartitionFigures
-from lockstep.operations.monitoring.health import (
+from lockstep.operations.alarms import (
     CLOCK_SECONDS_MAX,
     OF_KAFKA,
     WRITER_SECONDS_MAX,
@@ -28,6 +27,7 @@ from lockstep.operations.monitoring.health import (
     compute_patience_seconds,
     judge_health,
 )
+from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.table.head import Desired
 from lockstep.table.losses import NONE_LOST, BatchLosses, add_losses
 from tests.support.adding_stream import adding

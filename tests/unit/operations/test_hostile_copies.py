@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.operations.copies.backup import FILES, BackupManifest, make_backup, restore_backup
-from lockstep.operations.copies.copies import (
+from lockstep.features.copies.backup import FILES, BackupManifest, make_backup, restore_backup
+from lockstep.features.copies.copies import (
     BEGUN,
     MANIFEST,
     BegunCopy,
@@ -24,7 +24,7 @@ from lockstep.operations.copies.copies import (
     read_manifest,
     write_manifest,
 )
-from lockstep.operations.copies.relocate import POSITIONS, ExportedPositions, SavepointManifest, read_export
+from lockstep.features.copies.relocate import POSITIONS, ExportedPositions, SavepointManifest, read_export
 from lockstep.storage import PathRefused, find_fault, find_named_files
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 

@@ -12,19 +12,19 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction.run import compact_stream
 from lockstep.engine.driver.heartbeat import RUN_FILE
 from lockstep.errors import TableError
-from lockstep.operations.copies.copies import PARTIAL
-from lockstep.operations.maintenance import housekeeping
-from lockstep.operations.maintenance.housekeeping import (
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.copies.copies import PARTIAL
+from lockstep.features.history.savepoint import make_savepoint
+from lockstep.features.retention import housekeeping
+from lockstep.features.retention.housekeeping import (
     HousekeepingFailed,
     HousekeepingResult,
     find_replaced_data_files,
     run_housekeeping,
 )
 from lockstep.operations.repair import repair_stream
-from lockstep.operations.savepoint import make_savepoint
 from lockstep.storage import LocalStorage
 from lockstep.table import checkpoint, delta_log, ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor

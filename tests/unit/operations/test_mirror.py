@@ -9,8 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint
-from lockstep.operations.copies.mirror import (
+from lockstep.features.copies.mirror import (
     MessageDigest,
     MirroredLog,
     NotProven,
@@ -18,6 +17,7 @@ from lockstep.operations.copies.mirror import (
     choose_checkpoint,
     find_place,
 )
+from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

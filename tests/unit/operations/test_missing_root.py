@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep.operations.alarms import AlarmKind
 from lockstep.operations.doctor.machine import check_table_root
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.inspect.status import UNREADABLE, read_overview, read_status
 from lockstep.operations.inspect.streams import list_declared_streams
 from lockstep.operations.lifecycle import reset_new
-from lockstep.operations.monitoring.health import AlarmKind
 from lockstep.operations.query import AsOf, query_derived, query_sql, query_stream
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.tables import NoTable, StreamHandle, has_table, open_table

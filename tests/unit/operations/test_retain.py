@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction.run import Rewriter, compact_in_process, compact_stream
 from lockstep.errors import TableError
+from lockstep.features.compaction.run import Rewriter, compact_in_process, compact_stream
+from lockstep.features.retention import rows as retention
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.features.retention.rows import Retained, drop_old_rows, find_oldest_hour, plan_retention
 from lockstep.operations.inspect.history import read_history
-from lockstep.operations.maintenance import retain as retention
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.maintenance.retain import Retained, drop_old_rows, find_oldest_hour, plan_retention
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.table import ledger
 from lockstep.table.commit import OLDEST_FILE_SECONDS
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lockstep.compaction.plan import LiveFile
-    from lockstep.compaction.rewrite import RewriteTask
-    from lockstep.compaction.run import Outcome
+    from lockstep.features.compaction.plan import LiveFile
+    from lockstep.features.compaction.rewrite import RewriteTask
+    from lockstep.features.compaction.run import Outcome
     from lockstep.table.layout import StreamFolders
 
 HOURS = 8

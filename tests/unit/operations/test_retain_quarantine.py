@@ -14,24 +14,29 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lockstep.compaction.ledger_files import REPLACED_SECONDS, LedgerFile
-from lockstep.compaction.side_files import SideTableFile, compact_side_tables, drop_side_files, list_replaced_side_files
 from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import DeclarationError
-from lockstep.operations.inspect.health import _read_quarantine
-from lockstep.operations.inspect.history import read_history
-from lockstep.operations.maintenance import retain_quarantine
-from lockstep.operations.maintenance.housekeeping import run_housekeeping
-from lockstep.operations.maintenance.retain_quarantine import (
+from lockstep.features.compaction.ledger_files import REPLACED_SECONDS, LedgerFile
+from lockstep.features.compaction.side_files import (
+    SideTableFile,
+    compact_side_tables,
+    drop_side_files,
+    list_replaced_side_files,
+)
+from lockstep.features.history.shadow import name_shadow
+from lockstep.features.retention import messages as retain_quarantine
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.features.retention.messages import (
     drop_old_messages,
     find_last_dropped_batch,
     find_last_old_batch,
     plan_quarantine_retention,
 )
+from lockstep.operations.inspect.health import _read_quarantine
+from lockstep.operations.inspect.history import read_history
 from lockstep.operations.quarantine import NotInQuarantine, Place, list_quarantine, read_quarantined
 from lockstep.operations.quarantine import QuarantineFilter as Filter
 from lockstep.operations.query import AsOf, query_sql
-from lockstep.operations.shadows.shadow import name_shadow
 from lockstep.table import delta_log
 from lockstep.table.create import create_late_table
 from lockstep.table.ledger import LedgerFileName

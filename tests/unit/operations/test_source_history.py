@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.operations.derive import RebuildCause, SourceHistory, find_other_history, make_history
+from lockstep.features.derived.derive import RebuildCause, SourceHistory, find_other_history, make_history
 from tests.support.every_commit import EveryCommit
 
 KEEPING = ("batch", "quiet", "hour", "compact", "retain", "close", "floor", "savepoint", "schema", "desire")

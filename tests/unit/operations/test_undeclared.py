@@ -9,9 +9,9 @@ import pytest
 from deltalake import write_deltalake
 
 from lockstep.engine.driver.heartbeat import Heartbeat, WriterState
+from lockstep.features.history.shadow import look_for_shadows
 from lockstep.operations.inspect.streams import UnknownStream, find_stream
 from lockstep.operations.inspect.undeclared import find_undeclared_tables
-from lockstep.operations.shadows.shadow import look_for_shadows
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lockstep.operations.monitoring import webhook as of_webhook
-from lockstep.operations.monitoring.health import AlarmKind, AlarmSeverity
-from lockstep.operations.monitoring.webhook import Notification, NotificationEvent, Webhook
+from lockstep.features.health import webhook as of_webhook
+from lockstep.features.health.webhook import Notification, NotificationEvent, Webhook
+from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 
 VARIABLE, CANARY = "WEBHOOK_OF_A_TEST", "canary-42"
 NOTE = Notification(

@@ -14,8 +14,8 @@ from dagster import AssetKey, DefaultScheduleStatus, Definitions
 from jobs.derived import derived_schedule
 from lockstep import Derived
 from lockstep.declare.discovery import find_derived
+from lockstep.features.derived.asset import make_derived_description
 from lockstep.orchestration.definitions import make_derived_assets
-from lockstep.orchestration.derived_asset import make_derived_description
 from lockstep.orchestration.pruning import PruningScope
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings

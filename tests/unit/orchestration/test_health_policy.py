@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 from typing_extensions import override
 
-from lockstep.operations.monitoring.health import Alarm, AlarmKind, AlarmSeverity, HealthFacts
-from lockstep.operations.monitoring.webhook import Notification, NotificationEvent, Webhook
-from lockstep.orchestration.health_check import describe_health
-from lockstep.orchestration.health_policy import (
+from lockstep.features.health.asset_check import describe_health
+from lockstep.features.health.policy import (
     REFRESH_SECONDS,
     WAITING_MAX,
     HealthCursor,
@@ -20,7 +18,9 @@ from lockstep.orchestration.health_policy import (
     HealthLook,
     decide_health,
 )
-from lockstep.orchestration.health_sensor import OutageNotes
+from lockstep.features.health.sensor import OutageNotes
+from lockstep.features.health.webhook import Notification, NotificationEvent, Webhook
+from lockstep.operations.alarms import Alarm, AlarmKind, AlarmSeverity, HealthFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,13 +18,13 @@ from dagster import (
 )
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
-from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
-from lockstep.orchestration.health_check import (
+from lockstep.features.health.asset_check import (
     find_hidden_checks,
     find_newest_materialization,
     list_last_results,
     request_first_checks,
 )
+from lockstep.orchestration.definitions import make_stream_assets, make_stream_checks
 from lockstep.orchestration.names import HEALTH, list_checks, make_table_key
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import KafkaSettings, Settings

@@ -27,10 +27,10 @@ from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedules
 from jobs.quality import checks_schedules
 from lockstep import Export
-from lockstep.compaction.plan import plan_open_hour
-from lockstep.compaction.run import compact_in_process, compact_stream
-from lockstep.export.dataset import list_exported_hours
-from lockstep.operations.maintenance.compact import IDLE_SECONDS
+from lockstep.features.compaction.compact import IDLE_SECONDS
+from lockstep.features.compaction.plan import plan_open_hour
+from lockstep.features.compaction.run import compact_in_process, compact_stream
+from lockstep.features.export.dataset import list_exported_hours
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import ScheduleSettings, Settings
@@ -121,7 +121,7 @@ def test_compaction_closes_the_hour_of_an_idle_stream_and_keeps_its_plan(
     run: ProtocolRun, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SparkResource, "session", lambda *_: SimpleNamespace(sparkContext=None))
-    monkeypatch.setattr("lockstep.compaction.run.compact_on_spark", lambda _: compact_in_process())
+    monkeypatch.setattr("lockstep.features.compaction.run.compact_on_spark", lambda _: compact_in_process())
     found = materialize(run, instance, SCHEDULES[0])
     assert (found["closed_idle_hour"].value, found["planned_files"].value, found["bins"].value) == (HOURS[7], 3, 1)
     (planned,) = found["plan"].records
@@ -137,7 +137,7 @@ def test_the_open_hour_is_compacted_by_the_same_job_only_while_it_has_many_files
     _, minor = compaction_schedules(STREAM, settings)
     context = build_schedule_context(instance=instance)
     assert minor.evaluate_tick(context).skip_message == "the open hour has few small files"
-    monkeypatch.setattr("lockstep.operations.maintenance.compact.plan_open_hour", partial(plan_open_hour, files_max=2))
+    monkeypatch.setattr("lockstep.features.compaction.compact.plan_open_hour", partial(plan_open_hour, files_max=2))
     (request,) = minor.evaluate_tick(context).run_requests or ()
     assert (minor.job_name, request.run_key) == (SCHEDULES[0].job_name, None)
     _, without_table = compaction_schedules(STREAM, Settings(table_root=run.folders.root / "none"))

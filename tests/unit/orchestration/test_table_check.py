@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from dagster import AssetCheckResult, AssetKey, TableMetadataValue
 
-from lockstep.orchestration.table_check import make_check_result
-from lockstep.quality.check import Checked, Coverage
-from lockstep.quality.increment import TableVersions
-from lockstep.quality.rules import RuleOutcome, RuleResult
+from lockstep.features.quality.asset_check import make_check_result
+from lockstep.features.quality.check import Checked, Coverage
+from lockstep.features.quality.increment import TableVersions
+from lockstep.features.quality.rules import RuleOutcome, RuleResult
 
 FAILED, CRASHED = RuleOutcome.FAILED, RuleOutcome.CRASHED
 OF_ROWS = RuleResult(rule="r", sentence="s", outcome=FAILED, observed=30, unexpected=2, checked=3, rows=100)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from lockstep.features.quality.rules import COUNTS, PartitionSummary, judge_partitions, merge_forgotten
 from lockstep.model.position import TopicIdPartition
-from lockstep.quality.rules import COUNTS, PartitionSummary, judge_partitions, merge_forgotten
 
 RULES = judge_partitions()
 LIVING = {TopicIdPartition("id-living", 0)}

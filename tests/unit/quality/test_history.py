@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.operations.report import _draw_history, build_report
-from lockstep.quality import check
-from lockstep.quality.check import POINT_SECONDS, POINTS_FOLDER, Checked, Coverage, keep_result, make_result_path
-from lockstep.quality.check import read_last_check as read_result
-from lockstep.quality.increment import CheckState, TableVersions, keep_state, load_state, make_state_path
+from lockstep.features.quality import check
+from lockstep.features.quality.check import (
+    POINT_SECONDS,
+    POINTS_FOLDER,
+    Checked,
+    Coverage,
+    keep_result,
+    make_result_path,
+)
+from lockstep.features.quality.check import read_last_check as read_result
+from lockstep.features.quality.increment import CheckState, TableVersions, keep_state, load_state, make_state_path
+from lockstep.features.quality.report import _draw_history, build_report
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:

@@ -10,7 +10,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lockstep.quality.partitions import END, RANGE, RANGE_VALUES, REACHED, ROW, MeasuredPartition, summarize_partitions
+from lockstep.features.quality.partitions import (
+    END,
+    RANGE,
+    RANGE_VALUES,
+    REACHED,
+    ROW,
+    MeasuredPartition,
+    summarize_partitions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

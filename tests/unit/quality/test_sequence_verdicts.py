@@ -36,10 +36,10 @@ from lockstep import (
     Topics,
     Transform,
 )
+from lockstep.features.quality.check import find_traits
+from lockstep.features.quality.partitions import RANGE, RANGE_VALUES, ROW, MeasuredPartition, summarize_partitions
+from lockstep.features.quality.rules import RuleOutcome, judge_partitions
 from lockstep.integrity.strict import Repeats
-from lockstep.quality.check import find_traits
-from lockstep.quality.partitions import RANGE, RANGE_VALUES, ROW, MeasuredPartition, summarize_partitions
-from lockstep.quality.rules import RuleOutcome, judge_partitions
 from lockstep.testing import SentMessage, run
 from tests.unit.quality.test_partitions import SCHEMA
 

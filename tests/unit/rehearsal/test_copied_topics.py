@@ -6,10 +6,7 @@ import pytest
 from confluent_kafka import KafkaError as ClientError
 
 from lockstep.errors import KafkaError
-from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
-from lockstep.kafka.client import make_admin_client
-from lockstep.model.position import TopicIdPartition, TopicNamePartition
-from lockstep.rehearsal.copied_topics import (
+from lockstep.features.rehearsal.copied_topics import (
     create_copies,
     delete_copies,
     explain_refusal,
@@ -18,7 +15,10 @@ from lockstep.rehearsal.copied_topics import (
     name_copies,
     share_load,
 )
-from lockstep.rehearsal.load_plan import LoadTestRefused, PresentLoad
+from lockstep.features.rehearsal.load_plan import LoadTestRefused, PresentLoad
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
+from lockstep.kafka.client import make_admin_client
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.settings import KafkaSettings
 from tests.support.adding_stream import adding
 

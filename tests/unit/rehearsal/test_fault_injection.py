@@ -11,10 +11,10 @@ import pytest
 
 from lockstep.engine.driver.heartbeat import RUN_FILE, Heartbeat, RunHeartbeat, is_process_alive, read_this_process
 from lockstep.errors import LockstepError
-from lockstep.localdev.platform import LocalPlatform
-from lockstep.rehearsal import fault_injection
-from lockstep.rehearsal.fault_injection import FaultInjector
-from lockstep.rehearsal.fault_plan import FaultKind, PlannedFault
+from lockstep.features.localdev.platform import LocalPlatform
+from lockstep.features.rehearsal import fault_injection
+from lockstep.features.rehearsal.fault_injection import FaultInjector
+from lockstep.features.rehearsal.fault_plan import FaultKind, PlannedFault
 from lockstep.settings import Settings
 from tests.support.stream_table import StreamTable
 

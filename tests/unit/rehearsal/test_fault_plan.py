@@ -6,8 +6,7 @@ from itertools import islice
 
 import msgspec
 
-from lockstep.html_page import render_page
-from lockstep.rehearsal.fault_plan import (
+from lockstep.features.rehearsal.fault_plan import (
     OUTAGES,
     FaultKind,
     FaultResult,
@@ -18,6 +17,7 @@ from lockstep.rehearsal.fault_plan import (
     make_game_page,
     plan_faults,
 )
+from lockstep.html_page import render_page
 
 STREAMS = ("books", "markets")
 FAULT = PlannedFault(1, FaultKind.BROKER_PAUSED, "books", 5.0, 2.0)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.errors import LockstepError
-from lockstep.rehearsal import game_day
-from lockstep.rehearsal.fault_plan import GameDayResult, StreamProof
-from lockstep.rehearsal.game_day import FOLDER, PLATFORM, run_game_day
+from lockstep.features.rehearsal import game_day
+from lockstep.features.rehearsal.fault_plan import GameDayResult, StreamProof
+from lockstep.features.rehearsal.game_day import FOLDER, PLATFORM, run_game_day
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from lockstep.localdev.platform import LocalPlatform
+    from lockstep.features.localdev.platform import LocalPlatform
 
 
 def never_starts() -> GameDayResult:

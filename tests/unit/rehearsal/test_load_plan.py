@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.model.position import TopicNamePartition
-from lockstep.rehearsal.load_plan import (
+from lockstep.features.rehearsal.load_plan import (
     STAGE_BYTES_MAX,
     STAGE_MESSAGES_MIN,
     Laps,
@@ -21,6 +20,7 @@ from lockstep.rehearsal.load_plan import (
     plan_stages,
     share_messages,
 )
+from lockstep.model.position import TopicNamePartition
 
 PARTS = (SamplePart("a", 0, 0.75, 1_000, 100_000), SamplePart("b", 1, 0.25, 400, 80_000))
 KEPT = Load(

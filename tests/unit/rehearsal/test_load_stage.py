@@ -14,10 +14,9 @@ import pytest
 
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
-from lockstep.localdev.processes import interrupt_by_signals
-from lockstep.model.position import Position
-from lockstep.rehearsal.load_plan import StagePlan
-from lockstep.rehearsal.load_stage import (
+from lockstep.features.localdev.processes import interrupt_by_signals
+from lockstep.features.rehearsal.load_plan import StagePlan
+from lockstep.features.rehearsal.load_stage import (
     Measured,
     Stage,
     add_reported_tasks,
@@ -25,8 +24,9 @@ from lockstep.rehearsal.load_stage import (
     count_task_slots,
     describe_unsent,
 )
-from lockstep.rehearsal.paced_producer import GO, SENT, SentReport
-from lockstep.rehearsal.process_usage import TreeUsage
+from lockstep.features.rehearsal.paced_producer import GO, SENT, SentReport
+from lockstep.features.rehearsal.process_usage import TreeUsage
+from lockstep.model.position import Position
 from lockstep.settings import Settings, SparkSettings
 from tests.support.adding_stream import adding
 

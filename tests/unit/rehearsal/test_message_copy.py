@@ -23,10 +23,10 @@ from lockstep import (
 )
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.compiled_stream import compile_stream
+from lockstep.features.rehearsal.load_plan import Laps
+from lockstep.features.rehearsal.message_copy import CopiedMessage, choose_laps, keep_whole_sessions, name_lap_key
 from lockstep.integrity.base import IntegrityClass
 from lockstep.model.record import Link
-from lockstep.rehearsal.load_plan import Laps
-from lockstep.rehearsal.message_copy import CopiedMessage, choose_laps, keep_whole_sessions, name_lap_key
 from tests.support.adding_stream import Adding, Snapshot, Update, adding
 from tests.support.feed import session, snapshot, update
 from tests.support.window_folds import Prompt, Value, a_stream

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.rehearsal.message_copy import CopiedMessage
-from lockstep.rehearsal.paced_producer import Lane, PartitionOrder, SendOrder, make_lanes
+from lockstep.features.rehearsal.message_copy import CopiedMessage
+from lockstep.features.rehearsal.paced_producer import Lane, PartitionOrder, SendOrder, make_lanes
 
 SECONDS = 60.0
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli.__main__ import app
+from lockstep.features.rehearsal import game_day
 from lockstep.html_page import check_page_path
-from lockstep.rehearsal import game_day
 
 if TYPE_CHECKING:
     from pathlib import Path

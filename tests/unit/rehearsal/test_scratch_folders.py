@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
+from lockstep.features.rehearsal import load_test
+from lockstep.features.rehearsal.load_test import FOLDER, delete_folders
 from lockstep.operations.tables import StreamHandle
-from lockstep.rehearsal import load_test
-from lockstep.rehearsal.load_test import FOLDER, delete_folders
 from lockstep.settings import Settings
 from lockstep.storage import LocalStorage
 from tests.support.adding_stream import adding

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.operations.maintenance.retain import drop_old_rows
+from lockstep.features.retention.rows import drop_old_rows
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit_kind import CommitKind, RowChange

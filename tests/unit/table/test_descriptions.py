@@ -9,10 +9,10 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.compaction.ledger_files import compact_ledger
+from lockstep.features.compaction.ledger_files import compact_ledger
+from lockstep.features.quality.increment import CheckState, Increment, find_matching_versions, plan_increment
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.repair import repair_stream
-from lockstep.quality.increment import CheckState, Increment, find_matching_versions, plan_increment
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.foreign_commits import ForeignCommit

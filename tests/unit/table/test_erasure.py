@@ -8,18 +8,18 @@ import msgspec
 import pytest
 
 from lockstep.errors import Fenced, TableError
-from lockstep.table import delta_log
-from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
-from lockstep.table.commit_kind import CommitKind
-from lockstep.table.erasure import (
+from lockstep.features.erase.commit import (
     ErasureCommit,
     ErasureOvertaken,
     commit_erasure,
     compute_session_digest,
     finish_erasure,
 )
+from lockstep.features.history.rewind_commit import add_savepoint
+from lockstep.table import delta_log
+from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
+from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Erasure, Savepoint
-from lockstep.table.rewind import add_savepoint
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from lockstep.errors import LockstepError, TableError
+from lockstep.features.copies.backup import make_backup, restore_backup
+from lockstep.features.history.promotion_commit import PromotionCommit, commit_promotion
+from lockstep.features.quality.increment import find_matching_versions
 from lockstep.model.table_schema import ABSENT_UP_TO
-from lockstep.operations.copies.backup import make_backup, restore_backup
 from lockstep.operations.repair import repair_stream
-from lockstep.quality.increment import find_matching_versions
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
@@ -30,7 +31,6 @@ from lockstep.table.head import (
     ViolationPolicy,
 )
 from lockstep.table.parquet import DataFile
-from lockstep.table.promotion import PromotionCommit, commit_promotion
 from lockstep.table.torn_entry import find_torn_version
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 

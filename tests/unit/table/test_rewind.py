@@ -11,6 +11,15 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.errors import Fenced, TableError
+from lockstep.features.history.rewind_commit import (
+    SAVEPOINTS_MAX,
+    NotRewindable,
+    add_savepoint,
+    check_rewindable,
+    commit_rewind,
+    drop_savepoint,
+    find_savepoint,
+)
 from lockstep.model.finding import Finding
 from lockstep.table import delta_log, ledger
 from lockstep.table.commit import (
@@ -23,15 +32,6 @@ from lockstep.table.commit import (
 )
 from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import Desired, Lineage, Promotion, Retention, Savepoint
-from lockstep.table.rewind import (
-    SAVEPOINTS_MAX,
-    NotRewindable,
-    add_savepoint,
-    check_rewindable,
-    commit_rewind,
-    drop_savepoint,
-    find_savepoint,
-)
 from lockstep.table.torn_entry import find_torn_version
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 

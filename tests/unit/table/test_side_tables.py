@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.compaction.ledger_files import compact_ledger
 from lockstep.errors import TableError
+from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.foreign_commits import ForeignCommit

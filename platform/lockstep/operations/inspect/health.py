@@ -10,16 +10,15 @@ import msgspec
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from lockstep.compaction.plan import TARGET_BYTES, LiveFiles, plan_bins
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.errors import LockstepError, TableError
+from lockstep.features.compaction.plan import TARGET_BYTES, LiveFiles, plan_bins
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.commit_hour import parse_hour
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
-from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
-from lockstep.operations.monitoring.health import (
+from lockstep.operations.alarms import (
     Alarm,
     AlarmKind,
     CompactionDebt,
@@ -28,6 +27,7 @@ from lockstep.operations.monitoring.health import (
     TopicHalt,
     judge_health,
 )
+from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
 from lockstep.operations.tables import StreamHandle
 from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind

@@ -11,19 +11,12 @@ import msgspec
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import WriterState, find_writer
+from lockstep.features.derived.status import DerivedStatus, read_derived
+from lockstep.features.retention.growth import DiskGrowth, read_growth
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.model.finding import Finding
 from lockstep.model.position import TopicIdPartition
-from lockstep.operations.inspect.derived import DerivedStatus, read_derived
-from lockstep.operations.inspect.endings import EndedTopic, list_ended
-from lockstep.operations.inspect.figures import PartitionFigures
-from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
-from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
-from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
-from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
-from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
-from lockstep.operations.maintenance.growth import DiskGrowth, read_growth
-from lockstep.operations.monitoring.health import (
+from lockstep.operations.alarms import (
     CLOCK_SECONDS_MAX,
     NO_DEBT,
     Alarm,
@@ -31,6 +24,13 @@ from lockstep.operations.monitoring.health import (
     CompactionDebt,
     make_unreadable_alarm,
 )
+from lockstep.operations.inspect.endings import EndedTopic, list_ended
+from lockstep.operations.inspect.figures import PartitionFigures
+from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
+from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
+from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
+from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
+from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
 from lockstep.operations.tables import NoTable, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table import delta_log

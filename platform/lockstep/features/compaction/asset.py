@@ -1,0 +1,131 @@
+"""The asset of a stream's compaction, which rewrites small files as large ones, and the rule of its second schedule."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
+    MaterializeResult,
+    MetadataValue,
+    RunRequest,
+    SkipReason,
+    TableRecord,
+    asset,
+)
+from deltalake.exceptions import DeltaError
+
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
+from lockstep.errors import LockstepError
+from lockstep.features.compaction.compact import Compacted, compact, has_large_open_hour, make_run_budget
+from lockstep.operations.tables import has_table
+from lockstep.orchestration.names import make_compaction_key, make_table_key
+from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
+from lockstep.orchestration.spark_resource import SparkResource
+from lockstep.settings import Settings
+from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from lockstep.features.compaction.run import Rewriter
+
+
+KINDS = {"spark", "deltalake"}
+BINS_SHOWN = 48
+PATIENCE_SECONDS = 10.0
+"""Stop patience, short because a bin that is not committed is invisible."""
+
+
+def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+    """The asset `<stream>/compaction`. It runs in parallel with a writing stream; neither waits for the other."""
+    folders = StreamFolders(stream.name, settings.table_root)
+
+    @asset(
+        key=make_compaction_key(stream),
+        deps=[make_table_key(stream)],
+        group_name=stream.name,
+        description=(
+            f"Rewrites the small files of {stream.name}'s closed hours as large ones. The order of the rows is "
+            "kept, and each commit carries the proof that no row changed. The ledger's closed hours likewise: one file "
+            "per hour instead of one per batch, and those of quarantine and late table. The open hour of a stream that "
+            "is idle is closed first; that of a live one is compacted too when it has many files. A run has a budget, "
+            "and ends when the stream lags."
+        ),
+        kinds=KINDS,
+        owners=owners,
+    )
+    def compaction(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
+        try:
+            if not has_table(folders):
+                return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
+            context.log.info("compacting %s", folders.table)
+            done = _compact(stream, settings, spark)
+        except StopTimeout as abandoned:
+            raise interrupt_run(context, f"stopped ({abandoned}); committed bins stay") from None
+        except LockstepError as error:
+            raise report_failure(error) from error
+        return MaterializeResult(metadata=_describe(done))
+
+    return compaction
+
+
+def request_minor_compaction(stream: AnyStream, settings: Settings) -> RunRequest | SkipReason:
+    """What the schedule of minor compaction does: a run only while the open hour has many files."""
+    folders = StreamFolders(stream.name, settings.table_root)
+    try:
+        is_due = has_large_open_hour(folders, target_bytes=settings.target_file_bytes)
+    except (LockstepError, DeltaError) as error:
+        return SkipReason(f"the table cannot be read: {str(error).splitlines()[0]}")
+    return RunRequest() if is_due else SkipReason("the open hour has few small files")
+
+
+def _compact(stream: AnyStream, settings: Settings, spark: SparkResource) -> Compacted:
+    def rewriter() -> "Rewriter":
+        from lockstep.features.compaction.run import compact_on_spark
+
+        return compact_on_spark(spark.session(f"{stream.name} compaction").sparkContext)
+
+    stopping, folders = StopSignal(), StreamFolders(stream.name, settings.table_root)
+    budget = make_run_budget(stream, settings)
+    return run_off_main_thread(
+        lambda: compact(folders, make_rewriter=rewriter, target_bytes=settings.target_file_bytes, budget=budget),
+        stopping,
+        patience_seconds=PATIENCE_SECONDS,
+        tick=lambda: None,
+        abandon=spark.cancel,
+    )
+
+
+def _describe(done: Compacted) -> dict[str, Any]:
+    table, plan = done.table, done.plan.table
+    numbers = {name: value for name, value in msgspec.structs.asdict(table).items() if value != ""}
+    of_ledger = {f"ledger_{name}": getattr(done.ledger, name) for name in done.ledger.__struct_fields__}
+    of_sides = {f"side_tables_{name}": getattr(done.side_tables, name) for name in done.side_tables.__struct_fields__}
+    bins = [
+        TableRecord(
+            {
+                "hour": part.commit_hour,
+                "open": part.is_minor,
+                "files": len(part.files),
+                "bytes": part.size,
+                "rows": part.rows,
+            }
+        )
+        for part in plan.bins[-BINS_SHOWN:]
+    ]
+    left = [
+        TableRecord({"because": each.reason.value, "hours": each.hours, "files": each.files, "bytes": each.bytes})
+        for each in plan.left
+    ]
+    return {
+        **numbers,
+        "hours": ", ".join(table.hours) or "none",
+        **of_ledger,
+        **of_sides,
+        "closed_idle_hour": done.plan.closes_hour or "none",
+        "planned_files": plan.files_before,
+        "planned_cpu_seconds": plan.cpu_seconds,
+        **({"plan": MetadataValue.table(bins)} if bins else {}),
+        **({"left": MetadataValue.table(left)} if left else {}),
+    }

@@ -1,0 +1,183 @@
+"""One compaction of a stream: closes the hour of an idle stream, then compacts ledger and table, within a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from lockstep.declare.stream import AnyStream
+from lockstep.features.compaction.ledger_files import (
+    FilesCompaction,
+    LedgerBin,
+    compact_ledger,
+    list_live_files,
+    plan_ledger,
+)
+from lockstep.features.compaction.plan import TARGET_BYTES, CompactionPlan, LiveFiles, plan_open_hour
+from lockstep.features.compaction.run import (
+    UNLIMITED,
+    CompactionBudget,
+    CompactionResult,
+    Rewriter,
+    compact_in_process,
+    compact_stream,
+    plan_stream,
+)
+from lockstep.features.compaction.side_files import (
+    SideTableBin,
+    compact_side_tables,
+    plan_side_tables,
+)
+from lockstep.model.commit_hour import find_current_hour
+from lockstep.operations.inspect.health import read_health
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.tables import StreamHandle, has_table, open_table
+from lockstep.settings import Settings
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+
+IDLE_SECONDS = 3600.0
+"""A stream that has committed nothing for so long is idle. A batch in progress for the hour would lose to the close
+and be planned again; one that takes longer than this is stalled, and has an alarm."""
+CLEANED_UP_SECONDS = 86_400.0
+"""Age of a batch whose log entry is gone: retention is an hour at least."""
+SPARK_CPU_SECONDS = 20.0
+"""Less work is done in the process of the run: a start of Spark costs about half of it."""
+RUN_BYTES, RUN_SECONDS = 64_000_000_000, 2_700.0
+"""Budget of a scheduled run: it ends before the next one is due, and leaves the rest to it."""
+KAFKA_SECONDS_MAX = 5.0
+LIVE_SECONDS = 60.0
+"""A writer whose heartbeat is older is gone, and needs no machine."""
+
+
+class StreamCompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction of a stream would do.
+
+    Attributes:
+        stream: Name of the stream.
+        closes_hour: The open hour that it would close first, as the stream is idle; empty for none.
+        table: The output table.
+        ledger: Hours of the ledger that would become one file each.
+        side_tables: Hours of quarantine and late table, likewise.
+    """
+
+    stream: str
+    closes_hour: str
+    table: CompactionPlan
+    ledger: tuple[LedgerBin, ...]
+    side_tables: tuple[SideTableBin, ...] = ()
+
+
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of a compaction.
+
+    Attributes:
+        plan: What it was to do.
+        table: Result of the output table.
+        ledger: Result of the ledger.
+        side_tables: Result of quarantine and late table.
+    """
+
+    plan: StreamCompactionPlan
+    table: CompactionResult
+    ledger: FilesCompaction
+    side_tables: FilesCompaction = FilesCompaction()
+
+
+def plan_compaction(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> StreamCompactionPlan:
+    """What `compact` would do now. Changes nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: The table does not match its head.
+    """
+    head = open_table(folders).base().head
+    closes = find_idle_hour(head, find_current_hour(), _count_idle_seconds(folders, head))
+    after = msgspec.structs.replace(head, closed_hour=max(head.closed_hour, closes))
+    return StreamCompactionPlan(
+        stream=folders.stream,
+        closes_hour=closes,
+        table=plan_stream(folders, after, target_bytes=target_bytes),
+        ledger=plan_ledger(list_live_files(delta_log.open_delta_table(folders.ledger)), after),
+        side_tables=plan_side_tables(folders, after),
+    )
+
+
+def compact(
+    folders: StreamFolders,
+    *,
+    make_rewriter: Callable[[], Rewriter] = compact_in_process,
+    target_bytes: int = TARGET_BYTES,
+    budget: CompactionBudget = UNLIMITED,
+) -> Compacted:
+    """Compact a stream; safe while a writer runs.
+
+    1. Plan; close the open hour of an idle stream, as nothing else would.
+    2. Compact ledger, quarantine and late table first: a refused hour of the table must not let them grow.
+    3. Compact the open hour of the table, if it has many files, and its closed hours.
+
+    Args:
+        folders: Folders of the stream.
+        make_rewriter: Called only where there is much to rewrite: a start of Spark costs more than most hours.
+        target_bytes: Size of a compacted file at most, about.
+        budget: What is not done within it is left to the next run.
+
+    Raises:
+        NoTable: The stream has never run.
+        CompactionRefused: Some hours could not be compacted; the others are done.
+        TableError: The table does not match its head.
+    """
+    plan = plan_compaction(folders, target_bytes=target_bytes)  # 1
+    if plan.closes_hour:
+        close_hour(folders, plan.closes_hour)
+    head = open_table(folders).base().head
+    ledger, sides = compact_ledger(folders, head), compact_side_tables(folders, head)  # 2
+    table = CompactionResult()
+    if plan.table.bins:  # 3
+        rewriter = compact_in_process() if plan.table.cpu_seconds < SPARK_CPU_SECONDS else make_rewriter()
+        table = compact_stream(folders, rewriter=rewriter, target_bytes=target_bytes, budget=budget)
+    return Compacted(plan=plan, table=table, ledger=ledger, side_tables=sides)
+
+
+def make_run_budget(stream: AnyStream, settings: Settings) -> CompactionBudget:
+    """The budget of a scheduled run, which ends when the stream needs the machine."""
+    return CompactionBudget(
+        bytes=RUN_BYTES, seconds=RUN_SECONDS, find_hindrance=lambda: find_lag_hindrance(stream, settings)
+    )
+
+
+def find_lag_hindrance(stream: AnyStream, settings: Settings) -> str:
+    """Why compaction yields: a full batch and more waits for a live writer; empty for no reason, or an unknown lag."""
+    facts = read_health(StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)).facts
+    lag, limit = facts.lag_messages or 0, stream.limits.batch_messages
+    if facts.writer_seconds is None or facts.writer_seconds > LIVE_SECONDS or lag <= limit:
+        return ""
+    return f"the stream lags: {lag} messages wait, and a batch takes {limit}"
+
+
+def has_large_open_hour(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> bool:
+    """Whether the open hour has so many small files that a minor compaction is due; false without a table."""
+    if not has_table(folders):
+        return False
+    base = open_table(folders).base()
+    return bool(plan_open_hour(LiveFiles(folders.table).at(base.version), base.head, target_bytes=target_bytes))
+
+
+def find_idle_hour(head: Head, clock_hour: str, idle_seconds: float) -> str:
+    """The open hour of a stream that is over by the clock, and whose last batch is long ago; empty for none. Pure.
+
+    The next batch of a live writer belongs to a later hour, so that the close does not disturb it.
+    """
+    is_over = head.closed_hour < head.hour < clock_hour
+    return head.hour if is_over and idle_seconds >= IDLE_SECONDS else ""
+
+
+def _count_idle_seconds(folders: StreamFolders, head: Head) -> float:
+    """Time since the newest batch, by the storage's clock; a day where its entry was cleaned up."""
+    entry = delta_log.make_entry_path(folders.table, head.batch_version)
+    found = find_storage(entry).get_status(entry)
+    return time.time() - found.modified_at if found is not None else CLEANED_UP_SECONDS

@@ -1,0 +1,368 @@
+"""Compacts the ledger: the files of a closed hour, one per batch, become one file; order and rows preserved, proven.
+
+Files that a reader of positions may still request by name are not touched: those from the newest full set of
+positions on. The replaced files are kept for running readers, and are deleted by a later run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import groupby, starmap
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from lockstep.errors import TableError
+from lockstep.features.compaction.live_names import LiveNames
+from lockstep.features.compaction.plan import COMPACTED_PREFIX
+from lockstep.features.compaction.proof import PROOF, U64, hash_rows
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, side_tables
+from lockstep.table.commit import OLDEST_FILE_SECONDS
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.delta_log import NextEntry, RemoveAction
+from lockstep.table.file_checksum import read_verified_rows
+from lockstep.table.foreign_commits import refresh, refuse_foreign
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerFileName
+from lockstep.table.log_tail import LogTail
+from lockstep.table.parquet import Compression, DataFile, DataFileWriter
+
+LOG = logging.getLogger("lockstep")
+
+REPLACED_SECONDS = 2 * 3600.0
+"""Readers list the files of a ledger and then read them, which takes seconds to minutes."""
+GROUP_ROWS = 100_000
+"""Rows of a row group, which a compaction holds in memory, at least."""
+MERGED_ROWS = 50_000
+"""Rows of small tables that are copied together: bounds what is in memory twice."""
+COMPRESSION = Compression("zstd", 9)
+
+
+class LedgerFile(msgspec.Struct, frozen=True):
+    """A live file of the ledger whose name contains its batches."""
+
+    path: str
+    size: int
+    rows: int
+    name: LedgerFileName
+
+
+class LedgerBin(msgspec.Struct, frozen=True):
+    """The files of one hour that become one, in order of their batches."""
+
+    hour: str
+    files: tuple[LedgerFile, ...]
+
+
+NamedFile = tuple[Path, LedgerFileName]
+"""A file, and its batches."""
+
+
+class FilesCompaction(msgspec.Struct, frozen=True, kw_only=True):
+    """The result, or the plan, of a compaction of the ledger, or of quarantine and late table.
+
+    Attributes:
+        hours: Hours that were compacted.
+        files_before: Their files.
+        files_after: Files that replaced them.
+        rows: Rows in them.
+        replaced_deleted: Deleted files whose batches a compacted file contains.
+        bytes_deleted: Their bytes.
+    """
+
+    hours: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    rows: int = 0
+    replaced_deleted: int = 0
+    bytes_deleted: int = 0
+
+    def with_bin(self, files: int, rows: int) -> FilesCompaction:
+        """The result with one more bin: so many files with so many rows became one."""
+        return msgspec.structs.replace(
+            self,
+            hours=self.hours + 1,
+            files_before=self.files_before + files,
+            files_after=self.files_after + 1,
+            rows=self.rows + rows,
+        )
+
+
+def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...]:
+    """The hours that are worth compacting, oldest first. Pure.
+
+    An hour is closed once a later one has a file; the newest hour, and everything from the newest full set of positions
+    on, are not touched. Where a clock went back, a batch belongs to the hour of the batch before it.
+    """
+    ordered = sorted(files, key=lambda file: (file.name.generation, file.name.first))
+    hours, latest = list[tuple[str, LedgerFile]](), ""
+    for file in ordered:
+        latest = max(latest, file.name.hour)
+        hours.append((latest, file))
+    chosen = [
+        (hour, file)
+        for hour, file in hours
+        if hour < latest and file.name.last < head.full_ledger_batch and not file.path.startswith(COMPACTED_PREFIX)
+    ]
+    groups = groupby(chosen, key=lambda item: (item[0], item[1].name.generation))
+    bins = (LedgerBin(hour, tuple(file for _, file in group)) for (hour, _), group in groups)
+    return tuple(part for part in bins if len(part.files) > 1)
+
+
+def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
+    """Compact the closed hours, one commit each; safe while a writer, readers and another compaction run.
+
+    1. Bring the ledger forward to the head, so that no named file is missing.
+    2. Rewrite each closed hour and read the new file again: it must equal its inputs, row by row.
+    3. Commit: inputs out, output in, no data changed; a bin whose inputs another compaction took is dropped.
+    4. Delete the files whose batches a compacted file has contained for `REPLACED_SECONDS`, and what rewinds and
+       promotions left that were killed before their commit.
+
+    Raises:
+        TableError: A file is damaged, or the ledger does not match its head.
+        CommitUnknown: The store did not answer; the output may still become live, so it stays.
+    """
+    side_tables.catch_up_alongside_writer(folders, head)  # 1
+    done = FilesCompaction()
+    handle, storage = delta_log.open_delta_table(folders.ledger), find_storage(folders.ledger)
+    for part in plan_ledger(list_live_files(handle), head):
+        output = _rewrite_live(folders.ledger, handle, part)  # 2
+        inputs = {file.path: file.size for file in part.files}
+        if output is None or not commit_replacement(folders.ledger, handle, part.hour, inputs, output):  # 3
+            if output is not None:
+                storage.delete(folders.ledger / output.path)
+            LOG.info("compaction of the ledger came too late for hour %s", part.hour)
+            continue
+        done = done.with_bin(len(part.files), output.rows)
+    replaced = list_replaced_files(folders.ledger, head)  # 4
+    deleted = [size for size in storage.delete_files(replaced) if size is not None]
+    return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
+
+
+def list_replaced_files(ledger: Path, head: Head) -> list[Path]:
+    """Files that no recent version names: their batches are in a live compacted file.
+
+    Decided by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
+    that no compacted file contains. Only those of a generation that has not begun go by their age: the rewind or the
+    promotion that wrote them commits soon after, or never.
+    """
+    live = list_live_files(delta_log.open_delta_table(ledger))
+    named = {file.path for file in live}
+    compacted = [(ledger / file.path, file.name) for file in live if file.path.startswith(COMPACTED_PREFIX)]
+    paths = (path for path in find_storage(ledger).find_files(ledger, "*.parquet") if path.name not in named)
+    others = [(path, name) for path in paths if (name := LedgerFileName.parse(path.name)) is not None]
+    begun = [path for path, name in others if name.generation > head.generation]
+    return [*find_replaced(compacted, others), *list_older(begun, time.time() - OLDEST_FILE_SECONDS)]
+
+
+def list_older(paths: Sequence[Path], than: float) -> list[Path]:
+    """Those of some files that were written before a time; not those that are gone."""
+    statuses = find_storage(paths[0]).get_statuses(paths) if paths else []
+    found = zip(paths, statuses, strict=True)
+    return [path for path, status in found if status is not None and status.modified_at < than]
+
+
+def _is_older(path: Path, than: float) -> bool:
+    status = find_storage(path).get_status(path)
+    return status is not None and status.modified_at < than
+
+
+def find_replaced(compacted: Iterable[NamedFile], others: Iterable[NamedFile]) -> list[Path]:
+    """The other files whose batches a compacted file has contained for `REPLACED_SECONDS`.
+
+    Looked at are only the compacted files that contain one of them: a table of a year has thousands.
+    """
+    ordered = sorted(compacted, key=lambda file: _start(file[1]))
+    starts, before = [_start(name) for _, name in ordered], time.time() - REPLACED_SECONDS
+
+    @cache
+    def is_old(path: Path) -> bool:
+        return _is_older(path, before)
+
+    def is_replaced(name: LedgerFileName) -> bool:
+        at = bisect_right(starts, _start(name)) - 1
+        return at >= 0 and _holds(ordered[at][1], name) and is_old(ordered[at][0])
+
+    return [path for path, name in others if is_replaced(name)]
+
+
+def _start(name: LedgerFileName) -> tuple[int, int]:
+    return name.generation, name.first
+
+
+def _holds(outer: LedgerFileName, inner: LedgerFileName) -> bool:
+    return outer.generation == inner.generation and outer.first <= inner.first and inner.last <= outer.last
+
+
+def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
+    """The live files of the ledger whose names contain their batches."""
+    actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+    found = (
+        (str(row["path"]), cast("int", row["size_bytes"]), cast("int", row["num_records"]))
+        for row in actions.to_pylist()
+    )
+    return tuple(
+        LedgerFile(path, size, rows, name)
+        for path, size, rows in found
+        if (name := LedgerFileName.parse(path)) is not None
+    )
+
+
+def _rewrite_live(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile | None:
+    """One file with the rows of a bin; None if an erasure has replaced an input and deleted it."""
+    try:
+        return _rewrite(ledger, table, part)
+    except TableError:
+        refresh(table, ledger)
+        if set(part.files) <= set(list_live_files(table)):
+            raise
+        return None
+
+
+def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
+    """One file with the rows of a bin, in order.
+
+    A row group at a time is in memory: an hour of a thousand partitions has millions of rows.
+    """
+    schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
+    first, last = part.files[0].name, part.files[-1].name
+    name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
+    batched = _batched(find_storage(ledger).map_files(partial(_rows, ledger), part.files), GROUP_ROWS)
+    return write_proven(ledger, schema, name, (merge_rows(tables, schema) for tables in batched))
+
+
+def write_proven(ledger: Path, schema: pa.Schema, prefix: str, groups: Iterable[pa.Table]) -> DataFile:
+    """One ledger file of some rows, a row group each; read again, and each row compared by its hash.
+
+    Raises:
+        TableError: It does not hold these rows; it is deleted.
+    """
+    before = list[U64]()
+    with DataFileWriter(
+        ledger,
+        schema,
+        commit_hour=None,
+        prefix=prefix,
+        compression=COMPRESSION,
+        counted_only=True,
+        sealed=True,
+    ) as writer:
+        for rows in groups:
+            writer.write(rows)
+            before.append(_hash(rows))
+        written = writer.finish()
+    if not np.array_equal(_join(before), _hash_file(ledger / written.path, schema)):
+        path = ledger / written.path
+        find_storage(ledger).delete(path)
+        raise TableError(
+            f"{path} does not hold the rows of its inputs; nothing was committed",
+            next_step="check disk and memory of this machine, then compact again",
+        )
+    return written
+
+
+def _hash_file(path: Path, schema: pa.Schema) -> U64:
+    with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
+        groups = (parquet.read_row_group(at, use_threads=False) for at in range(parquet.num_row_groups))
+        return _join(_hash(rows.cast(schema)) for rows in groups)
+
+
+def _hash(rows: pa.Table) -> U64:
+    return _join(map(hash_rows, rows.to_batches()))
+
+
+def _join(hashes: Iterable[U64]) -> U64:
+    return np.concatenate([np.empty(0, np.uint64), *hashes])
+
+
+def _rows(ledger: Path, file: LedgerFile) -> pa.Table:
+    """The rows of a file, with the columns that it has."""
+    found = read_verified_rows(ledger / file.path, ledger.parent.name)
+    if found.num_rows != file.rows:
+        raise TableError(
+            f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
+            next_step=f"lockstep repair {ledger.parent.name} looks at all files of the stream",
+        )
+    return found
+
+
+def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """The rows of several tables, in order, with the columns of a schema; those that a table lacks are null.
+
+    Neighbours with the same columns are copied together and cast at once: a chunk costs as much for a few rows as for
+    thousands, to cast, to write and to compare.
+    """
+    alike = (group for _, group in groupby(tables, key=lambda table: table.schema))
+    some = (few for group in alike for few in _batched(group, MERGED_ROWS))
+    return pa.concat_tables([with_columns(pa.concat_tables(few).combine_chunks(), schema) for few in some])
+
+
+def _batched(tables: Iterable[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
+    """Tables in order, in lists of so many rows at least, but for the last."""
+    held, count = list[pa.Table](), 0
+    for table in tables:
+        held.append(table)
+        count += table.num_rows
+        if count >= rows:
+            yield held
+            held, count = [], 0
+    if held:
+        yield held
+
+
+def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a table; those that a file lacks are null."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def commit_replacement(
+    table: Path,
+    handle: DeltaTable,
+    hour: str,
+    inputs: Mapping[str, int],
+    output: DataFile,
+    kind: CommitKind = CommitKind.SIDE_COMPACTION,
+) -> bool:
+    """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
+
+    Args:
+        table: Folder of the ledger, the quarantine or the late table.
+        handle: The table, opened; refreshed here.
+        hour: The hour of the files.
+        inputs: The bytes of each replaced file, by path.
+        output: The file that replaces them, already synced.
+        kind: Whether it holds their rows, or leaves an erased session out.
+    """
+    proof = {"verdict": "equal", "rows": output.rows, "hour": hour, "files": len(inputs)}
+    tail, live = LogTail(table), LiveNames(table, handle)
+
+    def next_entry() -> NextEntry | None:
+        tail.refresh()
+        refuse_foreign(table, tail.version)
+        if live.find_missing(inputs, tail.version):
+            return None
+        return NextEntry(
+            version=tail.version + 1,
+            kind=kind,
+            adds=[output.action()],
+            removes=list(starmap(RemoveAction, inputs.items())),
+            transactions={delta_log.BATCH: tail.find_number(delta_log.BATCH)},
+            metadata={PROOF: msgspec.json.encode(proof).decode()},
+        )
+
+    return delta_log.append_entry(table, next_entry) is not None

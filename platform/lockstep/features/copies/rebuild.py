@@ -1,0 +1,423 @@
+"""Rebuilds lost state files, byte by byte, from an older state and Kafka's messages: docs/backup.md, decision 30.
+
+A batch's state is a function of the state before it and its messages. So the batches after the newest state that can be
+read are folded again, each over its own range, and every segment that comes out must be the one that the ledger
+describes. What is put in place is the file that was lost: no position, no row and no commit changes.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pyarrow.compute as pc
+import zstandard
+
+from lockstep.declare.lookup import LookupNotBound
+from lockstep.engine.driver.lookup_pins import find_lookup_tables
+from lockstep.engine.driver.positions import read_position
+from lockstep.engine.driver.run import make_job
+from lockstep.engine.executor.lookup_table import LookupUnusable
+from lockstep.engine.executor.rejects import CRASHES_WORKER
+from lockstep.engine.executor.task import run_task
+from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskSpec
+from lockstep.errors import LockstepError
+from lockstep.features.copies.copies import PARTIAL, copy_file
+from lockstep.integrity.base import EPOCH, to_microseconds
+from lockstep.model.position import Position, SegmentRef, TopicIdPartition
+from lockstep.model.tuning import DEFAULT_TUNING
+from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.tables import StreamHandle
+from lockstep.progress import report_items
+from lockstep.state.changelog import (
+    ZSTD_LEVEL,
+    CompressedBlocks,
+    StateDamaged,
+    encode_segment,
+    read_checksum,
+    read_segment,
+)
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, ledger
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+from lockstep.table.quarantine import UNKNOWN_SCHEMA
+
+
+class RebuildPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition whose state cannot be read.
+
+    Attributes:
+        topic: Topic name.
+        topic_id: Kafka's id of the topic.
+        partition: Partition number.
+        problem: What is wrong with its state.
+        from_batch: The newest batch whose state can be read; 0 for the empty state before the first one.
+        to_batch: The batch whose state is rebuilt.
+        start: First offset to read again.
+        until: First offset after those.
+        batches: Batches to fold again.
+        refused: Why it cannot be rebuilt; empty where nothing is known to refuse it.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    problem: str
+    from_batch: int
+    to_batch: int
+    start: int
+    until: int
+    batches: int
+    refused: str
+
+
+class RebuildPlan(msgspec.Struct, frozen=True):
+    """What a rebuild does, or has done.
+
+    Attributes:
+        stream: Name of the stream.
+        partitions: Those whose state cannot be read.
+        files: Files that were put in place; empty for a plan.
+    """
+
+    stream: str
+    partitions: tuple[RebuildPartition, ...]
+    files: tuple[str, ...] = ()
+
+
+class RebuildRefused(LockstepError):
+    """Lost state cannot be rebuilt; nothing was changed.
+
+    Attributes:
+        stream: Name of the stream.
+        problems: All reasons.
+    """
+
+    def __init__(self, stream: str, problems: Sequence[str]) -> None:
+        step = (
+            f"put the files back from a backup, or rewind to a batch or savepoint whose state is whole: "
+            f"lockstep savepoint {stream}"
+        )
+        super().__init__(f"state of stream {stream} is not rebuilt: {'; '.join(problems)}", next_step=step)
+        self.stream, self.problems = stream, tuple(problems)
+
+
+class _Damage(msgspec.Struct, frozen=True):
+    """A partition with its ledger rows from the newest readable state on; `before` is None for the empty state."""
+
+    shown: RebuildPartition
+    before: LedgerRow | None
+    rows: tuple[LedgerRow, ...]
+
+
+def rebuild_state(handle: StreamHandle, *, plan_only: bool = False) -> RebuildPlan:
+    """Rebuild the state files that the stream and its savepoints need and that are lost or damaged.
+
+    1. Read all state; for each partition with damage find the newest older state that is whole.
+    2. Refuse where Kafka no longer has the messages since.
+    3. In a scratch folder fold each batch again; compare its segment with the ledger's length and checksum, and with
+       the file where that is whole.
+    4. Put the files in place, each at once; read all again.
+
+    Args:
+        handle: The stream.
+        plan_only: Change nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        RebuildRefused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer
+            gives what it gave then.
+        KafkaError: Kafka does not answer.
+    """
+    damages = _find_damages(handle)  # 1
+    plan = RebuildPlan(handle.stream.name, tuple(each.shown for each in damages))
+    if plan_only or not damages:
+        return plan
+    if problems := [_name(each, each.refused) for each in plan.partitions if each.refused]:
+        raise RebuildRefused(handle.stream.name, problems)  # 2
+    with TemporaryDirectory(prefix="lockstep-rebuild-") as folder:
+        replayed = _BatchReplay(handle, Path(folder))
+        for damage in report_items(damages, "rebuilding partitions", len(damages)):
+            replayed.run(damage)  # 3
+        replayed.install()  # 4
+    if left := _find_damages(handle):
+        raise RebuildRefused(handle.stream.name, [_name(each.shown, each.shown.problem) for each in left])
+    return msgspec.structs.replace(plan, files=tuple(sorted(replayed.files)))
+
+
+def _name(partition: RebuildPartition, problem: str) -> str:
+    return f"{partition.topic}/{partition.partition}: {problem}"
+
+
+def _find_damages(handle: StreamHandle) -> list[_Damage]:
+    folders = handle.folders
+    needed = list(_list_needed(folders, handle.require_head()))
+    read_one_by_one = report_items(needed, "reading state of partitions", len(needed))
+    damaged = [(row, head, problem) for row, head in read_one_by_one if (problem := _find_problem(folders, row))]
+    read = _read_histories(folders, {TopicIdPartition(row.topic_id, row.partition) for row, _, _ in damaged})
+    found = dict[tuple[TopicIdPartition, int], _Damage]()
+    for row, head, problem in damaged:
+        counts, key = head.valid_batches, TopicIdPartition(row.topic_id, row.partition)
+        history = [each for each in read[key] if each.batch <= min(row.batch, counts.get(each.generation, -1))]
+        found[key, row.batch] = _trace(handle, history, problem)
+    return list(found.values())
+
+
+def _read_histories(
+    folders: StreamFolders, keys: AbstractSet[TopicIdPartition]
+) -> dict[TopicIdPartition, list[LedgerRow]]:
+    """The ledger rows of some partitions, in order of their batches; those of the others are not held.
+
+    A lost file damages all partitions of its bin, and the ledger of a year has a hundred million rows.
+    """
+    found: dict[TopicIdPartition, list[LedgerRow]] = {key: [] for key in keys}
+    for rows in ledger.iterate_rows(folders.ledger) if keys else ():
+        for row in rows:
+            if (key := TopicIdPartition(row.topic_id, row.partition)) in found:
+                found[key].append(row)
+    for history in found.values():
+        history.sort(key=lambda row: row.batch)
+    return found
+
+
+def _list_needed(folders: StreamFolders, head: Head) -> Iterator[tuple[LedgerRow, Head]]:
+    """The positions that must have a state, each with its head: of the last batch, and of savepoints."""
+    yield from ((row, head) for row in ledger.read_positions(folders, head).values())
+    for savepoint in head.savepoints:
+        entry = delta_log.read_entry(folders.table, savepoint.version)
+        if entry is not None and (at := entry.head) is not None:
+            rows = ledger.read_positions_at(folders, at.batch, full_batch=at.full_ledger_batch)
+            yield from ((row, at) for row in rows.values())
+
+
+def _find_problem(folders: StreamFolders, row: LedgerRow) -> str:
+    """Why the state of a row cannot be read; empty where it can."""
+    try:
+        for _ in read_segments(find_state_version(row), folders.state):
+            pass
+    except StateDamaged as error:
+        return error.problem
+    return ""
+
+
+def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Damage:
+    """Go back from the state of a partition's last row, which is damaged, to the newest one before that is whole."""
+    damaged, at = rows[-1], len(rows) - 1
+    while at >= 0 and (rows[at].state_file is not None and _find_problem(handle.folders, rows[at])):
+        at -= 1
+    before, after = (rows[at] if at >= 0 else None), tuple(rows[at + 1 :])
+    shown = RebuildPartition(
+        topic=damaged.topic,
+        topic_id=damaged.topic_id,
+        partition=damaged.partition,
+        problem=problem,
+        from_batch=0 if before is None else before.batch,
+        to_batch=damaged.batch,
+        start=after[0].start,
+        until=damaged.until,
+        batches=sum(1 for row in after if row.state_bytes or row.messages),
+        refused=_find_refusal(handle, before, after),
+    )
+    return _Damage(shown, before, after)
+
+
+def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence[LedgerRow]) -> str:
+    """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
+    first, read = rows[0], [row for row in rows if row.messages]
+    ends = handle.view.ends.get(TopicIdPartition(first.topic_id, first.partition))
+    if problem := _find_gone(rows, handle.require_head().quarantine_unknown_up_to):
+        return problem
+    if other := next((row for last, row in pairwise((before, *rows)) if row and _is_without_messages(last, row)), None):
+        return f"batch {other.batch} has a state that comes of no messages: of an erasure, a promotion or an import"
+    if not read:
+        return ""
+    if ends is None:
+        return f"Kafka has no topic {first.topic} with id {first.topic_id} any more"
+    if (start := _find_start(read[0])) < ends.start:
+        return f"Kafka has deleted offsets {start} to {ends.start - 1}, which were read since batch {first.batch}"
+    return ""
+
+
+def _find_gone(rows: Sequence[LedgerRow], unknown_up_to: int) -> str:
+    """Why what was read is not known any more; empty where it is."""
+    if erasure := next((row for row in rows if row.erased), None):
+        return f"batch {erasure.batch} erased a session since, whose messages a rebuild would fold again"
+    if unknown := next((row for row in rows if row.quarantined and row.batch <= unknown_up_to), None):
+        return (
+            f"batch {unknown.batch} quarantined {unknown.quarantined} messages that retention has dropped: which of "
+            "them killed a worker, or had an unknown schema, is not known any more"
+        )
+    return ""
+
+
+def _is_without_messages(before: LedgerRow | None, row: LedgerRow) -> bool:
+    """Whether a row has another state than the one before it, and no messages of which it came."""
+    if row.state_bytes or row.messages or row.start != row.until or row.state_file is None:
+        return False
+    return before is None or read_position(before).state != read_position(row).state
+
+
+def _find_start(row: LedgerRow) -> int:
+    """The first offset that had not expired when a row was read."""
+    start = row.start
+    for hole in row.holes:
+        start = hole.until if hole.cause == "expired" and hole.start == start else start
+    return start
+
+
+class _BatchReplay:
+    """Folds batches again, and keeps the files that come out."""
+
+    def __init__(self, handle: StreamHandle, scratch: Path) -> None:
+        self._handle, self._state = handle, handle.folders.state
+        settings = handle.settings.model_copy(update={"table_root": scratch / "tables", "local_root": scratch / "hot"})
+        self._folders = StreamFolders(handle.stream.name, settings.table_root)
+        lookups = find_lookup_tables(handle.stream, handle.settings.table_root)
+        tuning = msgspec.structs.replace(DEFAULT_TUNING, rows_bytes=sys.maxsize)  # batches end where they ended then
+        job = make_job(handle.stream, settings, self._folders, tuning)
+        self._job: JobSpec = msgspec.structs.replace(job, lookups=lookups)
+        self.files: dict[str, bytearray] = {}
+
+    def run(self, damage: _Damage) -> None:
+        """Fold the batches of a partition."""
+        before, undecoded = damage.before, self._find_undecoded(damage)
+        for segment in () if before is None else _list_refs(self._state, before):
+            self._take_file(segment)
+        for row in damage.rows:
+            is_read = row.start != row.until and not row.is_loss  # what an operator gave up was not
+            if row.state_bytes or row.messages or is_read:
+                self._fold(before, row, undecoded.get((row.generation, row.batch), ()))
+            before = row
+
+    def _take_file(self, ref: SegmentRef) -> None:
+        target = self._folders.state / ref.file
+        find_storage(target).make_folder(target.parent)
+        if not find_storage(target).exists(target):
+            copy_file(self._state / ref.file, target)
+
+    def _fold(self, before: LedgerRow | None, row: LedgerRow, undecoded: tuple[int, ...]) -> None:
+        planned = PlannedRange(
+            self._find_position(before, row),
+            row.until,
+            to_microseconds(row.watermark - EPOCH) if row.watermark and not row.messages else None,
+            undecoded,
+            row.leader_epoch,
+            patient=True,
+        )
+        batch = BatchIdentity(
+            generation=row.generation,
+            epoch=row.epoch,
+            number=row.batch,
+            commit_hour="1970-01-01T00",
+            planned_at_us=0 if row.planned_at is None else to_microseconds(row.planned_at - EPOCH),
+            lookups=tuple(row.lookups or ()),
+        )
+        try:
+            (result,) = run_task(self._job, TaskSpec(batch, (planned,))).ranges
+        except (LookupNotBound, LookupUnusable) as error:  # declared after the batch, or its version was vacuumed
+            problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {error.problem}"
+            raise RebuildRefused(self._handle.stream.name, [problem]) from error
+        if result.trouble is not None and result.reached.next_offset < row.until:  # a limit of this machine
+            problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {result.trouble}"
+            raise RebuildRefused(self._handle.stream.name, [problem])
+        self._check_counts(row, result)
+        if row.state_bytes:
+            self._keep(row, result)
+
+    def _find_position(self, before: LedgerRow | None, row: LedgerRow) -> Position:
+        """Where the batch began, as the engine had it."""
+        topic = self._handle.view.topics.get(row.topic)
+        position = Position(topic=row.topic, topic_id=row.topic_id, partition=row.partition, next_offset=row.start)
+        if before is not None:
+            position = read_position(before)
+        start, is_only = _find_start(row), topic is None or topic.partitions == 1
+        position = msgspec.structs.replace(
+            position, next_offset=start, is_only=is_only, joined_at=row.joined_at, catching_up=row.catching_up
+        )
+        moved = (start != row.start or before is None) and row.suspended_from <= start  # else a message suspended it
+        return msgspec.structs.replace(position, suspended_from=row.suspended_from) if moved else position
+
+    def _check_counts(self, row: LedgerRow, result: RangeResult) -> None:
+        counts = result.counts
+        found = (result.reached.next_offset, counts.messages, result.rows, counts.quarantined, counts.buffered)
+        expected = (row.until, row.messages, row.rows, row.quarantined, row.buffered)
+        if found != expected:
+            names = "end, messages, rows, quarantined and buffered"
+            self._refuse(row, f"folded again it has {names} {found}, not {expected}")
+
+    def _keep(self, row: LedgerRow, result: RangeResult) -> None:
+        """Give the new segment the name of the lost file, and compare it with the ledger."""
+        ref, made = read_position(row).state, result.reached.state
+        if ref is None or made is None:
+            self._refuse(row, "folded again it has another state")
+            return
+        version = find_state_version(row)
+        segment = read_segment(self._folders.state, made, version)
+        header = msgspec.structs.replace(segment.header, file=ref.file)
+        packed = CompressedBlocks((bytes(segment.body),), header.entries, 0)
+        data = encode_segment(header, packed, zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True))
+        checksum = read_checksum(data)
+        if len(data) != ref.length or row.state_checksum not in {checksum, None}:
+            self._refuse(row, f"folded again its state has {len(data)} bytes, checksum {checksum:08x}")
+        self._put(ref, data)
+
+    def _put(self, ref: SegmentRef, data: bytes) -> None:
+        storage, path = find_storage(self._state), self._state / ref.file
+        if ref.file not in self.files:
+            self.files[ref.file] = bytearray(storage.read(path) if storage.exists(path) else b"")
+        content = self.files[ref.file]
+        content.extend(bytes(max(0, ref.start + ref.length - len(content))))
+        content[ref.start : ref.start + ref.length] = data
+        target = self._folders.state / ref.file
+        find_storage(target).replace(target, bytes(content))
+
+    def _refuse(self, row: LedgerRow, problem: str) -> None:
+        text = f"batch {row.batch} of {row.topic}/{row.partition}: {problem}; the code is not that of then"
+        raise RebuildRefused(self._handle.stream.name, [text])
+
+    def _find_undecoded(self, damage: _Damage) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Messages that are not decoded now either, by generation and batch.
+
+        They killed each worker that decoded them, or the registry did not know their schema then.
+        """
+        held = delta_log.open_delta_table(self._handle.folders.quarantine).to_pyarrow_dataset()
+        found = pc.field("found")
+        is_undecoded = (found == str(CRASHES_WORKER)) | pc.starts_with(found, UNKNOWN_SCHEMA)
+        is_here = (pc.field("topic_id") == damage.shown.topic_id) & (pc.field("partition") == damage.shown.partition)
+        rows = held.to_table(columns=["generation", "batch", "offset"], filter=is_here & is_undecoded).to_pylist()
+        offsets = dict[tuple[int, int], list[int]]()
+        for row in rows:
+            offsets.setdefault((row["generation"], row["batch"]), []).append(row["offset"])
+        return {batch: tuple(sorted(some)) for batch, some in offsets.items()}
+
+    def install(self) -> None:
+        """Put the files that differ in place, each at once. Two rebuilds put the same bytes there."""
+        storage = find_storage(self._state)
+        for name, content in list(self.files.items()):
+            path = self._state / name
+            if storage.exists(path) and storage.read(path) == content:
+                del self.files[name]
+                continue
+            draft = path.with_name(f"{name}.{uuid.uuid4().hex}{PARTIAL}")
+            pending = storage.open_pending(draft)
+            try:
+                pending.sink.write(content)
+                pending.finish()
+            finally:
+                pending.abandon()
+            storage.move(draft, path)
+
+
+def _list_refs(state: Path, row: LedgerRow) -> Iterable[SegmentRef]:
+    segment = read_position(row).state
+    if segment is None:
+        return ()
+    return (*read_segment(state, segment, find_state_version(row)).header.chain, segment)

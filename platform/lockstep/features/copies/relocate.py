@@ -1,0 +1,672 @@
+"""Takes a savepoint out of a table root, and begins the stream with it in another root or cluster: docs/relocate.md.
+
+State and positions move, rows stay: a folder with a file of positions, one state file in the format of a table, and a
+manifest that is written last. The import makes a table whose first batch stands where the savepoint stood. For a
+mirrored cluster the export has digests of the messages around each position, too (features/copies/mirror.py).
+Positions are JSON: a Parquet file of some kilobytes can decode to more than the memory of a machine.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from deltalake.exceptions import DeltaError
+
+from lockstep.engine.driver.planner import find_next_hour
+from lockstep.engine.driver.positions import IMPORTED, LedgerStamp, read_position
+from lockstep.engine.driver.startup import check_state_types
+from lockstep.errors import KafkaError, LockstepError, TableError, format_some
+from lockstep.features.copies.copies import (
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    CopiedFile,
+    CopyDamaged,
+    check_copied,
+    check_files,
+    delete_copied,
+    hash_file,
+    list_foreign_names,
+    lock_copy,
+    read_manifest,
+    write_manifest,
+)
+from lockstep.features.copies.mirror import (
+    MirroredPositions,
+    PositionEvidence,
+    collect_evidence,
+    find_mirrored_positions,
+)
+from lockstep.features.copies.whole_stream import explain_taken, is_taken, open_draft, take_name
+from lockstep.features.history.rewind import (
+    Obstacle,
+    RewindObstacle,
+    find_state_files,
+    publish_positions,
+    read_head_of_batch,
+    read_rewound_rows,
+)
+from lockstep.features.history.rewind_commit import find_savepoint
+from lockstep.features.history.shadow import make_moved_rows
+from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.audit import audit_positions
+from lockstep.model.decoding import decode_json
+from lockstep.model.fault import Fault
+from lockstep.model.finding import Finding
+from lockstep.model.position import Position, SegmentRef, TopicIdPartition
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.state.changelog import read_header
+from lockstep.state.relocation import RelocatedState, take_state
+from lockstep.state.translation import Translation, translate_state
+from lockstep.storage import PathRefused, find_storage, read_named_file
+from lockstep.table import ledger, side_tables
+from lockstep.table.create import open_tables
+from lockstep.table.first_batch import FirstBatch, commit_first_batch
+from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Imported
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+from lockstep.table.schema_evolution import find_defaulted_columns
+from lockstep.table.written_by import WrittenBy
+
+FILES = "files"
+"""Files lie below this folder of an exported savepoint, so that no run takes it for a table root."""
+IMPORTING = ".importing-"
+POSITIONS, EVIDENCE = "positions.json", "evidence.json"
+GONE = "it is gone from the export"
+
+
+class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an exported savepoint is of; written last.
+
+    Attributes:
+        stream: Name of the stream.
+        savepoint: Name of the savepoint.
+        cluster_id: Id of the Kafka cluster.
+        table_id: Delta's id of the output table.
+        batch: The batch that it keeps.
+        version: The version of the output table at which that batch was committed.
+        exported_at: When it was exported (UTC).
+        accepts_burst: As the head after that batch.
+        digest: SHA-256 of state and positions, as an import computes it again.
+        evidence: The file with digests of the messages around each position; empty where Kafka did not answer.
+        files: All files, relative to the folder of files.
+        format: Version of this layout.
+    """
+
+    stream: str
+    savepoint: str
+    cluster_id: str
+    table_id: str
+    batch: int
+    version: int
+    exported_at: datetime
+    accepts_burst: bool
+    digest: str
+    evidence: str = ""
+    files: tuple[CopiedFile, ...]
+    format: int = 1
+
+
+class ExportedPositions(msgspec.Struct, frozen=True):
+    """The file of positions: a ledger row of each partition, as an import commits it again."""
+
+    rows: tuple[LedgerRow, ...]
+
+
+class SavepointExport(msgspec.Struct, frozen=True, kw_only=True):
+    """A savepoint that is exported, or would be.
+
+    Attributes:
+        stream: Name of the stream.
+        savepoint: Name of the savepoint.
+        batch: The batch that it keeps.
+        version: The version of the output table at which that batch was committed.
+        target: The folder.
+        partitions: Partitions, those of retired topics included.
+        state_bytes: Bytes of state files that are read.
+        written_bytes: Bytes that were written; 0 for a plan.
+        remark: Why it cannot be imported into a mirrored cluster; empty where nothing is known against it.
+        plan_only: Nothing was written.
+    """
+
+    stream: str
+    savepoint: str
+    batch: int
+    version: int
+    target: str
+    partitions: int
+    state_bytes: int
+    written_bytes: int = 0
+    remark: str = ""
+    plan_only: bool = False
+
+
+class ImportedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of an import.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        position: The first offset that the next run reads.
+        exported: That offset in the cluster of the export: another one where this is a mirrored cluster.
+        log_start: First offset that Kafka still has; None where it has no such topic.
+        log_end: Its high watermark; None likewise.
+        expired: Offsets from the position on that Kafka no longer has.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    exported: int
+    log_start: int | None
+    log_end: int | None
+    expired: int
+
+
+class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream would begin with an exported savepoint.
+
+    Attributes:
+        stream: Name of the stream.
+        savepoint: Name of the savepoint.
+        batch: The batch that it keeps.
+        exported_at: When it was exported (UTC).
+        target: The folder that the stream gets.
+        mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
+        left_out: Retired topics that this cluster does not have, or that the declaration here does not select.
+        partitions: The partitions that it reads.
+        to_read: Offsets up to the ends of their logs.
+        state_bytes: Bytes of state that are copied.
+        migrated: Differences of the state types that `migrate` handles.
+        obstacles: Why it is refused; empty where nothing refuses it.
+    """
+
+    stream: str
+    savepoint: str
+    batch: int
+    exported_at: datetime
+    target: str
+    mirror: str
+    left_out: tuple[str, ...]
+    partitions: tuple[ImportedPartition, ...]
+    to_read: int
+    state_bytes: int
+    migrated: tuple[str, ...]
+    obstacles: tuple[RewindObstacle, ...]
+
+
+class SavepointImported(msgspec.Struct, frozen=True, kw_only=True):
+    """A savepoint that was imported.
+
+    Attributes:
+        plan: What it did.
+        published: Whether Kafka shows the positions as group offsets; the next start publishes them again.
+    """
+
+    plan: ImportPlan
+    published: bool
+
+
+class ImportRefused(LockstepError):
+    """A savepoint cannot be imported here, or not now; nothing was changed.
+
+    Attributes:
+        stream: Name of the stream.
+        obstacles: All reasons.
+    """
+
+    def __init__(self, stream: str, obstacles: Sequence[RewindObstacle]) -> None:
+        problems = "; ".join(each.problem for each in obstacles)
+        super().__init__(
+            f"the savepoint of stream {stream} is not imported: {problems}", next_step=obstacles[0].next_step
+        )
+        self.stream, self.obstacles = stream, tuple(obstacles)
+
+
+def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only: bool = False) -> SavepointExport:
+    """Copy state and positions of a savepoint to a folder; while the stream runs, too.
+
+    1. Find the batch and its positions.
+    2. Copy the state: one file, whatever the number of its chains.
+    3. Write the positions, which refer to that file, and digests of the messages around them, if Kafka answers.
+    4. Write the manifest: until then the folder passes for nothing. On an error or Ctrl-C it is empty again.
+    5. Withdraw it if the savepoint was deleted meanwhile, as an erasure does: its state has the session.
+
+    Args:
+        handle: The stream.
+        name: Name of the savepoint.
+        target: Folder of the export: of this savepoint alone.
+        plan_only: Write nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: There is no such savepoint, or a ledger file is missing or damaged.
+        StateDamaged: A state file is missing or damaged.
+        CopyDamaged: The folder has something already.
+        CopyInProgress: Another process writes to it.
+    """
+    folders, head = handle.folders, handle.require_head()
+    kept = find_savepoint(head, name)  # 1
+    after = read_head_of_batch(folders, head, kept.batch)
+    rows = read_rewound_rows(folders, head, after, handle.positions).placed
+    files, damaged = find_state_files(folders, rows)
+    if damaged:
+        step = f"lockstep rebuild {head.stream} --plan; another savepoint: lockstep savepoint {head.stream}"
+        raise LockstepError(f"state of savepoint {name} cannot be read: {format_some(damaged)}", next_step=step)
+    _refuse_taken(target)
+    planned = SavepointExport(
+        stream=head.stream,
+        savepoint=name,
+        batch=kept.batch,
+        version=kept.version,
+        target=str(target),
+        partitions=len(rows),
+        state_bytes=sum(files.values()),
+        plan_only=True,
+    )
+    if plan_only:
+        return planned
+    with lock_copy(target):
+        _refuse_taken(target)  # by an export that has ended since
+        with _withdrawing(target, head.stream):
+            written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
+        if kept not in open_table(folders).base().head.savepoints:  # 5
+            _withdraw(target, head.stream)
+            problem = f"savepoint {name} was deleted while it was exported"
+            step = f"lockstep savepoint {head.stream} lists the others; an erasure deletes all of them"
+            raise LockstepError(f"stream {head.stream}: {problem}; the export is withdrawn", next_step=step)
+    size = sum(file.size for file in written)
+    return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
+
+
+@contextmanager
+def _withdrawing(target: Path, stream: str) -> Iterator[None]:
+    """Withdraw an export that does not come to its end; the folder had nothing before."""
+    try:
+        yield
+    except BaseException:
+        _withdraw(target, stream)
+        raise
+
+
+def _withdraw(target: Path, stream: str) -> None:
+    storage, state = find_storage(target), StreamFolders(stream, target / FILES).state
+    storage.delete(target / MANIFEST)
+    delete_copied(target, FILES, [name for name, _ in storage.walk_files(target / FILES)])
+    for folder in (state, *state.parents):
+        if folder == target:
+            break
+        storage.delete_empty_folder(folder)
+
+
+def _refuse_taken(target: Path) -> None:
+    if MANIFEST in find_storage(target).list_names(target):
+        raise CopyDamaged(target, "there is an export or a backup already", "name another folder: each export has one")
+    if foreign := list_foreign_names(target):
+        problem = f"{len(foreign)} files or folders are in it: {format_some(foreign)}"
+        raise CopyDamaged(target, problem, "name an empty folder; delete what an export that was killed has left")
+
+
+def _write_export(
+    handle: StreamHandle, name: str, after: Head, rows: Iterable[LedgerRow], target: Path
+) -> tuple[tuple[CopiedFile, ...], str]:
+    """Steps 2 to 4; gives the files, and the remark."""
+    source, folders = handle.folders, StreamFolders(handle.stream.name, target / FILES)
+    stamp = LedgerStamp(
+        generation=FIRST_GENERATION,
+        batch=after.batch,
+        epoch=after.epoch,
+        committed_at=ledger.read_clock(),
+        batch_seconds=0.0,
+        restart_cause=f"savepoint {name} exported",
+    )
+    ordered = sorted(rows, key=lambda each: (each.topic_id, each.partition))
+    copied = _copy_state(source, ordered, folders, batch=after.batch, epoch=after.epoch)  # 2
+    write_manifest(target / FILES, ExportedPositions(tuple(make_moved_rows(stamp, ordered, copied))), POSITIONS)  # 3
+    evidence, remark = _write_evidence(handle, ordered, target / FILES)
+    written = [target / FILES / POSITIONS, *copied.needs, *evidence]
+    files = tuple(_describe(path, target / FILES) for path in written)
+    manifest = SavepointManifest(
+        stream=source.stream,
+        savepoint=name,
+        cluster_id=after.cluster_id,
+        table_id=after.table_id,
+        batch=after.batch,
+        version=after.batch_version,
+        exported_at=datetime.now(UTC),
+        accepts_burst=after.accepts_burst,
+        digest=copied.digest,
+        evidence="".join(path.name for path in evidence),
+        files=files,
+    )
+    write_manifest(target, manifest)  # 4
+    return files, remark
+
+
+def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Path) -> tuple[list[Path], str]:
+    """The file with what is known of the messages around each position; none where Kafka does not answer.
+
+    The remark names positions without evidence: while the cluster answers, a later savepoint can still be exported.
+    """
+    try:
+        view = handle.cluster.view({row.topic for row in rows})
+        found = collect_evidence(handle.settings.kafka, view, rows)
+    except KafkaError as error:
+        return [], f"it cannot be imported into a mirrored cluster: {error.problem}"
+    path = folder / EVIDENCE
+    find_storage(path).replace(path, msgspec.json.encode(found))
+    shown = {(each.topic_id, each.partition) for each in found}
+    left = [row for row in rows if not row.retired and (row.topic_id, row.partition) not in shown]
+    places = format_some([f"{row.topic}/{row.partition}@{row.until}" for row in left])
+    remark = (
+        f"it cannot be imported into a mirrored cluster: Kafka does not have the messages from {places} on any more"
+    )
+    return [path], remark if left else ""
+
+
+def _copy_state(
+    source: StreamFolders, rows: Sequence[LedgerRow], target: StreamFolders, *, batch: int, epoch: int
+) -> RelocatedState:
+    return take_state(
+        source.state,
+        [(row.generation, read_position(row)) for row in rows],
+        target.state,
+        generation=FIRST_GENERATION,
+        label=WrittenBy(FIRST_GENERATION, epoch, batch).label,
+    )
+
+
+def _describe(path: Path, folder: Path) -> CopiedFile:
+    status = find_storage(path).get_status(path)
+    return CopiedFile(str(path.relative_to(folder)), 0 if status is None else status.size, hash_file(path))
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """A plan, with the ledger rows of the positions and, for a mirrored cluster, where each of them goes on there."""
+
+    plan: ImportPlan
+    manifest: SavepointManifest
+    source: StreamFolders
+    rows: tuple[LedgerRow, ...]
+    moves: tuple[Translation, ...] = ()
+
+
+def plan_import(handle: StreamHandle, source: Path, *, mirror: str = "") -> ImportPlan:
+    """Show how a stream would begin with an exported savepoint; changes nothing.
+
+    Args:
+        handle: The stream, as declared here, with its table root and its cluster.
+        source: Folder of the export.
+        mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
+
+    Raises:
+        CopyDamaged: The export is not whole, or of another stream.
+        StateTypeChanged: The declared state type cannot read its state, and there is no `migrate`.
+        NotTranslatable: The state of a partition cannot go on in a mirrored cluster.
+        KafkaError: Kafka does not answer.
+    """
+    return _prepare(handle, source, mirror).plan
+
+
+def import_savepoint(
+    handle: StreamHandle, source: Path, *, who: str, why: str, accept_expired: bool = False, mirror: str = ""
+) -> SavepointImported:
+    """Begin a stream with an exported savepoint, in a table root that has nothing of it; it is stopped.
+
+    1. Plan; refuse what does not agree with Kafka, with the code or with the root.
+    2. Make the tables in a folder of another name: the first batch has the state and the positions.
+    3. Give it the stream's name; until then nothing is there.
+    4. Publish the positions; the next start does so too.
+
+    Args:
+        handle: The stream, as declared here, with its table root and its cluster.
+        source: Folder of the export.
+        who: The operator.
+        why: The reason.
+        accept_expired: Although Kafka no longer has all messages from the positions on; the class judges the gap.
+        mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
+
+    Raises:
+        ImportRefused: Names every obstacle.
+        CopyDamaged, StateTypeChanged, NotTranslatable, KafkaError: As `plan_import`; nothing was changed.
+    """
+    prepared = _prepare(handle, source, mirror)  # 1
+    accepted = {Obstacle.EXPIRED} if accept_expired else set[Obstacle]()
+    if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
+        raise ImportRefused(handle.stream.name, obstacles)
+    try:
+        with open_draft(handle.folders, IMPORTING) as drafted:
+            rows = _build(handle, drafted, prepared, f"{why} ({who})")  # 2
+            is_ours = take_name(drafted, handle.folders)  # 3
+    except (LockstepError, DeltaError, FileNotFoundError):
+        if not is_taken(handle.folders):
+            raise
+        is_ours = False  # another import was faster, and has deleted the draft of this one
+    if not is_ours:
+        raise ImportRefused(handle.stream.name, [_occupied(handle, prepared.manifest)])
+    return SavepointImported(plan=prepared.plan, published=publish_positions(handle, rows))  # 4
+
+
+def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
+    manifest = read_export(source, handle.stream.name)
+    exported = StreamFolders(manifest.stream, source / FILES)
+    stored = read_manifest(source / FILES, ExportedPositions, POSITIONS).rows
+    rows = tuple(sorted(stored, key=lambda each: (each.topic_id, each.partition)))
+    _refuse_other_state(exported, manifest, rows)
+    migrated = check_state_types(handle.stream, exported, rows)
+    obstacles = list(_find_obstacles(handle, manifest, mirror))
+    moved, positions = MirroredPositions(), [read_position(row) for row in rows]
+    if mirror and not obstacles:
+        moved = find_mirrored_positions(handle, exported.state, rows, _read_evidence(source, manifest), mirror)
+    if mirror or any(each.kind is Obstacle.CLUSTER for each in obstacles):  # offsets of another cluster mean nothing
+        held = {(row.topic_id, row.partition): row for row in rows}
+        rows = tuple(held[move.source.key] for move in moved.moves)
+        positions = [move.make_position() for move in moved.moves]
+    read = [each for each, row in zip(positions, rows, strict=True) if not row.retired]
+    view = handle.cluster.view({each.topic for each in read})
+    findings = audit_positions({each.key: each for each in read}, view)
+    others = [each for each in findings if each.cause != Fault.PARTITIONS_ADDED]
+    obstacles += [*moved.obstacles, *_describe_findings(others)]
+    exported_at = {move.make_position().key: move.source.next_offset for move in moved.moves}
+    partitions = tuple(_look_at(view, read, exported_at))
+    plan = ImportPlan(
+        stream=manifest.stream,
+        savepoint=manifest.savepoint,
+        batch=manifest.batch,
+        exported_at=manifest.exported_at,
+        target=str(handle.folders.table.parent),
+        mirror=mirror,
+        left_out=moved.left_out,
+        partitions=partitions,
+        to_read=sum(max(0, (each.log_end or 0) - each.position) for each in partitions),
+        state_bytes=sum(file.size for file in manifest.files),
+        migrated=migrated,
+        obstacles=tuple(obstacles),
+    )
+    return _Prepared(plan, manifest, exported, rows, moved.moves)
+
+
+def _refuse_other_state(exported: StreamFolders, manifest: SavepointManifest, rows: Iterable[LedgerRow]) -> None:
+    """Refuse positions whose state is in files that the manifest does not name.
+
+    Raises:
+        PathRefused: It names the first one.
+    """
+    named = {file.path for file in manifest.files}
+
+    def check(ref: SegmentRef) -> None:
+        if (name := f"{exported.state.relative_to(exported.root)}/{ref.file}") not in named:
+            raise PathRefused(exported.root, name, "it is not among the files of the manifest")
+
+    segments = [segment for row in rows if (segment := read_position(row).state) is not None]
+    for segment in segments:
+        check(segment)
+    for header in find_storage(exported.state).map_files(partial(read_header, exported.state), segments):
+        for ref in header.chain:
+            check(ref)
+
+
+def _read_evidence(source: Path, manifest: SavepointManifest) -> list[PositionEvidence]:
+    if not manifest.evidence:
+        return []
+    path = source / FILES / manifest.evidence
+    return decode_json(read_named_file(path.parent, path.name, MANIFEST_BYTES_MAX), list[PositionEvidence])
+
+
+def read_export(source: Path, stream: str) -> SavepointManifest:
+    """The manifest of an exported savepoint, after every file was compared with it.
+
+    Raises:
+        CopyDamaged: There is none, it is of another stream, or a file is missing or not as it was written.
+        PathRefused: It names files elsewhere.
+    """
+    manifest = read_manifest(source, SavepointManifest)
+    if manifest.stream != stream:
+        step = f"lockstep import-savepoint {manifest.stream} {shlex.quote(str(source))}: it keeps its name"
+        raise CopyDamaged(source, f"it is a savepoint of stream {manifest.stream}", step)
+    check_files(source, FILES, manifest.files, GONE)
+    for file in manifest.files:
+        path = source / FILES / file.path
+        check_copied(path, _describe(path, source / FILES), file)
+    named = {file.path for file in manifest.files}
+    for part in (POSITIONS, manifest.evidence):
+        if part and part not in named:
+            raise PathRefused(source / FILES, part, "it is not among the files of the manifest")
+    return manifest
+
+
+def _look_at(
+    view: ClusterView, positions: Iterable[Position], exported_at: Mapping[TopicIdPartition, int]
+) -> Iterator[ImportedPartition]:
+    for each in sorted(positions, key=lambda each: (each.topic, each.partition)):
+        ends = view.ends.get(each.key)
+        yield ImportedPartition(
+            topic=each.topic,
+            partition=each.partition,
+            position=each.next_offset,
+            exported=exported_at.get(each.key, each.next_offset),
+            log_start=None if ends is None else ends.start,
+            log_end=None if ends is None else ends.high_watermark,
+            expired=0 if ends is None else max(0, ends.start - each.next_offset),
+        )
+
+
+def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: str) -> Iterator[RewindObstacle]:
+    """What is wrong with the table root, or with the cluster."""
+    if is_taken(handle.folders):
+        yield _occupied(handle, manifest)
+    here = handle.cluster.cluster_id()
+    if here != manifest.cluster_id and not mirror:
+        problem = f"its positions are of Kafka cluster {manifest.cluster_id}, this one is {here}"
+        step = "import it where the settings name that cluster; where MirrorMaker copies its topics: --mirror ALIAS"
+        yield RewindObstacle(Obstacle.CLUSTER, problem, step)
+    elif here == manifest.cluster_id and mirror:
+        problem = f"this is Kafka cluster {here}, of which its positions are, and no copy"
+        yield RewindObstacle(Obstacle.CLUSTER, problem, "leave --mirror out")
+
+
+def _describe_findings(findings: Sequence[Finding]) -> Iterator[RewindObstacle]:
+    """One obstacle a kind: what Kafka has is not what the positions say. Growth is for the next run to judge."""
+    kinds: dict[str, Obstacle] = {Fault.EXPIRED: Obstacle.EXPIRED, Fault.TRUNCATED: Obstacle.TRUNCATED}
+    steps = {
+        Obstacle.EXPIRED: "import a later savepoint, or leave it to the class: --accept-expired; a strict stream halts",
+        Obstacle.TRUNCATED: "wait until Kafka has them, or import an earlier savepoint",
+        Obstacle.TOPIC: "retire the topic in the old root (lockstep retire), make a savepoint, and export that",
+    }
+    found: dict[Obstacle, list[str]] = {}
+    for each in findings:
+        where = f"{each.topic}/{each.partition}: expected {each.expected}, found {each.found}"
+        found.setdefault(kinds.get(each.cause, Obstacle.TOPIC), []).append(where)
+    for kind, places in found.items():
+        yield RewindObstacle(kind, f"{kind.value}: {format_some(places)}", steps[kind])
+
+
+def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> RewindObstacle:
+    """The root has something: what is not ours to judge, or this import, which was killed after its end."""
+    folder, made = handle.folders.table.parent, _find_import(handle.folders)
+    what = (manifest.savepoint, manifest.table_id, manifest.batch)
+    if made is not None and (made.savepoint, made.table_id, made.batch) == what:
+        step = f"lockstep verify {manifest.stream}, then lockstep start {manifest.stream}"
+        return RewindObstacle(Obstacle.TABLE, f"{folder} began with this savepoint already: {made.cause}", step)
+    problem, step = explain_taken(handle.folders)
+    return RewindObstacle(Obstacle.TABLE, f"{folder}: {problem}", step)
+
+
+def _find_import(folders: StreamFolders) -> Imported | None:
+    try:
+        head = try_read_head(folders)
+    except TableError:
+        return None
+    return None if head is None else head.imported
+
+
+def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, cause: str) -> list[LedgerRow]:
+    """Make tables whose first batch is the savepoint; gives its rows."""
+    manifest, row_type, now = prepared.manifest, handle.stream.types.row, ledger.read_clock()
+    output = open_tables(
+        drafted,
+        make_table_schema(row_type),
+        handle.cluster.cluster_id(),
+        defaulted=find_defaulted_columns(row_type),
+        keeps_late=handle.stream.integrity.keeps_late,
+    )
+    copied, rows = _take_over(prepared, drafted, now, cause)
+    file = ledger.write_ledger(drafted.ledger, rows)
+    imported = Imported(
+        stream=manifest.stream,
+        savepoint=manifest.savepoint,
+        cluster_id=manifest.cluster_id,
+        table_id=manifest.table_id,
+        batch=manifest.batch,
+        mirror=prepared.plan.mirror,
+        digest=copied.digest,
+        at=now.timestamp(),
+        cause=cause,
+    )
+    first = FirstBatch(
+        taken_over=imported,
+        table_id=output.table_id,
+        commit_hour=find_next_hour(output.base().head),
+        ledger=file,
+        at=now.timestamp(),
+        accepts_burst=manifest.accepts_burst,
+        needs={**copied.needs, drafted.ledger / file.path: file.size},
+    )
+    side_tables.SideLogs(drafted).catch_up(output.commit(commit_first_batch(first)).head)
+    return rows
+
+
+def _take_over(
+    prepared: _Prepared, drafted: StreamFolders, now: datetime, cause: str
+) -> tuple[RelocatedState, list[LedgerRow]]:
+    """The state, copied into the tables that are made, and the rows of the first batch.
+
+    Raises:
+        CopyDamaged: Its digest is not that of the manifest.
+    """
+    manifest = prepared.manifest
+    stamp = LedgerStamp(
+        generation=FIRST_GENERATION,
+        batch=FIRST_BATCH,
+        epoch=FIRST_BATCH,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"savepoint {manifest.savepoint} (batch {manifest.batch}) imported: {cause}",
+    )
+    if prepared.moves:
+        label = WrittenBy(FIRST_GENERATION, FIRST_BATCH, FIRST_BATCH).label
+        state = prepared.source.state
+        copied = translate_state(state, prepared.moves, drafted.state, generation=FIRST_GENERATION, label=label)
+    else:
+        copied = _copy_state(prepared.source, prepared.rows, drafted, batch=FIRST_BATCH, epoch=FIRST_BATCH)
+    if not prepared.moves and copied.digest != manifest.digest:
+        problem = f"its positions or its state are not those of the manifest: digest {copied.digest[:12]}"
+        raise CopyDamaged(prepared.source.root, problem, "use another copy of the export; nothing was imported")
+    moved = make_moved_rows(stamp, prepared.rows, copied)
+    return copied, [msgspec.structs.replace(row, lifecycle=None if row.retired else IMPORTED) for row in moved]

@@ -1,0 +1,1 @@
+"""Derived tables: tables that follow the committed rows of streams."""

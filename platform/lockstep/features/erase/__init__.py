@@ -1,0 +1,1 @@
+"""Erasure of one session from rows, state, ledger, quarantine and late table."""

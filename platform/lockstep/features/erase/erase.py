@@ -1,0 +1,751 @@
+"""Erases one session of a stream: rows, state, quarantined and late messages; nothing of it can be had back.
+
+docs/decisions/0027 is the protocol, docs/erase.md the way through it. One commit takes rows and state out and raises
+the rewind floor to itself; the side tables follow it and can be finished by any process. What Kafka holds is not ours:
+messages before the positions are not read again, later ones are as those of any new session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lockstep.engine.driver.heartbeat import is_writer_alive
+from lockstep.engine.driver.planner import find_next_hour
+from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
+from lockstep.errors import CommitUnknown, KafkaError, LockstepError
+from lockstep.features.compaction.plan import LiveFile, LiveFiles
+from lockstep.features.compaction.run import make_removal
+from lockstep.features.compaction.side_files import count_messages, list_side_tables, redact_side_tables
+from lockstep.features.derived.derive import list_derived_from
+from lockstep.features.erase.commit import (
+    ErasureCommit,
+    commit_erasure,
+    compute_session_digest,
+    finish_erasure,
+)
+from lockstep.features.erase.ledger_redaction import count_named, redact_ledger
+from lockstep.features.erase.places import PLACES, ErasedPlace
+from lockstep.features.erase.rows import (
+    ErasedPlaces,
+    FileWithoutSession,
+    WantedSession,
+    count_rows,
+    find_files_with,
+    rewrite_without,
+)
+from lockstep.features.erase.state import ErasedState, StateKeys, count_entries, write_without
+from lockstep.features.export.dataset import find_folder, list_exported_hours, take_back_hour
+from lockstep.features.history.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
+from lockstep.kafka.admin import ClusterView
+from lockstep.model.position import TopicIdPartition
+from lockstep.operations.inspect.state import find_state_version
+from lockstep.operations.repair import SET_ASIDE
+from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.progress import report_items
+from lockstep.state.changelog import StateVersion
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.checkpoint import write_checkpoint
+from lockstep.table.commit import Base, HourClosed
+from lockstep.table.head import Erasure, Head
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import ErasedRows, LedgerRow
+from lockstep.table.restore import write_mark
+from lockstep.table.schema_evolution import evolve_side_table
+from lockstep.table.written_by import WrittenBy
+from lockstep.table.written_files import delete_on_error, delete_unless_committed
+
+PLANS_MAX = 20
+"""A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
+
+
+class EraseObstacle(Enum):
+    """Why an erasure is refused."""
+
+    WRITER = "a writer is alive"
+    NOTHING = "nothing of the session is in the tables"
+    STATE = "the session has state"
+    SAVEPOINTS = "savepoints keep its rows"
+    SHADOWS = "shadows keep its rows"
+    EXPORTED = "exported hours hold its rows"
+    HALTED = "the stream is halted by it"
+
+
+class EraseRefusal(msgspec.Struct, frozen=True):
+    """Something that refuses an erasure.
+
+    Attributes:
+        kind: What.
+        problem: In one sentence.
+        next_step: The remedy.
+    """
+
+    kind: EraseObstacle
+    problem: str
+    next_step: str
+
+
+class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure removes of one partition.
+
+    Attributes:
+        topic: Topic name.
+        topic_id: Kafka's id of the topic.
+        partition: Partition number.
+        position: Its position, which stays.
+        rows: Rows of the table.
+        state_entries: Entries of the state: the session's own, its map rows, timers and buffered messages.
+        quarantined: Messages in quarantine.
+        late: Messages in the late table.
+        decisions: Ledger rows that name it, in decisions of operators.
+        unread: Offsets in Kafka from the position on; None where Kafka does not say.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    position: int
+    rows: int
+    state_entries: int
+    quarantined: int
+    late: int
+    decisions: int
+    unread: int | None
+
+
+class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure would do.
+
+    Attributes:
+        stream: Name of the stream.
+        digest: The digest that stands for the session in head, log and ledger.
+        topic: The topic to which it is restricted; empty for all.
+        last_batch: The last batch now; the erasure is the next one, and no rewind goes below it.
+        rows: Rows of the table that go.
+        files: Data files that are written again.
+        bytes: Their bytes.
+        hours: Their commit hours.
+        partitions: Where the session is.
+        savepoints: Savepoints, which an erasure deletes.
+        exported_hours: Exported hours that hold its rows.
+        derived: Derived tables that have read the stream: the next run of each rebuilds it.
+        notes: What else has to be known.
+        refusals: Why it is refused; empty where nothing refuses it.
+        places: Every place that can hold a session, and when it is gone from there.
+    """
+
+    stream: str
+    digest: str
+    topic: str
+    last_batch: int
+    rows: int
+    files: int
+    bytes: int
+    hours: tuple[str, ...]
+    partitions: tuple[ErasedPartition, ...]
+    savepoints: tuple[str, ...]
+    exported_hours: tuple[str, ...]
+    derived: tuple[str, ...]
+    notes: tuple[str, ...]
+    refusals: tuple[EraseRefusal, ...]
+    places: tuple[ErasedPlace, ...] = PLACES
+
+
+class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an erasure.
+
+    Attributes:
+        plan: What it did; of an erasure that had been committed before, what of it was left: no rows.
+        batch: The batch that is the erasure.
+        version: Version of the output table after it.
+        messages: Messages that were taken out of quarantine and late table.
+    """
+
+    plan: ErasePlan
+    batch: int
+    version: int
+    messages: int
+
+
+class EraseRefused(LockstepError):
+    """An erasure is not possible, or not now; nothing was changed.
+
+    Attributes:
+        stream: Name of the stream.
+        refusals: All reasons.
+    """
+
+    def __init__(self, stream: str, refusals: Sequence[EraseRefusal]) -> None:
+        problems = "; ".join(each.problem for each in refusals)
+        super().__init__(f"stream {stream}: nothing is erased: {problems}", next_step=refusals[0].next_step)
+        self.stream, self.refusals = stream, tuple(refusals)
+
+
+class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator wants to be erased.
+
+    Attributes:
+        session: The session.
+        topic: Only in this topic; empty for all.
+        drop_state: Erase it although it has state: its next message then meets a session without one.
+        drop_savepoints: Delete all savepoints: each of them keeps its rows, or lets its messages be read again.
+    """
+
+    session: str
+    topic: str = ""
+    drop_state: bool = False
+    drop_savepoints: bool = False
+
+    @property
+    def accepted(self) -> frozenset[EraseObstacle]:
+        """Refusals that it answers."""
+        answers = {EraseObstacle.STATE: self.drop_state, EraseObstacle.SAVEPOINTS: self.drop_savepoints}
+        return frozenset(kind for kind, given in answers.items() if given)
+
+
+class _Prepared(NamedTuple):
+    """A plan, with what its commit needs."""
+
+    plan: ErasePlan
+    head: Head
+    files: list[LiveFile]
+    positions: Mapping[TopicIdPartition, LedgerRow]
+
+
+class EraseContext(msgspec.Struct, frozen=True):
+    """What an erasure looks at besides the tables.
+
+    Attributes:
+        export_folder: Folder of the exported hours; None where the stream declares no export.
+        view: What Kafka has; None where it does not answer.
+    """
+
+    export_folder: Path | None = None
+    view: ClusterView | None = None
+
+    def find_exported(self, hours: Iterable[str]) -> tuple[str, ...]:
+        """Those of some hours that are exported now."""
+        return tuple(sorted(self._list_exported() & set(hours)))
+
+    def has_exported(self) -> bool:
+        """Whether any hour is exported."""
+        return bool(self._list_exported())
+
+    def _list_exported(self) -> frozenset[str]:
+        return frozenset() if self.export_folder is None else list_exported_hours(self.export_folder)
+
+
+def read_context(handle: StreamHandle) -> EraseContext:
+    """The context of a declared stream."""
+    export = handle.stream.export
+    folder = None if export is None else find_folder(export, handle.folders)
+    try:
+        return EraseContext(folder, handle.view)
+    except KafkaError:
+        return EraseContext(folder)
+
+
+def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> ErasePlan:
+    """Show what an erasure would do; changes nothing. Reads all state, and the data files that may hold the session.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: The table does not match its head, or a file is damaged.
+        StateDamaged: A state file is missing or damaged.
+    """
+    plan = _prepare(folders, request, context).plan
+    refusals = tuple(each for each in plan.refusals if each.kind not in request.accepted)
+    return msgspec.structs.replace(plan, refusals=refusals)
+
+
+def erase_session(
+    folders: StreamFolders, request: EraseRequest, context: EraseContext, *, who: str, why: str
+) -> SessionErased:
+    """Erase a session; gives the erasure again where the newest one is of the same session and left nothing to do.
+
+    1. Finish an earlier erasure that was interrupted: where it is this one, that is all.
+    2. Plan; refuse what cannot be done.
+    3. Write the data files without its rows and the state without its entries, each read back and compared.
+    4. Commit both, the positions and the raised rewind floor; from 2 again where a compaction replaced a file.
+    5. Finish it: see `finish_erasing`.
+
+    Args:
+        folders: Folders of the stream.
+        request: The session, and what is accepted.
+        context: Exported hours, and what Kafka has.
+        who: The operator.
+        why: The reason; it is stored, so it must not name the session.
+
+    Raises:
+        NoTable: The stream has never run.
+        EraseRefused: Names every reason.
+        ErasureOvertaken: A batch was committed meanwhile.
+        Fenced: Another run, or another operation, claimed the table meanwhile.
+        TableError, StateDamaged: A file is damaged; nothing was committed.
+    """
+    cause = f"{why} ({who})"
+    finished = finish_erasing(folders)  # 1
+    for _ in range(PLANS_MAX):
+        prepared = _prepare(folders, request, context)  # 2
+        refusals = [each for each in prepared.plan.refusals if each.kind not in request.accepted]
+        if refusals:
+            if any(each.kind is EraseObstacle.NOTHING for each in refusals) and _is_done(prepared, request):
+                return _make_result(prepared, finished)
+            raise EraseRefused(folders.stream, refusals)
+        try:
+            landed = _commit(folders, prepared, request, context, cause)  # 3, 4
+        except _FilesReplaced:
+            continue
+        break
+    else:
+        raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
+    for hour in context.find_exported(prepared.plan.hours):  # an export has published it in the moment of the commit
+        take_back_hour(cast("Path", context.export_folder), hour)
+    messages = finish_erasing(folders)  # 5
+    plan = msgspec.structs.replace(prepared.plan, refusals=())
+    return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
+
+
+def _is_done(prepared: _Prepared, request: EraseRequest) -> bool:
+    """Whether the newest erasure is of this session: the same command again, after a kill behind its commit."""
+    erasure = prepared.head.erasure
+    return erasure is not None and (erasure.digest, erasure.topic) == (prepared.plan.digest, request.topic)
+
+
+def _make_result(prepared: _Prepared, messages: int) -> SessionErased:
+    """The result of the newest erasure, of which no more is known than the head says."""
+    erasure = cast("Erasure", prepared.head.erasure)
+    plan = msgspec.structs.replace(prepared.plan, last_batch=erasure.batch - 1, refusals=())
+    return SessionErased(plan=plan, batch=erasure.batch, version=erasure.version, messages=messages)
+
+
+def finish_erasing(folders: StreamFolders) -> int:
+    """Finish an erasure that is committed; gives the messages taken out of the side tables.
+
+    By any process, and by housekeeping, where its own process died. Does nothing without one.
+
+    1. Rewrite quarantine, late table, and the ledger of earlier batches.
+    2. Forget what the last check has stored of sessions, and delete its report.
+    3. Delete what killed deletions of shadows left, and log entries that `lockstep repair` moved away.
+    4. Write log checkpoints, so that housekeeping can delete the log entries before it.
+    5. Record that it is finished.
+    """
+    from lockstep.features.quality.check import forget_sessions
+    from lockstep.features.quality.report import make_report_path  # heavy; a code location must load fast
+
+    output = open_table(folders)
+    head = output.base().head
+    erasure = head.erasure
+    if erasure is None or erasure.is_finished:
+        return 0
+    messages = redact_side_tables(folders, head, erasure)  # 1
+    redact_ledger(folders, head, erasure)
+    storage = find_storage(folders.root)
+    forget_sessions(folders)  # 2
+    storage.delete(make_report_path(folders))
+    delete_dropped(folders.root)  # 3
+    storage.delete_folder(folders.control / SET_ASIDE)
+    _write_checkpoints(folders, erasure.version)  # 4
+    output.commit(finish_erasure(erasure.digest, erasure.batch))  # 5
+    return messages
+
+
+def _write_checkpoints(folders: StreamFolders, version: int) -> None:
+    """Log entries have the least and the greatest session of each file: checkpoints let housekeeping delete them."""
+    if version in delta_log.list_versions(folders.table):  # later, housekeeping has deleted it
+        write_checkpoint(folders.table, version)
+    for side in list_side_tables(folders):
+        write_checkpoint(side)
+
+
+class _FilesReplaced(LockstepError):
+    """The files of the plan are not the live ones any more."""
+
+
+def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> _Prepared:
+    output = open_table(folders)
+    base = output.base()
+    head = base.head
+    side_tables.catch_up_alongside_writer(folders, head)
+    digest = compute_session_digest(output.table_id, request.session)
+    wanted = WantedSession(request.session, request.topic)
+    found = find_files_with(folders.table, LiveFiles(folders.table).at(base.version), wanted)
+    counted = _count(folders, request, [file for file, _ in found])
+    positions = ledger.read_positions(folders, head)
+    positions |= ledger.read_forgotten(folders.ledger, counted.keys - positions.keys())
+    partitions = tuple(_find_partitions(folders, request, context, positions, counted))
+    hours = tuple(sorted({file.commit_hour for file, _ in found}))
+    plan = ErasePlan(
+        stream=head.stream,
+        digest=digest,
+        topic=request.topic,
+        last_batch=head.batch,
+        rows=sum(rows for _, rows in found),
+        files=len(found),
+        bytes=sum(file.size for file, _ in found),
+        hours=hours,
+        partitions=partitions,
+        savepoints=tuple(each.name for each in head.savepoints),
+        exported_hours=context.find_exported(hours),
+        derived=list_derived_from(folders.stream, folders.root),
+        notes=tuple(_list_notes(folders, context, head, partitions)),
+        refusals=(),
+    )
+    refusals = tuple(_find_refusals(folders, head, plan, request))
+    return _Prepared(msgspec.structs.replace(plan, refusals=refusals), head, [file for file, _ in found], positions)
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    """Rows and messages of the session by partition."""
+
+    rows: Counter[TopicIdPartition]
+    quarantined: Counter[TopicIdPartition]
+    late: Counter[TopicIdPartition]
+    decided: Mapping[TopicIdPartition, int]
+
+    @property
+    def keys(self) -> frozenset[TopicIdPartition]:
+        return frozenset({*self.rows, *self.quarantined, *self.late, *self.decided})
+
+
+def _count(folders: StreamFolders, request: EraseRequest, files: Sequence[LiveFile]) -> _Counted:
+    table_id = open_table(folders).table_id
+    digest = compute_session_digest(table_id, request.session)
+    rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
+    asides = count_messages(folders, table_id, digest, request.topic)
+    quarantined, late = (
+        Counter(TopicIdPartition(each["topic_id"], each["partition"]) for each in asides.get(side.name, ()))
+        for side in (folders.quarantine, folders.late)
+    )
+    decided = count_named(folders, table_id, digest, request.topic)
+    return _Counted(rows=rows, quarantined=quarantined, late=late, decided=decided)
+
+
+def _find_partitions(
+    folders: StreamFolders,
+    request: EraseRequest,
+    context: EraseContext,
+    positions: Mapping[TopicIdPartition, LedgerRow],
+    counted: _Counted,
+) -> Iterator[ErasedPartition]:
+    keys, holding = StateKeys.of(request.session), counted.keys
+    for key, row in sorted(positions.items(), key=lambda item: (item[1].topic, item[0])):
+        entries = _count_state(folders, row, request, keys)
+        if entries or key in holding:
+            yield ErasedPartition(
+                topic=row.topic,
+                topic_id=row.topic_id,
+                partition=row.partition,
+                position=row.until,
+                rows=counted.rows[key],
+                state_entries=entries,
+                quarantined=counted.quarantined[key],
+                late=counted.late[key],
+                decisions=counted.decided.get(key, 0),
+                unread=_count_unread(context, key, row),
+            )
+
+
+def _count_state(folders: StreamFolders, row: LedgerRow, request: EraseRequest, keys: StateKeys) -> int:
+    if request.topic not in {"", row.topic}:
+        return 0
+    return count_entries(folders.state, find_state_version(row), keys)
+
+
+def _count_unread(context: EraseContext, key: TopicIdPartition, row: LedgerRow) -> int | None:
+    ends = None if context.view is None else context.view.ends.get(key)
+    return None if ends is None or row.retired else max(0, ends.high_watermark - row.until)
+
+
+def _list_notes(
+    folders: StreamFolders, context: EraseContext, head: Head, partitions: Sequence[ErasedPartition]
+) -> Iterator[str]:
+    if any(each.unread != 0 for each in partitions):
+        yield (
+            "messages of the session that are not read yet will be read, as those of a session without state: "
+            "stop its producer first"
+        )
+    if head.retention is not None and context.has_exported():
+        yield f"exported hours before {head.retention.hour}, whose rows the table has dropped, are not looked at"
+    for problem in look_for_shadows({head.stream}, folders.root).unread.values():
+        yield f"a table that cannot be read is taken for no shadow of {head.stream}: {problem}"
+    yield f"Kafka keeps its messages for its own retention; a reset of {head.stream} would read them again"
+
+
+def _find_refusals(
+    folders: StreamFolders, head: Head, plan: ErasePlan, request: EraseRequest
+) -> Iterator[EraseRefusal]:
+    name = plan.stream
+    if is_writer_alive(folders.control, head.epoch):
+        step = f"lockstep stop {name} --why '...'; the plan does not change anything"
+        yield EraseRefusal(EraseObstacle.WRITER, f"epoch {head.epoch} is writing", step)
+    if not plan.partitions and not plan.rows:
+        step = f"lockstep state {name} and lockstep query {name} show sessions; names are compared as they are"
+        yield EraseRefusal(
+            EraseObstacle.NOTHING, "no row, state, message or decision of that session is in the tables", step
+        )
+    if any(each.state_entries for each in plan.partitions):
+        problem = "the session has state, which its next message would continue"
+        step = "stop its producer; then add --drop-state: a later update meets a session without state"
+        yield EraseRefusal(EraseObstacle.STATE, problem, step)
+    if plan.savepoints:
+        problem = f"savepoints {', '.join(plan.savepoints)} keep its rows, or let its messages be read again"
+        step = f"lockstep savepoint {name} NAME --delete, or add --drop-savepoints to delete all of them"
+        yield EraseRefusal(EraseObstacle.SAVEPOINTS, problem, step)
+    if shadows := _find_shadows(folders, plan):
+        problem = f"shadows keep its state, or let its messages be read again: {', '.join(shadows)}"
+        step = f"lockstep shadow {name} --name {shadows[0]} --drop; or, where only its savepoint is left: "
+        delete = f"lockstep savepoint {name} {make_pin(shadows[0])} --delete"
+        yield EraseRefusal(EraseObstacle.SHADOWS, problem, step + delete)
+    if plan.exported_hours:
+        some = ", ".join(plan.exported_hours[:3])
+        problem = f"{len(plan.exported_hours)} exported hours hold its rows ({some})"
+        step = "delete their folders from the export; the next export writes them again, without the session"
+        yield EraseRefusal(EraseObstacle.EXPORTED, problem, step)
+    if any(each.session == request.session for each in head.all_findings):
+        problem = "the stream is halted by a message of the session, which the head of the table names"
+        step = f"lockstep resume {name} --plan; then erase"
+        yield EraseRefusal(EraseObstacle.HALTED, problem, step)
+
+
+def _find_shadows(folders: StreamFolders, plan: ErasePlan) -> list[str]:
+    """Shadows by their tables, and by their savepoints: one that begins just now has no table yet."""
+    found = {each.name for each in list_shadows(plan.stream, folders.root)}
+    pins = {name for name in plan.savepoints if name.startswith(PIN)} - set(map(make_pin, found))
+    return sorted(found | {name.removeprefix(PIN) for name in pins})
+
+
+def _commit(
+    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, context: EraseContext, cause: str
+) -> Head:
+    """Write all files and commit them; deletes what it wrote where the commit did not land."""
+    output, live, made = open_table(folders), LiveFiles(folders.table), list[Path]()
+    with delete_on_error(made):
+        planned = _write_files(folders, prepared, request, cause, made)
+
+    def check(base: Base) -> None:
+        if live.missing([file.path for file in prepared.files], base.version):
+            raise _FilesReplaced("a file of the session was replaced", next_step="nothing: it is planned again")
+        if context.find_exported(prepared.plan.hours):
+            raise _FilesReplaced("an hour of the session was exported", next_step="nothing: it is planned again")
+
+    with delete_unless_committed(made):
+        try:
+            return output.commit(commit_erasure(planned, check)).head
+        except HourClosed:
+            later = msgspec.structs.replace(planned, commit_hour=find_next_hour(output.base().head))
+            return output.commit(commit_erasure(later, check)).head
+
+
+def _write_files(
+    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, cause: str, made: list[Path]
+) -> ErasureCommit:
+    """Write the data files without the session, the state and the ledger file; notes each as it is made."""
+    head, written = prepared.head, list[FileWithoutSession]()
+    by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
+    wanted = WantedSession(request.session, request.topic)
+    for file in report_items(prepared.files, "writing files without the session", len(prepared.files)):
+        written.append(rewrite_without(folders.table, file, wanted, by))
+        made += [folders.table / each.path for each in (written[-1].output,) if each is not None]
+    states = _write_states(folders, prepared, request, by)
+    made += {folders.state / each.segment.file for each in states.values() if each.segment is not None}
+    planned = _make_commit(folders, prepared, written, states, request.session, cause)
+    made.append(folders.ledger / planned.ledger.path)
+    if planned.removes and not planned.adds:  # each file had rows of the session only
+        schema = delta_log.open_delta_table(folders.table).schema()
+        planned = msgspec.structs.replace(planned, adds=(write_mark(folders.table, schema, planned.commit_hour, by),))
+        made.append(folders.table / planned.adds[0].path)
+    return planned
+
+
+def _write_states(
+    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, by: WrittenBy
+) -> dict[TopicIdPartition, ErasedState]:
+    """New bases of all partitions with state: see features/erase/state.py."""
+    keys = StateKeys.of(request.session)
+    stored = {key: _make_version(prepared.head, row) for key, row in prepared.positions.items()}
+    stored = {key: version for key, version in stored.items() if version.segment is not None}
+    is_meant = {key: request.topic in {"", prepared.positions[key].topic} for key in stored}
+    left = [(version, keys if is_meant[key] else None) for key, version in stored.items()]
+    return dict(zip(stored, write_without(folders.state, by.label, left), strict=True))
+
+
+def _make_version(head: Head, row: LedgerRow) -> StateVersion:
+    return msgspec.structs.replace(find_state_version(row), generation=head.generation)
+
+
+def _make_commit(
+    folders: StreamFolders,
+    prepared: _Prepared,
+    written: Sequence[FileWithoutSession],
+    states: Mapping[TopicIdPartition, ErasedState],
+    session: str,
+    cause: str,
+) -> ErasureCommit:
+    head, plan, now = prepared.head, prepared.plan, ledger.read_clock()
+    evolve_side_table(folders.ledger, ledger.SCHEMA)  # of an older release it lacks the column of erased rows
+    erased = _find_erased(folders, prepared, written)
+    stamp = LedgerStamp(
+        generation=head.generation,
+        batch=head.batch + 1,
+        epoch=head.epoch + 1,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"erasure of the session with digest {plan.digest}: {cause}",
+    )
+    rows = [
+        _make_row(stamp, row, states.get(key), erased.get(key, []), session) for key, row in prepared.positions.items()
+    ]
+    file = ledger.write_ledger(folders.ledger, rows)
+    segments = [state.segment for state in states.values() if state.segment is not None]
+    needs = {folders.state / segment.file: segment.start + segment.length for segment in segments}
+    return ErasureCommit(
+        seen=head,
+        digest=plan.digest,
+        topic=plan.topic,
+        commit_hour=find_next_hour(head),
+        ledger=file,
+        adds=tuple(each.output for each in written if each.output is not None),
+        removes=tuple(make_removal(each.source) for each in written),
+        needs={**needs, folders.ledger / file.path: file.size},
+        drops=plan.savepoints,
+        at=now.timestamp(),
+        cause=cause,
+        texts=dict(_find_texts(head, session, plan.digest)),
+    )
+
+
+def _find_texts(head: Head, session: str, digest: str) -> Iterator[tuple[str, str]]:
+    """Operators' reasons in the head that name the session, with the digest instead."""
+    name = re.compile(rf"(?<!\w){re.escape(session)}(?!\w)")
+    for text in (head.reason, head.last_resumption.cause if head.last_resumption is not None else ""):
+        if session and name.search(text):
+            yield text, name.sub(lambda _: digest, text)
+
+
+def _make_row(
+    stamp: LedgerStamp, row: LedgerRow, state: ErasedState | None, erased: list[ErasedRows], session: str
+) -> LedgerRow:
+    """The position of a partition; a decision to skip the session goes with it, as nothing is left to skip."""
+    position = read_position(row)
+    if erased:
+        skipped = tuple(each for each in position.suspended_sessions if each.session != session)
+        uncounted = tuple(each for each in position.uncounted_skips if each != session)
+        position = msgspec.structs.replace(position, suspended_sessions=skipped, uncounted_skips=uncounted)
+    if state is not None:
+        position = msgspec.structs.replace(position, state=state.segment)
+    kept = make_kept_row(stamp, position, retired=row.retired)
+    return msgspec.structs.replace(kept, newest_timestamp=row.newest_timestamp, erased=erased)
+
+
+def _find_erased(
+    folders: StreamFolders, prepared: _Prepared, written: Sequence[FileWithoutSession]
+) -> dict[TopicIdPartition, list[ErasedRows]]:
+    """What was erased of each partition, by the batch that emitted it; one entry at least of each concerned."""
+    places: dict[TopicIdPartition, list[ErasedPlaces]] = {}
+    for file in written:
+        for key, found in file.erased:
+            places.setdefault(key, []).append(found)
+    ranges = read_range_ends(folders, prepared.head, places.keys())
+    digest, erased = prepared.plan.digest, dict[TopicIdPartition, list[ErasedRows]]()
+    for each in prepared.plan.partitions:
+        key = TopicIdPartition(each.topic_id, each.partition)
+        erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, NO_ENDS)))
+        if not erased[key]:
+            none = ErasedRows(digest=digest, start=each.position, batch=prepared.head.batch + 1, rows=0, messages=0)
+            erased[key] = [none]
+    return erased
+
+
+class RangeEnds(msgspec.Struct, frozen=True):
+    """Where the ranges of one partition end, in order of batches: one element a range.
+
+    Attributes:
+        until: The offset after the range.
+        rows_emitted: Rows that timers emitted there.
+        batch: The batch.
+    """
+
+    until: npt.NDArray[np.int64]
+    rows_emitted: npt.NDArray[np.int64]
+    batch: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(rows: npt.NDArray[np.int64]) -> RangeEnds:
+        """Those of some rows: until, rows_emitted and batch of each."""
+        ordered = rows[np.argsort(rows[:, 2], kind="stable")]
+        return RangeEnds(ordered[:, 0], ordered[:, 1], ordered[:, 2])
+
+    def find_batch(self, held: int, emitted: int, row: int) -> int:
+        """The batch that emitted a row which lies in a range: a timer emits where the range before ends."""
+        first = int(np.searchsorted(self.until, emitted, side="left"))
+        for ended in range(first, held):
+            if row < self.rows_emitted[ended]:
+                return int(self.batch[ended])
+        return int(self.batch[min(held, len(self.batch) - 1)]) if len(self.batch) else 0
+
+
+NO_ENDS = RangeEnds.of(np.zeros((0, 3), np.int64))
+_RANGE_COLUMNS = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
+
+
+def read_range_ends(
+    folders: StreamFolders, head: Head, keys: Iterable[TopicIdPartition]
+) -> dict[TopicIdPartition, RangeEnds]:
+    """The ranges of some partitions that count.
+
+    Three numbers of each are in memory: the ledger of a year has a hundred million rows.
+    """
+    found = {key: bytearray() for key in keys}
+    if not found:
+        return {}
+    for rows in ledger.iterate_columns(folders.ledger, _RANGE_COLUMNS, last_batch=head.batch):
+        for key, ends in _split_ends(rows, head.valid_batches, found.keys()):
+            found[key] += ends.tobytes()
+    return {key: RangeEnds.of(np.frombuffer(ends, np.int64).reshape(-1, 3)) for key, ends in found.items()}
+
+
+def _split_ends(
+    rows: pa.Table, valid: Mapping[int, int], wanted: Container[TopicIdPartition]
+) -> Iterator[tuple[TopicIdPartition, npt.NDArray[np.int64]]]:
+    """Until, rows_emitted and batch of the rows that count, by partition."""
+    topic_ids = rows["topic_id"].combine_chunks().dictionary_encode()
+    names, codes = topic_ids.dictionary.to_pylist(), topic_ids.indices.to_numpy(zero_copy_only=False)
+    generation, batch, partition, until, emitted = (
+        np.asarray(rows[name].fill_null(pa.scalar(0, rows[name].type)).to_numpy(), np.int64)
+        for name in ("generation", "batch", "partition", "until", "rows_emitted")
+    )
+    counts = batch <= np.array([valid.get(each, -1) for each in generation.tolist()], np.int64)
+    ends = np.column_stack((until, emitted, batch))
+    for code, number in set(zip(codes[counts].tolist(), partition[counts].tolist(), strict=True)):
+        key = TopicIdPartition(str(names[code]), int(number))
+        if key in wanted:
+            yield key, ends[counts & (codes == code) & (partition == number)]
+
+
+def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: RangeEnds) -> Iterator[ErasedRows]:
+    """Erased rows by the range whose offsets hold them and the batch that emitted them. Pure.
+
+    Both are the same but for rows that timers emitted where a range ends: the next range holds their offset.
+    """
+    starts, rows, messages = dict[tuple[int, int], int](), Counter[tuple[int, int]](), dict[tuple[int, int], set[int]]()
+    for part in places:
+        holding = np.searchsorted(ranges.until, part.emit_offset, side="right")
+        listed = zip(holding.tolist(), part.emit_offset.tolist(), part.row.tolist(), part.offset.tolist(), strict=True)
+        for held, emitted, row, offset in listed:
+            key = (held, ranges.find_batch(held, emitted, row))
+            starts[key] = min(starts.get(key, emitted), emitted)
+            rows[key] += 1
+            messages.setdefault(key, set()).add(offset)
+    for key in sorted(rows):
+        yield ErasedRows(digest=digest, start=starts[key], batch=key[1], rows=rows[key], messages=len(messages[key]))

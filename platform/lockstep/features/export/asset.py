@@ -1,0 +1,63 @@
+"""The asset of a stream's export, for streams that declare one."""
+
+from collections.abc import Sequence
+
+from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, MetadataValue, TableRecord, asset
+
+from lockstep.declare.stream import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.features.export.export import ExportResult, export_stream
+from lockstep.operations.tables import has_table
+from lockstep.orchestration.names import make_compaction_key, make_export_key
+from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.settings import Settings
+from lockstep.table.layout import StreamFolders
+
+KINDS = {"parquet"}
+
+
+def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+    """The asset `<stream>/export`: runs while the stream writes, without Spark."""
+    folders = StreamFolders(stream.name, settings.table_root)
+
+    @asset(
+        key=make_export_key(stream),
+        deps=[make_compaction_key(stream)],
+        group_name=stream.name,
+        description=(
+            f"Hours of {stream.name} as a plain Parquet dataset: each is written once, when it is closed and compacted "
+            f"and no rewind can go back to it ({settings.rewind_hours:g} hours), and never touched again."
+        ),
+        kinds=KINDS,
+        owners=owners,
+    )
+    def export(context: AssetExecutionContext) -> MaterializeResult[None]:
+        try:
+            if not has_table(folders):
+                return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
+            done = export_stream(stream, folders, target_bytes=settings.target_file_bytes)
+        except LockstepError as error:
+            raise report_failure(error) from error
+        context.log.info("%s hours of %s exported", len(done.hours), stream.name)
+        return _result(done)
+
+    return export
+
+
+def _result(done: ExportResult) -> MaterializeResult[None]:
+    waiting = [
+        TableRecord({"because": each.reason.value, "hours": each.hours, "from": each.oldest_hour})
+        for each in done.waiting
+    ]
+    return MaterializeResult(
+        metadata={
+            "folder": MetadataValue.path(done.folder),
+            "hours": len(done.hours),
+            "hours_lost": done.hours_lost,
+            "files": done.files,
+            "rows": done.rows,
+            "bytes": done.bytes,
+            **({"newest_hour": done.hours[-1]} if done.hours else {}),
+            **({"waiting": MetadataValue.table(waiting)} if waiting else {}),
+        }
+    )

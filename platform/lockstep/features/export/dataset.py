@@ -1,0 +1,289 @@
+"""The dataset: one folder an hour, published whole, with its manifest inside.
+
+    <folder>/_export/options.json              how all hours are written; a change needs another folder
+    <folder>/_export/source.json               the table as the newest export saw it
+    <folder>/commit_hour=H/_manifest.json      rows, digest, files, version and batch of the table
+    <folder>/commit_hour=H/[column=value/]...parquet
+    <folder>/_staging/H-<uuid>/                an hour that is being written, or that a killed export left
+
+Files whose names begin with an underscore are passed over by Spark, Hive and Arrow, and are no Parquet for all others.
+In a file system a rename is the only moment at which anything becomes visible: a reader sees a whole hour or none of
+it. In an object store an hour is whole when it has its manifest (publish.py). Of two exports one publishes, and what a
+killed one leaves is deleted by a later one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from lockstep.declare.options import Export
+from lockstep.errors import LockstepError, format_some
+from lockstep.features.export.publish import delete_stale_folders, find_whole_folders, publish_folder, take_back_folder
+from lockstep.model.decoding import decode_json
+from lockstep.storage import find_storage
+from lockstep.table.commit import Base
+from lockstep.table.delta_log import make_entry_path
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+
+OPTIONS, MANIFEST_FILE = "_export", "_manifest.json"
+SOURCE_FILE = "source.json"
+HOUR_PREFIX = "commit_hour="
+
+
+class ExportOptions(msgspec.Struct, frozen=True):
+    """How the hours of a dataset are written, and of which table.
+
+    Attributes:
+        stream: Name of the stream.
+        table_id: Delta's id of its table.
+        columns: Columns; empty for all.
+        partition_by: Further columns by which an hour is divided.
+        codec: Compression.
+        row_group_rows: Rows of a row group.
+    """
+
+    stream: str
+    table_id: str
+    columns: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    codec: str
+    row_group_rows: int
+
+
+class ExportedFile(msgspec.Struct, frozen=True):
+    """A file of an exported hour.
+
+    Attributes:
+        path: Relative to the folder of the hour.
+        rows: Number of rows.
+        bytes: Bytes.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an exported hour holds, and where it came from.
+
+    Attributes:
+        hour: The commit hour.
+        rows: Number of rows.
+        digest: Sum of the hashes of the exported columns of all rows, in hexadecimal (features/compaction/proof.py).
+        files: Its files.
+        sources: Files of the table that were read, at `version`.
+        version: Version of the table.
+        generation: Generation of the table.
+        below_batch: All its rows are of earlier batches.
+        exported_at: Time, in seconds since 1970 (UTC).
+    """
+
+    hour: str
+    rows: int
+    digest: str
+    files: tuple[ExportedFile, ...]
+    sources: tuple[str, ...]
+    version: int
+    generation: int
+    below_batch: int
+    exported_at: float
+
+
+class ExportSource(msgspec.Struct, frozen=True):
+    """The table as an export saw it; stored before its first hour is published.
+
+    Attributes:
+        version: Version of the table.
+        entry: SHA-256 of the log entry of that version, in hexadecimal.
+        below_batch: All exported rows are of earlier batches.
+        batches: The batches below it that count: generation and last batch, oldest first.
+    """
+
+    version: int
+    entry: str
+    below_batch: int
+    batches: tuple[tuple[int, int], ...]
+
+
+def list_batches(head: Head, below: int) -> tuple[tuple[int, int], ...]:
+    """The batches below one that count: generation and last batch, oldest first."""
+    found = list[tuple[int, int]]()
+    for generation, last in sorted(head.valid_batches.items()):
+        found.append((generation, min(last, below - 1)))
+        if last >= below - 1:
+            break
+    return tuple(found)
+
+
+class ExportMismatch(LockstepError):
+    """The folder holds an export that was written otherwise, of another table, or of batches that were rewound.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path, problem: str) -> None:
+        super().__init__(
+            f"{folder}: {problem}",
+            next_step="declare another folder, Export(folder=...), or move this one away: its files are not changed",
+        )
+        self.folder = folder
+
+
+def make_options(export: Export, stream: str, table_id: str) -> ExportOptions:
+    """The options of a declaration."""
+    return ExportOptions(
+        stream=stream,
+        table_id=table_id,
+        columns=export.columns,
+        partition_by=export.partition_by,
+        codec=export.codec.value,
+        row_group_rows=export.row_group_rows,
+    )
+
+
+def read_options(folder: Path) -> ExportOptions | None:
+    """The options under which a dataset is written; None before the first export."""
+    path = folder / OPTIONS / "options.json"
+    try:
+        return decode_json(find_storage(path).read(path), ExportOptions)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ExportMismatch(folder, f"{OPTIONS} cannot be read: {error}") from error
+
+
+def check_options(folder: Path, options: ExportOptions) -> None:
+    """Refuse a dataset that is written otherwise, and a folder in use that is none.
+
+    Raises:
+        ExportMismatch: It names the first difference.
+    """
+    found = read_options(folder)
+    foreign = sorted(set(find_storage(folder).list_names(folder)) - {OPTIONS}) if found is None else []
+    if foreign:
+        raise ExportMismatch(folder, f"it is no dataset, and has other files or folders: {format_some(foreign)}")
+    for name in ExportOptions.__struct_fields__ if found is not None else ():
+        wanted, actual = getattr(options, name), getattr(found, name)
+        if wanted != actual:
+            raise ExportMismatch(folder, f"{name} is {wanted}, and its hours are written with {actual}")
+
+
+def keep_options(folder: Path, options: ExportOptions) -> None:
+    """Record the options with the first export.
+
+    Raises:
+        ExportMismatch: Another export recorded others.
+    """
+    path = folder / OPTIONS / "options.json"
+    storage = find_storage(path)
+    if read_options(folder) is None:
+        storage.make_folder(path.parent)
+        with suppress(FileExistsError):
+            storage.create_whole(path, msgspec.json.format(msgspec.json.encode(options)))
+            storage.sync(path)
+    check_options(folder, options)
+
+
+def record_source(folder: Path, base: Base, table: Path) -> None:
+    """Store how an export sees the table, before it publishes an hour."""
+    floor = base.head.rewind_floor
+    source = ExportSource(base.version, _digest_entry(table, base.version), floor, list_batches(base.head, floor))
+    path = folder / OPTIONS / SOURCE_FILE
+    find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(source)))
+    find_storage(path).sync(path)
+
+
+def check_source(folder: Path, base: Base, table: Path) -> None:
+    """Refuse a dataset whose rows are not those that count in the table any more, or not all of them.
+
+    Raises:
+        ExportMismatch: The table was rewound to a batch before exported ones, or is an older copy that was restored.
+    """
+    path = folder / OPTIONS / SOURCE_FILE
+    try:
+        source = decode_json(find_storage(path).read(path), ExportSource)
+    except (FileNotFoundError, msgspec.DecodeError) as error:
+        raise ExportMismatch(folder, f"{OPTIONS}/{SOURCE_FILE} cannot be read: {error}") from error
+    if base.version < source.version or _digest_entry(table, source.version) not in {source.entry, ""}:
+        problem = f"its hours were written from version {source.version}, which is not one of this table"
+        raise ExportMismatch(folder, f"{problem}: an older copy was restored")
+    if list_batches(base.head, source.below_batch) != source.batches:
+        problem = f"its hours hold batches below {source.below_batch} that were rewound, or lack some that count again"
+        raise ExportMismatch(folder, problem)
+
+
+def _digest_entry(table: Path, version: int) -> str:
+    """SHA-256 of a log entry, in hexadecimal; empty where it was cleaned up."""
+    path = make_entry_path(table, version)
+    try:
+        return hashlib.sha256(find_storage(path).read(path)).hexdigest()
+    except FileNotFoundError:
+        return ""
+
+
+def find_folder(export: Export, folders: StreamFolders) -> Path:
+    """The folder of a stream's dataset."""
+    return Path(export.folder) if export.folder else folders.export
+
+
+def list_exported_hours(folder: Path) -> frozenset[str]:
+    """The hours that are exported; in an object store also those of which files may be there already."""
+    names = find_storage(folder).list_names(folder)
+    return frozenset(name.removeprefix(HOUR_PREFIX) for name in names if name.startswith(HOUR_PREFIX))
+
+
+def list_whole_hours(folder: Path, hours: Iterable[str]) -> frozenset[str]:
+    """Those of some exported hours that have all their files."""
+    found = find_whole_folders((_find_hour(folder, hour) for hour in hours), MANIFEST_FILE)
+    return frozenset(target.name.removeprefix(HOUR_PREFIX) for target in found)
+
+
+def read_manifest(folder: Path, hour: str) -> HourManifest:
+    """The manifest of an exported hour.
+
+    Raises:
+        FileNotFoundError: The hour is not exported.
+    """
+    path = _find_hour(folder, hour) / MANIFEST_FILE
+    return decode_json(find_storage(path).read(path), HourManifest)
+
+
+def write_manifest(staged: Path, manifest: HourManifest) -> None:
+    """Add the manifest to the files of an hour."""
+    storage = find_storage(staged)
+    storage.replace(staged / MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
+    storage.sync(staged / MANIFEST_FILE)
+
+
+def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
+    """Give an hour its name; False where another export has published it before.
+
+    Args:
+        folder: The dataset.
+        staged: Folder with the files of the hour and its manifest, all synced.
+        manifest: What it holds.
+    """
+    return publish_folder(staged, _find_hour(folder, manifest.hour), MANIFEST_FILE)
+
+
+def take_back_hour(folder: Path, hour: str) -> None:
+    """Take an hour back that an erasure or a rewind overtook: it leaves the readers' sight at once."""
+    take_back_folder(folder, _find_hour(folder, hour), MANIFEST_FILE)
+
+
+def delete_leftovers(folder: Path) -> int:
+    """Delete what killed exports left a day ago; gives the number of hours."""
+    hours = [_find_hour(folder, hour) for hour in list_exported_hours(folder)]
+    return delete_stale_folders(folder, hours, MANIFEST_FILE)
+
+
+def _find_hour(folder: Path, hour: str) -> Path:
+    return folder / f"{HOUR_PREFIX}{hour}"

@@ -1,0 +1,269 @@
+"""Plans an export and carries it out, hour by hour."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from enum import Enum
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pyarrow as pa
+
+from lockstep.addresses import to_uri
+from lockstep.declare.options import Export
+from lockstep.declare.stream import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.features.compaction.plan import TARGET_BYTES, LiveFile, LiveFiles, is_closed, plan_bins
+from lockstep.features.export.dataset import (
+    ExportOptions,
+    check_options,
+    check_source,
+    delete_leftovers,
+    find_folder,
+    keep_options,
+    list_batches,
+    list_exported_hours,
+    list_whole_hours,
+    make_options,
+    record_source,
+)
+from lockstep.features.export.write import HourToExport, SourceTable, write_hour
+from lockstep.operations.tables import open_table
+from lockstep.progress import report_items
+from lockstep.table import delta_log
+from lockstep.table.commit import Base, OutputLog
+from lockstep.table.delta_log import find_head_of_batch
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+
+
+class WaitReason(Enum):
+    """Why an hour is not exported yet."""
+
+    OPEN = "the hour is open"
+    REWIND = "a rewind may go back to it (rewind_hours)"
+    COMPACTION = "it waits for compaction"
+
+
+class WaitingHours(msgspec.Struct, frozen=True):
+    """Hours that are not exported yet, for one reason."""
+
+    reason: WaitReason
+    hours: int
+    oldest_hour: str
+    newest_hour: str
+
+
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export would write.
+
+    Attributes:
+        stream: Name of the stream.
+        folder: Folder of the dataset.
+        hours: Hours to write, oldest first.
+        files: Files to read.
+        rows: Rows to write.
+        bytes: Bytes to read.
+        exported: Number of hours that are exported.
+        waiting: Hours that have to wait, by reason.
+    """
+
+    stream: str
+    folder: str
+    hours: tuple[HourToExport, ...]
+    files: int
+    rows: int
+    bytes: int
+    exported: int
+    waiting: tuple[WaitingHours, ...]
+
+
+class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an export.
+
+    Attributes:
+        stream: Name of the stream.
+        folder: Folder of the dataset.
+        hours: Hours that it wrote.
+        hours_lost: Hours that another export published first, or that an erasure or a rewind overtook; nothing is lost
+            but work.
+        files: Files written.
+        rows: Rows written.
+        bytes: Bytes written.
+        stale_deleted: Staging folders deleted, left by killed exports.
+        waiting: Hours that have to wait, by reason.
+        cpu_seconds: CPU time.
+    """
+
+    stream: str
+    folder: str
+    hours: tuple[str, ...] = ()
+    hours_lost: int = 0
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    stale_deleted: int = 0
+    waiting: tuple[WaitingHours, ...] = ()
+    cpu_seconds: float = 0.0
+
+
+def sort_hours(
+    files: Iterable[LiveFile],
+    head: Head,
+    floor_hour: str,
+    exported: frozenset[str],
+    target_bytes: int = TARGET_BYTES,
+) -> tuple[tuple[HourToExport, ...], tuple[WaitingHours, ...]]:
+    """The hours that can be exported, and those that have to wait, oldest first. Pure.
+
+    Args:
+        files: The live files.
+        head: The head of the table.
+        floor_hour: Hour of the batch at the rewind floor; empty where it is unknown.
+        exported: Hours that are exported.
+        target_bytes: Size of a compacted file, which decides what compaction would still rewrite.
+    """
+    listed = sorted(files, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
+    small = {part.commit_hour for part in plan_bins(listed, head, target_bytes=target_bytes)}
+    ready, waiting = list[HourToExport](), dict[WaitReason, list[str]]()
+    for hour, group in groupby(listed, key=attrgetter("commit_hour")):
+        if hour in exported:
+            continue
+        reason = _find_reason(hour, head, floor_hour, small)
+        if reason is not None:
+            waiting.setdefault(reason, []).append(hour)
+            continue
+        of_hour = tuple(group)
+        rows, size = sum(file.rows for file in of_hour), sum(file.size for file in of_hour)
+        ready.append(HourToExport(hour, of_hour, rows, size))
+    return tuple(ready), tuple(WaitingHours(why, len(held), held[0], held[-1]) for why, held in waiting.items())
+
+
+def _find_reason(hour: str, head: Head, floor_hour: str, small: set[str]) -> WaitReason | None:
+    if not is_closed(hour, head):
+        return WaitReason.OPEN
+    if hour in small:
+        return WaitReason.COMPACTION
+    return WaitReason.REWIND if hour >= floor_hour else None
+
+
+class _Export:
+    """One look at a table and its dataset."""
+
+    def __init__(self, stream: AnyStream, folders: StreamFolders, target_bytes: int) -> None:
+        if stream.export is None:
+            raise LockstepError(
+                f"{stream.name} declares no export",
+                next_step=f"declare Stream(name={stream.name!r}, ..., export=Export()) in assets/",
+            )
+        output = open_table(folders)
+        base = output.base()
+        self.folder = find_folder(stream.export, folders)
+        self.options: ExportOptions = make_options(stream.export, stream.name, output.table_id)
+        self.base = base
+        self.exported = _list_hours_of(self.folder, self.options, base, folders.table)
+        floor = find_head_of_batch(folders.table, base.head.rewind_floor)
+        live = [file for file in LiveFiles(folders.table).at(base.version) if file.rows]  # not the mark of a rewind
+        floor_hour = floor.hour if floor else ""
+        self.hours, self.waiting = sort_hours(live, base.head, floor_hour, self.exported, target_bytes)
+        schema = pa.schema(cast("pa.Schema", delta_log.open_delta_table(folders.table).schema().to_arrow()))
+        self.source = SourceTable(
+            folders.table, schema, base.version, base.head.generation, below_batch=base.head.rewind_floor
+        )
+
+    def is_current(self) -> bool:
+        """Whether no session was erased since, and no batch of the plan was undone: its files have their rows."""
+        planned, now, below = self.base.head, OutputLog(self.source.folder).base().head, self.source.below_batch
+        return now.erasure == planned.erasure and list_batches(now, below) == list_batches(planned, below)
+
+    def record(self, folders: StreamFolders) -> None:
+        """Store the table as it is now, not as of the plan: another export may have stored a newer one since.
+
+        Raises:
+            ExportMismatch: Batches of exported hours were rewound since the plan.
+        """
+        keep_options(self.folder, self.options)
+        base = open_table(folders).base()
+        _list_hours_of(self.folder, self.options, base, folders.table)
+        record_source(self.folder, base, folders.table)
+
+
+def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportPlan:
+    """What an export would write now. Changes nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        ExportMismatch: The dataset is written otherwise, of another table, or of batches that were rewound.
+        LockstepError: The stream declares no export.
+    """
+    found = _Export(stream, folders, target_bytes)
+    return ExportPlan(
+        stream=stream.name,
+        folder=to_uri(found.folder),
+        hours=found.hours,
+        files=sum(len(hour.files) for hour in found.hours),
+        rows=sum(hour.rows for hour in found.hours),
+        bytes=sum(hour.bytes for hour in found.hours),
+        exported=len(found.exported),
+        waiting=found.waiting,
+    )
+
+
+def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportResult:
+    """Export the hours that can be exported, oldest first; safe while a writer, compactions and another export run.
+
+    1. Plan. Delete what killed exports left.
+    2. Write each hour, prove it, publish it; one that another export published, or that an erasure or a rewind
+       overtook, is dropped.
+
+    Raises:
+        NoTable: The stream has never run.
+        ExportMismatch: The dataset is written otherwise, of another table, or of batches that were rewound.
+        LockstepError: The stream declares no export.
+        TableError: A file is damaged; the hours before are exported.
+    """
+    began, found = time.process_time(), _Export(stream, folders, target_bytes)  # 1
+    result = ExportResult(stream=stream.name, folder=to_uri(found.folder), waiting=found.waiting)
+    if found.hours:
+        found.record(folders)
+    result = msgspec.structs.replace(result, stale_deleted=delete_leftovers(found.folder))
+    for hour in report_items(found.hours, "exporting hours", len(found.hours)):  # 2
+        result = _with_hour(result, found, hour)
+    return msgspec.structs.replace(result, cpu_seconds=round(time.process_time() - began, 3))
+
+
+def _with_hour(result: ExportResult, found: _Export, hour: HourToExport) -> ExportResult:
+    manifest = write_hour(found.folder, hour, found.source, found.options, found.is_current)
+    if manifest is None:
+        return msgspec.structs.replace(result, hours_lost=result.hours_lost + 1)
+    return msgspec.structs.replace(
+        result,
+        hours=(*result.hours, hour.hour),
+        files=result.files + len(manifest.files),
+        rows=result.rows + manifest.rows,
+        bytes=result.bytes + sum(file.bytes for file in manifest.files),
+    )
+
+
+def list_proven_hours(export: Export, folders: StreamFolders) -> frozenset[str]:
+    """The exported hours of a stream's table, which its retention may drop.
+
+    Raises:
+        ExportMismatch: The dataset is written otherwise, of another table, or of batches that were rewound.
+    """
+    output, folder = open_table(folders), find_folder(export, folders)
+    options = make_options(export, folders.stream, output.table_id)
+    return list_whole_hours(folder, _list_hours_of(folder, options, output.base(), folders.table))
+
+
+def _list_hours_of(folder: Path, options: ExportOptions, base: Base, table: Path) -> frozenset[str]:
+    """The hours of a dataset, after it was compared with the table."""
+    check_options(folder, options)
+    exported = list_exported_hours(folder)
+    if exported:
+        check_source(folder, base, table)
+    return exported

@@ -1,0 +1,185 @@
+"""Decides which alarms of a look are announced, and when the check is evaluated. Pure: no files, no Dagster, no clock.
+
+An alarm is announced once two looks in a row have seen it: an election of leaders, a handover, a lost answer and a
+restart pass by unannounced. What a look could not judge stays as it was: an unknown headroom ends no alarm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lockstep.features.health.webhook import Notification, NotificationEvent
+from lockstep.operations.alarms import Alarm, AlarmKind
+from lockstep.orchestration.sensor_cursor import SensorCursor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+REFRESH_SECONDS = 1_800.0
+"""An evaluation without news is repeated so often: its figures stay recent, at 50 events a day."""
+WAITING_MAX = 100
+"""Notifications that wait for a webhook which does not take them; older ones are dropped."""
+
+
+class RaisedAlarm(msgspec.Struct, frozen=True):
+    """An announced alarm.
+
+    Attributes:
+        alarm: As of the last look that could judge it.
+        since: When it was announced, in seconds since 1970 (UTC).
+    """
+
+    alarm: Alarm
+    since: float
+
+
+class HealthCursor(SensorCursor, frozen=True, kw_only=True):
+    """State of the health sensor between looks.
+
+    Attributes:
+        seen: Alarms that only the last look has seen.
+        raised: Announced alarms.
+        reported: What the last evaluation said, without figures.
+        reported_at: Its time, in seconds since 1970 (UTC).
+        materialization: Storage id of the table's newest materialization then; Dagster shows an evaluation with it.
+        waiting: Notifications that the webhook has not taken yet, oldest first.
+    """
+
+    seen: tuple[AlarmKind, ...] = ()
+    raised: tuple[RaisedAlarm, ...] = ()
+    reported: str = ""
+    reported_at: float = 0.0
+    materialization: int = 0
+    waiting: tuple[Notification, ...] = ()
+
+
+class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs of a decision.
+
+    Attributes:
+        stream: Name of the stream.
+        alarms: Alarms of the look.
+        unknown: Alarms that the look could neither raise nor rule out.
+        has_run: Whether the stream has a table, readable or not.
+        materialization: Storage id of the table's newest materialization; 0 without one.
+        is_hidden: Whether Dagster shows a run that left the check out, in place of the last evaluation.
+        notifies: Whether there is a webhook.
+        certain: Alarms of which this look is as good as two.
+    """
+
+    stream: str
+    alarms: tuple[Alarm, ...]
+    unknown: tuple[AlarmKind, ...]
+    has_run: bool = True
+    materialization: int = 0
+    is_hidden: bool = False
+    notifies: bool = False
+    certain: frozenset[AlarmKind] = frozenset()
+
+
+class HealthDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Actions, new cursor and explanation.
+
+    Attributes:
+        cursor: The new cursor.
+        evaluates: Whether the check is to be evaluated.
+        says: Explanation for display.
+    """
+
+    cursor: HealthCursor
+    evaluates: bool
+    says: str
+
+
+def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthDecision:
+    """Decide what to announce.
+
+    1. Announce alarms that this look and the one before have seen; keep those that it could not judge.
+    2. Note what began, changed and ended for the webhook.
+    3. Evaluate the check after a change, after a materialization of the table, after a run that left it out, and at
+       times; never while an alarm waits for its second look, as the check would pass.
+
+    Args:
+        look: Inputs.
+        cursor: Cursor of the look before.
+        now: Time of this machine, in seconds since 1970 (UTC).
+    """
+    known = {each.alarm.kind: each for each in cursor.raised}
+    new = [alarm for alarm in look.alarms if alarm.kind not in known]
+    twice = look.certain.union(cursor.seen)
+    raised = tuple(_raised(look, known, twice, now))  # 1
+    seen = tuple(alarm.kind for alarm in new if alarm.kind not in twice)
+    notes = (*cursor.waiting, *_compare(look.stream, known.values(), raised, now))[-WAITING_MAX:]  # 2
+    said = _fingerprint(raised, look.unknown)
+    is_due = (
+        said != cursor.reported
+        or look.materialization != cursor.materialization
+        or look.is_hidden
+        or not 0 <= now - cursor.reported_at < REFRESH_SECONDS
+    )
+    evaluates = look.has_run and not seen and is_due  # 3
+    after = msgspec.structs.replace(cursor, seen=seen, raised=raised, waiting=notes if look.notifies else ())
+    if evaluates:
+        after = msgspec.structs.replace(after, reported=said, reported_at=now, materialization=look.materialization)
+    return HealthDecision(cursor=after, evaluates=evaluates, says=_explain(look, raised, seen))
+
+
+def _raised(
+    look: HealthLook, known: dict[AlarmKind, RaisedAlarm], seen: frozenset[AlarmKind], now: float
+) -> Iterator[RaisedAlarm]:
+    for alarm in look.alarms:
+        if alarm.kind in known:
+            yield RaisedAlarm(alarm, known[alarm.kind].since)
+        elif alarm.kind in seen:
+            yield RaisedAlarm(alarm, now)
+    yield from (each for kind, each in known.items() if kind in look.unknown)
+
+
+def _compare(
+    stream: str, before: Iterable[RaisedAlarm], after: Iterable[RaisedAlarm], now: float
+) -> Iterator[Notification]:
+    """The notifications of what has changed."""
+    old, new = ({each.alarm.kind: each for each in raised} for raised in (before, after))
+    for kind, each in new.items():
+        if kind not in old:
+            yield _note(stream, NotificationEvent.BEGAN, each, now)
+        elif old[kind].alarm.severity is not each.alarm.severity:
+            yield _note(stream, NotificationEvent.CHANGED, each, now)
+    for kind, each in old.items():
+        if kind not in new:
+            yield _note(stream, NotificationEvent.ENDED, each, now)
+
+
+def _note(stream: str, event: NotificationEvent, raised: RaisedAlarm, now: float) -> Notification:
+    alarm = raised.alarm
+    is_over = event is NotificationEvent.ENDED
+    what = f"{alarm.kind.value} has ended" if is_over else f"{alarm.problem}; next: {alarm.next_step}"
+    return Notification(
+        text=f"lockstep {stream}, {'resolved' if is_over else alarm.severity.value}: {what}",
+        event=event,
+        stream=stream,
+        alarm=alarm.kind,
+        severity=alarm.severity,
+        problem=alarm.problem,
+        next_step=alarm.next_step,
+        since=raised.since,
+        at=now,
+    )
+
+
+def _fingerprint(raised: Iterable[RaisedAlarm], unknown: Iterable[AlarmKind]) -> str:
+    """Alarms, their severities and what is unknown, without figures."""
+    alarms = sorted(f"{each.alarm.kind.value} {each.alarm.severity.value}" for each in raised)
+    return "; ".join([*alarms, *sorted(f"{kind.value} unknown" for kind in unknown)]) or "healthy"
+
+
+def _explain(look: HealthLook, raised: tuple[RaisedAlarm, ...], seen: tuple[AlarmKind, ...]) -> str:
+    if not look.has_run:
+        return "the stream has no table yet: there is nothing to judge"
+    lists = (("seen once", seen), ("unknown", look.unknown))
+    parts = [f"{each.alarm.severity.value}: {each.alarm.kind.value}" for each in raised] or ["no alarm"]
+    parts += [f"{what}: {', '.join(kind.value for kind in kinds)}" for what, kinds in lists if kinds]
+    return "; ".join(parts)

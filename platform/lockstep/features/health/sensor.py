@@ -1,0 +1,116 @@
+"""I/O of the health sensor: reads health, notifies the webhook, and turns the decision into a `SensorResult`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from dagster import SensorResult, SkipReason
+
+from lockstep.features.health.asset_check import (
+    find_hidden_checks,
+    find_newest_materialization,
+    list_last_results,
+    make_health_evaluation,
+    request_first_checks,
+)
+from lockstep.features.health.policy import HealthCursor, HealthLook, decide_health
+from lockstep.features.health.webhook import Notification, NotificationEvent
+from lockstep.operations.alarms import AlarmKind, AlarmSeverity
+from lockstep.operations.inspect.health import read_health
+from lockstep.orchestration.names import HEALTH
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+    from lockstep.features.health.webhook import Webhook
+    from lockstep.operations.tables import StreamHandle
+
+
+NOTES_A_LOOK = 10
+"""Notifications that one look sends; the next one continues. A webhook may take seconds for each."""
+
+
+class OutageNotes:
+    """Passes on notifications of an outage of Kafka for the first stream alone: it is one outage for all of them."""
+
+    def __init__(self) -> None:
+        """Nothing was sent."""
+        self._sent = set[tuple[NotificationEvent, AlarmSeverity]]()
+
+    def send(self, note: Notification, webhook: Webhook) -> bool:
+        """Send one notification, unless it was sent for another stream; gives whether it was taken."""
+        if note.alarm is not AlarmKind.KAFKA:
+            return webhook.send(note)
+        if (note.event, note.severity) in self._sent:
+            return True
+        if not webhook.send(note):
+            return False
+        self._sent = {each for each in self._sent if _is_end(each[0]) is _is_end(note.event)}
+        self._sent.add((note.event, note.severity))
+        return True
+
+
+def _is_end(event: NotificationEvent) -> bool:
+    return event is NotificationEvent.ENDED
+
+
+def observe_health(
+    handle: StreamHandle,
+    instance: DagsterInstance,
+    cursor: HealthCursor,
+    webhook: Webhook,
+    outages: OutageNotes,
+    *,
+    is_kafka_away: bool = False,
+) -> SensorResult:
+    """Look at a stream.
+
+    1. Read health, the newest materialization of the table, and which checks' last results Dagster does not show.
+    2. Decide what is announced.
+    3. Send what waits for the webhook; what it does not take waits for the next look.
+    4. Give what was decided, and the hidden results of the other checks again; request checks that never ran.
+
+    Args:
+        handle: The stream.
+        instance: Dagster.
+        cursor: Cursor of the look before.
+        webhook: Takes notifications.
+        outages: Knows what was sent of an outage of Kafka.
+        is_kafka_away: Kafka was asked twice, and did not answer.
+    """
+    health, newest = read_health(handle), find_newest_materialization(handle.stream, instance)  # 1
+    hidden = find_hidden_checks(handle.stream, instance)
+    look = HealthLook(
+        stream=handle.stream.name,
+        alarms=health.alarms,
+        unknown=health.unknown,
+        has_run=health.facts.has_table or health.facts.is_unreadable,
+        materialization=0 if newest is None else newest.storage_id,
+        is_hidden=HEALTH in hidden,
+        notifies=bool(webhook.reference),
+        certain=frozenset({AlarmKind.KAFKA}) if is_kafka_away else frozenset(),
+    )
+    decision = decide_health(look, cursor, time.time())  # 2
+    after = send_waiting(decision.cursor, webhook, outages)  # 3
+    # 4
+    announced = [each.alarm for each in after.raised]
+    events = [make_health_evaluation(handle.stream, health.facts, announced, newest)] if decision.evaluates else []
+    events += list_last_results(handle.stream, hidden - {HEALTH}, instance)
+    left = f"; webhook: {webhook.problem}, {len(after.waiting)} waiting" if after.waiting and webhook.problem else ""
+    first = request_first_checks(handle.stream, instance, newest)
+    return SensorResult(
+        run_requests=[] if first is None else [first],
+        asset_events=events,
+        skip_reason=SkipReason(f"{decision.says}{left}") if first is None else None,
+        cursor=after.encode(),
+    )
+
+
+def send_waiting(cursor: HealthCursor, webhook: Webhook, outages: OutageNotes) -> HealthCursor:
+    """Send notifications, oldest first, until the webhook does not take one; gives the cursor without those it took."""
+    for sent, note in enumerate(cursor.waiting[:NOTES_A_LOOK]):
+        if not outages.send(note, webhook):
+            return msgspec.structs.replace(cursor, waiting=cursor.waiting[sent:])
+    return msgspec.structs.replace(cursor, waiting=cursor.waiting[NOTES_A_LOOK:])

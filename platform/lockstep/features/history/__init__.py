@@ -1,0 +1,1 @@
+"""Going back and trying again: rewind, savepoints, shadows, their comparison and promotion."""

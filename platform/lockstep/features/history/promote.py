@@ -1,0 +1,606 @@
+"""Makes a shadow the stream: back to the batch from which it began, and its rows from there on, in one commit.
+
+docs/decisions/0028 is the protocol, docs/shadow.md the way through it. The plan is data; nothing is changed by it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lockstep.declare.discovery import digest_code
+from lockstep.engine.driver.heartbeat import is_writer_alive
+from lockstep.engine.driver.planner import find_next_hour
+from lockstep.engine.driver.positions import LedgerStamp, read_position
+from lockstep.engine.driver.startup import check_state_types
+from lockstep.errors import Fenced, LockstepError, Overtaken, StateError, TableError, format_some
+from lockstep.features.derived.derive import list_derived_from
+from lockstep.features.history.promotion_commit import PromotionCommit, commit_promotion, find_promoted_columns
+from lockstep.features.history.rewind import (
+    Obstacle,
+    RewindObstacle,
+    count_rows,
+    find_state_files,
+    publish_positions,
+    read_head_of_batch,
+    read_rewound_rows,
+)
+from lockstep.features.history.shadow import ShadowRefused, make_moved_rows, require_shadow
+from lockstep.kafka.admin import ClusterView
+from lockstep.model.commit_hour import format_hour
+from lockstep.model.position import TopicIdPartition
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.state.relocation import take_state
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, ledger, quarantine, side_tables
+from lockstep.table.commit import HourClosed
+from lockstep.table.create import create_late_table
+from lockstep.table.head import FIRST_BATCH, Desired, Head, Origin, SideFile
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerFileName, LedgerRow
+from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, list_named_files
+from lockstep.table.restore import commit_restored
+from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
+from lockstep.table.written_by import WrittenBy
+from lockstep.table.written_files import delete_on_error, delete_unless_committed
+
+PIECE_BYTES = 16 << 20
+"""Data files are copied in pieces of this size."""
+
+
+class PromotedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of which stream and shadow have read another offset.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        position: The position of the stream now.
+        shadow_at: The position of the shadow, which the stream will have.
+        behind: Offsets by which the shadow is behind: their rows go, until the next run has read them again.
+        expired: Those of them that Kafka no longer has.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    shadow_at: int
+    behind: int
+    expired: int
+
+
+class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a promotion would do.
+
+    Attributes:
+        stream: Name of the stream.
+        shadow: Name of the shadow.
+        to_batch: The batch from which the shadow began: rows up to it stay as they are.
+        last_batch: The last batch of the stream now.
+        batch: The last batch afterwards.
+        generation: The generation that begins.
+        rows_gone: Rows of the stream after `to_batch`, which go.
+        rows_added: Rows of the shadow, which replace them.
+        quarantined: Messages of the shadow's quarantine and late table, which count from then on.
+        files: Data files to copy.
+        bytes: Their bytes.
+        partitions: Partitions of which both have read another offset.
+        migrated: Differences of the state types that `migrate` of the deployed code handles.
+        derived: Derived tables that have read the stream: the next run of each rebuilds it.
+        obstacles: Why it is refused; empty where nothing refuses it.
+    """
+
+    stream: str
+    shadow: str
+    to_batch: int
+    last_batch: int
+    batch: int
+    generation: int
+    rows_gone: int
+    rows_added: int
+    quarantined: int
+    files: int
+    bytes: int
+    partitions: tuple[PromotedPartition, ...]
+    migrated: tuple[str, ...]
+    derived: tuple[str, ...]
+    obstacles: tuple[RewindObstacle, ...]
+
+
+class Promoted(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a promotion.
+
+    Attributes:
+        plan: What it did.
+        version: Version of the output table after it.
+        published: Whether Kafka shows the positions as group offsets; the next start publishes them again.
+    """
+
+    plan: PromotionPlan
+    version: int
+    published: bool
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """A promotion, with what its commit needs: heads, folders of the shadow, positions with their state, files."""
+
+    head: Head
+    target: Head
+    shadow: Head
+    folders: StreamFolders
+    begun: Mapping[TopicIdPartition, LedgerRow]
+    reached: Mapping[TopicIdPartition, LedgerRow]
+    needs: Mapping[Path, int]
+    planned: PromotionPlan | None = None
+
+    @property
+    def plan(self) -> PromotionPlan:
+        """What it would do."""
+        if self.planned is None:
+            raise ValueError("not planned yet")
+        return self.planned
+
+
+def plan_promotion(handle: StreamHandle, name: str) -> PromotionPlan:
+    """Show what a promotion would do; changes nothing. Takes one to three seconds, to see whether a writer is alive.
+
+    Args:
+        handle: The stream, with its deployed declaration.
+        name: Name of the shadow.
+
+    Raises:
+        NoTable: The stream has never run.
+        NotAShadow: It is no shadow of the stream.
+        ShadowRefused: A session was erased since it began.
+        NotRewindable: The batch from which it began may be deleted.
+        KafkaError: Kafka does not answer.
+    """
+    return _prepare(handle, name).plan
+
+
+def promote_shadow(
+    handle: StreamHandle,
+    name: str,
+    *,
+    who: str,
+    why: str,
+    accept_behind: bool = False,
+    accept_code: bool = False,
+) -> Promoted:
+    """Make a shadow the stream; the stream is stopped afterwards, the shadow stays until it is dropped.
+
+    1. Plan on both heads as they are; refuse what does not agree.
+    2. Copy the shadow's data files, state, ledger, quarantine and late table, all as of its last batch by then; nothing
+       refers to the copies.
+    3. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour where the
+       hour was closed meanwhile.
+    4. Bring the side tables up to it, as the next start would.
+    5. Publish the positions; the next start does so too.
+
+    Args:
+        handle: The stream, with its deployed declaration.
+        name: Name of the shadow.
+        who: The operator.
+        why: The reason.
+        accept_behind: Promote although the shadow has not read as far as the stream.
+        accept_code: Promote although the deployed code is not the shadow's.
+
+    Raises:
+        ShadowRefused: Names every obstacle; or the shadow was dropped meanwhile.
+        NoTable, NotAShadow, NotRewindable: As `plan_promotion`; or a batch was committed meanwhile.
+        Overtaken: Another run or command claimed the table meanwhile.
+        KafkaError: Kafka does not answer; nothing was changed.
+    """
+    prepared = _prepare(handle, name)  # 1
+    accepted = ({Obstacle.BEHIND} if accept_behind else set()) | ({Obstacle.CODE} if accept_code else set())
+    if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
+        raise ShadowRefused(handle.stream.name, f"promotion of {name}", obstacles)
+    side_tables.catch_up_alongside_writer(handle.folders, prepared.head)
+    landed, rows = _commit(handle, prepared, f"{why} ({who})")  # 2, 3
+    side_tables.SideLogs(handle.folders).catch_up(landed)  # 4
+    return Promoted(plan=prepared.plan, version=landed.batch_version, published=publish_positions(handle, rows))  # 5
+
+
+def _prepare(handle: StreamHandle, name: str) -> _Prepared:
+    own, shadow, origin = require_shadow(handle.stream.name, name, handle.settings)
+    with _refuse_dropped(handle.stream.name, own, shadow):
+        return _prepare_from(handle, own, shadow, origin)
+
+
+@contextmanager
+def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[None]:
+    """Refuse a shadow that is dropped within the block, whatever error that causes; its name may begin again there.
+
+    Raises:
+        ShadowRefused: It is not there any more.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except (LockstepError, DeltaError, OSError) as error:
+        failure = error
+    if _is_there(own, shadow):
+        if failure is not None:
+            raise failure
+        return
+    problem, step = "it was dropped meanwhile; nothing was changed", f"lockstep shadow {stream} lists its shadows"
+    raise ShadowRefused(
+        stream, f"promotion of {own.stream}", [RewindObstacle(Obstacle.GONE, problem, step)]
+    ) from failure
+
+
+def _is_there(own: StreamFolders, shadow: Head) -> bool:
+    """Whether the table of a shadow is the one that was read."""
+    try:
+        head = try_read_head(own)
+    except (LockstepError, DeltaError, OSError):
+        return False  # it is being deleted
+    return head is not None and head.table_id == shadow.table_id
+
+
+def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin: Origin) -> _Prepared:
+    folders, head = handle.folders, handle.require_head()
+    check_erasure(head, shadow, origin)
+    target = read_head_of_batch(folders, head, origin.batch)
+    side_tables.catch_up_alongside_writer(own, shadow)
+    read = ledger.read_positions(own, shadow)
+    newest = read_rewound_rows(folders, head, target, handle.positions).newest
+    reached = {key: _kept_retired(row, newest.get(key)) for key, row in read.items()}
+    taken = ledger.read_positions_at(own, FIRST_BATCH)
+    held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
+    begun = {key: _with_state_of(row, held.get(key)) for key, row in taken.items()}
+    now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
+    needs, damaged = find_state_files(folders, begun.values())
+    back = {path: size for path, size in then.items() if path not in now}
+    prepared = _Prepared(head, target, shadow, own, begun, reached, {**needs, **back})
+    files = [*back.items(), *list_named_files(own.table, shadow.batch_version)]
+    obstacles = [
+        *_find_writers(handle, head, own, shadow),
+        *_find_disagreement(head, origin, shadow, taken, held),
+        *_find_unfit_columns(folders, own, target, shadow),
+        *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
+    ]
+    forgotten, valid = ledger.read_forgotten(own.ledger, newest.keys() - read.keys()), shadow.valid_batches
+    counted = {key: row for key, row in forgotten.items() if row.batch <= valid.get(row.generation, -1)}
+    partitions = tuple(_compare(handle.view, newest, {**counted, **read}))
+    return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, partitions, obstacles))
+
+
+def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
+    """Refuse to bring back a session that the stream has erased since the shadow began.
+
+    Raises:
+        ShadowRefused: It has; or the shadow has erased one, whose digest is that of its own table.
+    """
+    name, problem = shadow.stream, ""
+    if head.erasure is not None and origin.batch < head.erasure.batch:
+        began = f"{name} began from batch {origin.batch}"
+        problem = f"{began}; batch {head.erasure.batch} of {head.stream} erased a session, which it may bring back"
+    elif shadow.erasure is not None:
+        problem = f"{name} has erased a session by a digest of its own table, which {head.stream} cannot check"
+    if problem:
+        step = f"lockstep shadow {head.stream} --name {name} --drop; then begin another one from a later batch"
+        raise ShadowRefused(head.stream, f"promotion of {name}", [RewindObstacle(Obstacle.START, problem, step)])
+
+
+def _make_plan(
+    handle: StreamHandle,
+    prepared: _Prepared,
+    origin: Origin,
+    partitions: tuple[PromotedPartition, ...],
+    obstacles: Sequence[RewindObstacle],
+) -> PromotionPlan:
+    folders, head, own, shadow = handle.folders, prepared.head, prepared.folders, prepared.shadow
+    files = list_named_files(own.table, shadow.batch_version)
+    migrated, unfit = _check_code(handle, own, origin, prepared.reached)
+    return PromotionPlan(
+        stream=head.stream,
+        shadow=own.stream,
+        to_batch=prepared.target.batch,
+        last_batch=head.batch,
+        batch=head.batch + shadow.batch + 1,
+        generation=head.generation + 1,
+        rows_gone=count_rows(folders, None) - count_rows(folders, prepared.target.batch_version),
+        rows_added=count_rows(own, shadow.batch_version),
+        quarantined=sum(_count_side(folder, shadow) for folder in (own.quarantine, own.late)),
+        files=len(files),
+        bytes=sum(size for _, size in files),
+        partitions=partitions,
+        migrated=migrated,
+        derived=list_derived_from(folders.stream, folders.root),
+        obstacles=(*obstacles, *_find_behind(partitions, own.stream), *unfit),
+    )
+
+
+def _with_state_of(row: LedgerRow, held: LedgerRow | None) -> LedgerRow:
+    """A position with which the shadow began, with the address of the same state in the stream's own folder."""
+    return msgspec.structs.replace(
+        row,
+        state_file=None if held is None else held.state_file,
+        state_start=None if held is None else held.state_start,
+        state_length=None if held is None else held.state_length,
+    )
+
+
+def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
+    """A position of the shadow; a topic that the stream has retired since, without a message, stays retired."""
+    stays = now is not None and now.retired and now.until == row.until
+    return row.with_retirement_of(now) if now is not None and stays else row
+
+
+def _compare(
+    view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], reached: Mapping[TopicIdPartition, LedgerRow]
+) -> Iterable[PromotedPartition]:
+    """Forgotten partitions are among both: what one of them has read of a deleted topic counts as well."""
+    for key, row in sorted(now.items(), key=lambda item: (item[1].topic, item[1].partition)):
+        shadow_at = reached[key].until if key in reached else row.joined_at
+        if shadow_at == row.until or (key not in reached and row.until == row.joined_at):
+            continue
+        behind, ends = max(0, row.until - shadow_at), view.ends.get(key)
+        yield PromotedPartition(
+            topic=row.topic,
+            partition=row.partition,
+            position=row.until,
+            shadow_at=shadow_at,
+            behind=behind,
+            expired=behind if ends is None else min(behind, max(0, ends.start - shadow_at)),
+        )
+
+
+def _find_writers(handle: StreamHandle, head: Head, own: StreamFolders, shadow: Head) -> Iterable[RewindObstacle]:
+    for folders, each in ((handle.folders, head), (own, shadow)):
+        if is_writer_alive(folders.control, each.epoch):
+            step = f"lockstep stop {each.stream} --why '...'"
+            yield RewindObstacle(Obstacle.WRITER, f"epoch {each.epoch} of {each.stream} is writing", step)
+    if shadow.desired is Desired.HALTED:
+        step = f"lockstep resume {shadow.stream}, or correct its code"
+        yield RewindObstacle(Obstacle.HALTED, f"{shadow.stream} is halted: {shadow.reason}", step)
+
+
+def _find_disagreement(
+    head: Head,
+    origin: Origin,
+    shadow: Head,
+    taken: Mapping[TopicIdPartition, LedgerRow],
+    held: Mapping[TopicIdPartition, LedgerRow],
+) -> Iterable[RewindObstacle]:
+    again = f"begin another one: lockstep shadow {head.stream} --name ... --from ..."
+    if origin.table_id != head.table_id:
+        yield RewindObstacle(Obstacle.START, f"{shadow.stream} began from another table of {head.stream}", again)
+    apart = [row for key, row in held.items() if key not in taken or taken[key].until != row.until]
+    if apart:
+        places = format_some([f"{row.topic}/{row.partition}" for row in apart])
+        problem = f"positions of batch {origin.batch} are not those with which {shadow.stream} began: {places}"
+        yield RewindObstacle(Obstacle.START, problem, again)
+    if shadow.retention is not None:
+        yield RewindObstacle(Obstacle.DATA, f"{shadow.stream} has dropped rows by retention", again)
+    if shadow.quarantine_retention is not None:
+        problem = f"{shadow.stream} has dropped messages of quarantine and late table by retention"
+        yield RewindObstacle(Obstacle.DATA, problem, again)
+
+
+def _find_unfit_columns(
+    folders: StreamFolders, own: StreamFolders, target: Head, shadow: Head
+) -> Iterable[RewindObstacle]:
+    """Rows up to the target stay, with the columns of then."""
+    staying = delta_log.open_delta_table(folders.table, version=target.batch_version)
+    try:
+        find_promoted_columns(staying, _open_shadow(own, shadow).schema().fields)
+    except TableError as error:
+        problem = f"rows of {own.stream} do not fit those that stay: {error.problem}"
+        step = f"keep {own.stream} as a stream of its own, or begin another one whose columns fit"
+        yield RewindObstacle(Obstacle.UNFIT, problem, step)
+
+
+def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable[RewindObstacle]:
+    if late := [each for each in partitions if each.behind]:
+        worst = max(late, key=lambda each: each.behind)
+        problem = (
+            f"{name} is {sum(each.behind for each in late)} offsets behind in {len(late)} partitions, most in "
+            f"{worst.topic}/{worst.partition}: {worst.shadow_at} of {worst.position}"
+        )
+        step = f"lockstep run {name} --available-now; or --accept-behind: their rows go until they are read again"
+        yield RewindObstacle(Obstacle.BEHIND, problem, step)
+    if lost := sum(each.expired for each in partitions):
+        problem = f"Kafka no longer has {lost} offsets that {name} has not read and the stream has"
+        yield RewindObstacle(Obstacle.EXPIRED, problem, f"keep {name} as it is, or begin another one")
+
+
+def _find_gone(stream: str, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[RewindObstacle]:
+    step = f"restore them from a copy; lockstep repair {stream} looks at all files"
+    if wrong := find_wrong_files(files):
+        problem = f"data files are missing or of another size: {format_some(wrong)}"
+        yield RewindObstacle(Obstacle.DATA, problem, step)
+    if damaged:
+        yield RewindObstacle(Obstacle.STATE, f"state cannot be read: {format_some([*damaged])}", step)
+
+
+def _check_code(
+    handle: StreamHandle, own: StreamFolders, origin: Origin, reached: Mapping[TopicIdPartition, LedgerRow]
+) -> tuple[tuple[str, ...], list[RewindObstacle]]:
+    """Whether the deployed code is the shadow's, and whether it can go on from what the shadow wrote."""
+    stream, name, found = handle.stream, own.stream, list[RewindObstacle]()
+    step = f"deploy the code of {name} for {stream.name}, then promote"
+    if digest_code(stream) != origin.code_digest:
+        problem = f"the deployed code of {stream.name} is not that of {name}"
+        found.append(RewindObstacle(Obstacle.CODE, problem, f"{step}; or --accept-code"))
+    migrated = tuple[str, ...]()
+    try:
+        row_type = stream.types.row
+        table = delta_log.open_delta_table(own.table)
+        find_schema_changes(table, make_table_schema(row_type), defaulted=find_defaulted_columns(row_type))
+        migrated = check_state_types(stream, own, reached.values())
+    except (TableError, StateError) as error:
+        problem = f"the deployed code cannot go on from {name}: {error.problem}"
+        found.append(RewindObstacle(Obstacle.UNFIT, problem, step))
+    return migrated, found
+
+
+def _count_side(folder: Path, shadow: Head) -> int:
+    return sum(table.num_rows for table in _read_side(folder, shadow))
+
+
+def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head, list[LedgerRow]]:
+    output = open_table(handle.folders)
+    for _ in range(2):
+        hour, made = find_next_hour(output.base().head), list[Path]()
+        with delete_on_error(made), _refuse_dropped(handle.stream.name, prepared.folders, prepared.shadow):
+            planned, rows = _copy_all(handle, prepared, hour, cause, made)
+        try:
+            with delete_unless_committed(made):
+                return commit_restored(output, commit_promotion(planned), hour).head, rows
+        except HourClosed as error:
+            closed = error
+        except Fenced as fenced:
+            raise Overtaken(prepared.head.stream, f"promotion of {prepared.folders.stream}", fenced) from fenced
+    raise closed
+
+
+def _copy_all(
+    handle: StreamHandle, prepared: _Prepared, hour: str, cause: str, made: list[Path]
+) -> tuple[PromotionCommit, list[LedgerRow]]:
+    """Copy everything, and note each file as it is made; gives the commit, and the positions after it."""
+    folders, own, plan, head = handle.folders, prepared.folders, prepared.plan, prepared.head
+    label, now = WrittenBy(plan.generation, head.epoch + 1, plan.batch).label, ledger.read_clock()
+    rows, needs = _copy_positions(folders, prepared, label, now, cause)
+    made += needs
+    name = LedgerFileName(format_hour(now), plan.generation, head.batch + FIRST_BATCH, plan.batch)
+    file = ledger.write_ledger_parts(folders.ledger, (*_renumber_ledger(prepared), rows), name)
+    made.append(folders.ledger / file.path)
+    kept = _copy_side(own.quarantine, folders.quarantine, prepared, made)
+    late = _copy_side(own.late, folders.late, prepared, made)
+    if late:
+        create_late_table(folders)
+    needs |= {folders.ledger / file.path: file.size, **prepared.needs}
+    needs |= {folders.quarantine / each.path: each.size for each in kept}
+    needs |= {folders.late / each.path: each.size for each in late}
+    planned = PromotionCommit(
+        table=folders.table,
+        seen=head,
+        target=prepared.target,
+        shadow=prepared.shadow,
+        generation=plan.generation,
+        batch=plan.batch,
+        commit_hour=hour,
+        files=tuple(_copy_data(own.table, prepared.shadow.batch_version, folders.table, hour, label, made)),
+        fields=tuple(_open_shadow(own, prepared.shadow).schema().fields),
+        ledger=file,
+        quarantine=kept,
+        late=late,
+        at=now.timestamp(),
+        cause=cause,
+        needs=needs,
+    )
+    return planned, rows
+
+
+def _copy_positions(
+    folders: StreamFolders, prepared: _Prepared, label: str, now: datetime, cause: str
+) -> tuple[list[LedgerRow], dict[Path, int]]:
+    """The positions of the shadow as those of the last batch, and the file with a copy of their state."""
+    plan, last = prepared.plan, sorted(prepared.reached.values(), key=lambda each: (each.topic_id, each.partition))
+    stamp = LedgerStamp(
+        generation=plan.generation,
+        batch=plan.batch,
+        epoch=prepared.head.epoch + 1,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"shadow {plan.shadow} promoted: {cause}",
+    )
+    copied = take_state(
+        prepared.folders.state,
+        [(row.generation, read_position(row)) for row in last],
+        folders.state,
+        generation=plan.generation,
+        label=label,
+    )
+    return make_moved_rows(stamp, last, copied), dict(copied.needs)
+
+
+def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
+    """The ledger of the shadow with batches and generation of the stream; its first one has the stream's own state."""
+    counts, plan, accepted = prepared.shadow.valid_batches, prepared.plan, prepared.shadow.lost.accepted_batch
+    for rows in ledger.iterate_rows(prepared.folders.ledger, last_batch=prepared.shadow.batch):
+        yield [
+            msgspec.structs.replace(
+                prepared.begun[TopicIdPartition(row.topic_id, row.partition)] if row.batch == FIRST_BATCH else row,
+                generation=plan.generation,
+                batch=plan.last_batch + row.batch,
+                epoch=prepared.head.epoch + 1,
+                losses=[
+                    msgspec.structs.replace(each, is_accepted=each.is_accepted or row.batch <= accepted)
+                    for each in row.losses
+                ],
+            )
+            for row in rows
+            if row.batch <= counts.get(row.generation, -1)
+        ]
+
+
+def _open_shadow(own: StreamFolders, shadow: Head) -> DeltaTable:
+    """The table of a shadow right after its last batch, whatever a run of it has committed since."""
+    return delta_log.open_delta_table(own.table, version=shadow.batch_version)
+
+
+def _copy_data(source: Path, version: int, target: Path, hour: str, label: str, made: list[Path]) -> Iterator[DataFile]:
+    """The live files of a version of a table, copied under names of the promotion, synced."""
+    storage = find_storage(source)
+    for file in delta_log.read_live_files(source, version).values():
+        path = f"commit_hour={hour}/promoted-{label}-{uuid.uuid4().hex}.parquet"
+        pending = find_storage(target).open_pending(target / path)
+        try:
+            for at in range(0, file.size, PIECE_BYTES):
+                pending.sink.write(storage.read_range(source / file.path, at, PIECE_BYTES))
+            pending.finish()
+        finally:
+            pending.abandon()
+        made.append(target / path)
+        yield DataFile(path, file.size, file.rows, file.statistics, hour)
+
+
+def _copy_side(source: Path, target: Path, prepared: _Prepared, made: list[Path]) -> tuple[SideFile, ...]:
+    """The rows of a side table that count, in one file, with batches and generation of the stream."""
+    if not delta_log.has_log(source):
+        return ()
+    parts = _read_side(source, prepared.shadow)
+    first = next(parts, None)
+    if first is None:
+        return ()
+    with DataFileWriter(target, quarantine.SCHEMA, commit_hour=None, prefix="quarantine") as writer:
+        for rows in chain([first], parts):
+            writer.write(_renumber_side(rows, prepared.plan))
+        file = writer.finish()
+    made.append(target / file.path)
+    return (SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics),)
+
+
+def _renumber_side(rows: pa.Table, plan: PromotionPlan) -> pa.Table:
+    generation = pa.array([plan.generation] * rows.num_rows, pa.int64())
+    batch = pc.add(rows["batch"], plan.last_batch)
+    kept = rows.set_column(rows.schema.get_field_index("generation"), "generation", generation)
+    return kept.set_column(kept.schema.get_field_index("batch"), "batch", batch).cast(quarantine.SCHEMA)
+
+
+def _read_side(folder: Path, shadow: Head) -> Iterator[pa.Table]:
+    """The rows that count of each file of the quarantine or the late table, while there are any."""
+    if not delta_log.has_log(folder):
+        return
+    live = pa.table(delta_log.open_delta_table(folder).get_add_actions()).column("path").to_pylist()
+    valid = shadow.valid_batches
+    for path in live:
+        rows = pq.ParquetFile(find_storage(folder).open_source(folder / str(path))).read()
+        written = rows.select(["generation", "batch"]).to_pylist()
+        counts = pa.array([row["batch"] <= valid.get(row["generation"], -1) for row in written], pa.bool_())
+        if (kept := rows.filter(counts)).num_rows:
+            yield kept

@@ -1,0 +1,674 @@
+"""Rewinds a stream: rows, state, positions, ledger and quarantine go back to an earlier batch in one commit.
+
+docs/decisions/0025 is the protocol, docs/rewind.md the way through it. The plan is data; nothing is changed by it, and
+a rewind is refused by name wherever the plan finds that something is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow.compute as pc
+
+from lockstep.engine.driver.heartbeat import is_writer_alive
+from lockstep.engine.driver.planner import find_next_hour
+from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
+from lockstep.errors import Fenced, KafkaError, LockstepError, Overtaken, format_some
+from lockstep.features.derived.derive import list_derived_from
+from lockstep.features.history.rewind_commit import (
+    NotRewindable,
+    RewindCommit,
+    check_rewindable,
+    commit_rewind,
+    find_savepoint,
+)
+from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
+from lockstep.operations.quarantine import Place
+from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.state.changelog import StateDamaged, read_header
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.commit import HourClosed
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.head import Head, Promotion
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+from lockstep.table.parquet import find_wrong_files, list_named_files
+from lockstep.table.restore import commit_restored
+
+SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
+"""It begins with a letter and has no slash, so that it is no batch, no time and no message."""
+
+
+class Obstacle(Enum):
+    """Why a rewind, a shadow, its promotion or an import is refused."""
+
+    WRITER = "a writer is alive"
+    NO_CHANGE = "nothing would change"
+    DATA = "data files are gone"
+    STATE = "state files are gone"
+    EXPIRED = "Kafka no longer has the messages"
+    HALTED = "the shadow is halted"
+    GONE = "the shadow was dropped"
+    START = "the shadow did not begin from that batch"
+    BEHIND = "the shadow has not read as far"
+    CODE = "the deployed code is not the shadow's"
+    UNFIT = "the deployed code, or the rows that stay, do not fit the shadow"
+    CLUSTER = "the cluster is another one"
+    POSITION = "the position in the mirrored cluster is not proven"
+    NUMBERS = "the numbers of sessions may be offsets"
+    TABLE = "the table root has the stream already"
+    TOPIC = "the topic is gone, or another one"
+    TRUNCATED = "the log ends before the position"
+
+
+class RewindObstacle(msgspec.Struct, frozen=True):
+    """Something that refuses a rewind, a shadow, its promotion or an import.
+
+    Attributes:
+        kind: What.
+        problem: In one sentence.
+        next_step: The remedy.
+    """
+
+    kind: Obstacle
+    problem: str
+    next_step: str
+
+
+class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition whose position changes.
+
+    Attributes:
+        topic: Topic name.
+        topic_id: Kafka's id of the topic.
+        partition: Partition number.
+        position: Its position now.
+        back_to: Its position afterwards.
+        log_start: First offset that Kafka still has; None where it has no such topic, or does not show it.
+        read_again: Offsets that the next run reads again.
+        expired: Those of them that Kafka no longer has.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    position: int
+    back_to: int
+    log_start: int | None
+    read_again: int
+    expired: int
+
+
+class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rewind would do.
+
+    Attributes:
+        stream: Name of the stream.
+        to_batch: The batch to which it goes back.
+        to_at: When that batch was committed (UTC).
+        last_batch: The last batch now.
+        generation: The generation that begins with it.
+        batches: Batches that count now and would not any more.
+        rows: Rows of the table that go; negative where a rewind to an undone batch brings rows back.
+        quarantined: Messages of these batches in the quarantine and in the late table, which no longer count.
+        restores_undone: An earlier rewind undid the target: it comes back.
+        decisions: What operators accepted since the target; the next run may ask again.
+        topics: Topics that were taken up since; they are read again from their first position.
+        partitions: Partitions whose position changes.
+        read_again: Offsets that the next run reads again.
+        derived: Derived tables that have read the stream: the next run of each rebuilds it.
+        obstacles: Why it is refused; empty where nothing refuses it.
+    """
+
+    stream: str
+    to_batch: int
+    to_at: datetime | None
+    last_batch: int
+    generation: int
+    batches: int
+    rows: int
+    quarantined: int
+    restores_undone: bool
+    decisions: tuple[str, ...]
+    topics: tuple[str, ...]
+    partitions: tuple[RewoundPartition, ...]
+    read_again: int
+    derived: tuple[str, ...]
+    obstacles: tuple[RewindObstacle, ...]
+
+
+class Rewound(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a rewind.
+
+    Attributes:
+        plan: What it did.
+        batch: The batch that is the rewind.
+        version: Version of the output table after it.
+        published: Whether Kafka shows the positions as group offsets; the next start publishes them again.
+    """
+
+    plan: RewindPlan
+    batch: int
+    version: int
+    published: bool
+
+
+class RewindRefused(LockstepError):
+    """A rewind is not possible, or not now; nothing was changed.
+
+    Attributes:
+        stream: Name of the stream.
+        obstacles: All reasons.
+    """
+
+    def __init__(self, stream: str, obstacles: Sequence[RewindObstacle]) -> None:
+        problems = "; ".join(each.problem for each in obstacles)
+        super().__init__(f"stream {stream} is not rewound: {problems}", next_step=obstacles[0].next_step)
+        self.stream, self.obstacles = stream, tuple(obstacles)
+
+
+def find_target(folders: StreamFolders, head: Head, to: str) -> Head:
+    """The head right after the batch that `--to` means.
+
+    Args:
+        folders: Folders of the stream.
+        head: The head now.
+        to: A batch number; a time (UTC unless it says otherwise): the last batch by then; TOPIC/PARTITION@OFFSET: the
+            last batch before that message; or the name of a savepoint.
+
+    Raises:
+        NotRewindable: There is no such batch, or its files may be deleted.
+        TableError: There is no such savepoint.
+        LockstepError: The text is none of these, or the message was not read.
+    """
+    if to.isdecimal():
+        batch = int(to)
+    elif "@" in to:
+        batch = _find_batch_before(folders, head, to)
+    elif SAVEPOINT_NAME.fullmatch(to):
+        batch = find_savepoint(head, to).batch
+    else:
+        batch = _find_batch_at(folders, _parse_time(to))
+    return read_head_of_batch(folders, head, batch)
+
+
+def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
+    """The head right after a batch to which a rewind may go back. Raises NotRewindable for any other."""
+    check_rewindable(head, batch)
+    version = next((each.version for each in head.savepoints if each.batch == batch), None)
+    entry = None if version is None else delta_log.read_entry(folders.table, version)
+    found = entry.head if entry is not None else delta_log.find_head_of_batch(folders.table, batch)
+    promotion = _find_promotion(folders, head, batch) if found is None else None
+    if promotion is not None:
+        problem = f"batches {promotion.first} to {promotion.batch} are one commit, the promotion of {promotion.shadow}"
+        step = f"go back to batch {promotion.to_batch}, from which the shadow began, or to batch {promotion.batch}"
+        raise NotRewindable(head.stream, batch, problem, next_step=step)
+    if found is None:
+        step = f"lockstep repair {head.stream}; go back to another batch"
+        raise NotRewindable(head.stream, batch, "the log no longer has its entry", next_step=step)
+    return found
+
+
+def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion | None:
+    """The promotion in whose middle a batch is, also one that was undone; reads the entries of promotions."""
+    known = [head.promotion]
+    for version in reversed(delta_log.list_versions(folders.table)):
+        if delta_log.is_of_kind(folders.table, version, CommitKind.PROMOTE.value):
+            entry = delta_log.read_entry(folders.table, version)
+            known.append(None if entry is None or entry.head is None else entry.head.promotion)
+    return next((each for each in known if each is not None and each.first <= batch < each.batch), None)
+
+
+def _parse_time(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        step = (
+            "a batch (4711), a time (2026-11-20T14:00), a message (TOPIC/PARTITION@OFFSET) or the name of a savepoint"
+        )
+        raise LockstepError(f"{text!r} names no batch", next_step=step) from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _find_batch_at(folders: StreamFolders, at: datetime) -> int:
+    head = delta_log.find_head_at(folders.table, at)
+    if head is None:
+        step = f"lockstep history {folders.stream} shows where the log begins"
+        raise LockstepError(
+            f"the log of {folders.stream} does not go back to {at:%Y-%m-%d %H:%M:%S %Z}", next_step=step
+        )
+    return head.batch
+
+
+def _find_batch_before(folders: StreamFolders, head: Head, text: str) -> int:
+    """The last batch that counts before the one that read a message, or passed over it."""
+    try:
+        place = Place.parse(text)
+    except ValueError as wrong:
+        raise LockstepError(f"{text!r} is no message", next_step=str(wrong)) from None
+    columns = ["batch", "generation", "topic_id", "topic", "partition", "start", "until"]
+    held = ledger.read_columns(folders.ledger, columns, first_batch=head.rewind_floor)
+    here = held.filter((pc.field("topic") == place.topic) & (pc.field("partition") == place.partition)).to_pylist()
+    valid = head.valid_batches
+    counts = [row for row in here if row["batch"] <= valid.get(row["generation"], -1)]
+    life = [row for row in counts if row["topic_id"] == counts[-1]["topic_id"]]
+    first = next((row for row in life if row["until"] > place.offset), None)
+    step = f"lockstep topics {folders.stream} shows the positions; lockstep message shows a message"
+    if first is None:
+        raise LockstepError(f"{text} has not been read by {folders.stream} since its rewind floor", next_step=step)
+    if first["start"] > place.offset:
+        problem = f"{text} was read before batch {first['batch']}, the first from the rewind floor on, or never"
+        raise LockstepError(problem, next_step=step)
+    return int(first["batch"]) - 1
+
+
+class PreparedRewind(msgspec.Struct, frozen=True):
+    """A plan, with what its commit needs.
+
+    Attributes:
+        plan: The plan.
+        head: The head for which it was made.
+        target: The head right after the batch to which it goes back.
+        rows: The positions after the rewind, before they have the stamp of its batch.
+        needs: Files that it brings back or refers to, with the least size of each.
+    """
+
+    plan: RewindPlan
+    head: Head
+    target: Head
+    rows: tuple[LedgerRow, ...]
+    needs: Mapping[Path, int]
+
+
+def plan_rewind(handle: StreamHandle, to: str) -> RewindPlan:
+    """Show what a rewind would do; changes nothing. Takes one to three seconds, to see whether a writer is alive.
+
+    Args:
+        handle: The stream.
+        to: The target, as `find_target` takes it.
+
+    Raises:
+        NoTable: The stream has never run.
+        NotRewindable, TableError, LockstepError: As `find_target`.
+        KafkaError: Kafka does not answer.
+    """
+    return prepare_rewind(handle, to).plan
+
+
+def rewind_stream(handle: StreamHandle, to: str, *, who: str, why: str, accept_expired: bool = False) -> Rewound:
+    """Go back to an earlier batch; the stream is stopped afterwards.
+
+    1. Plan on the head as it is; refuse what cannot be undone or read again.
+    2. Commit.
+    3. Publish the positions; the next start does so too.
+
+    Args:
+        handle: The stream.
+        to: The target, as `find_target` takes it.
+        who: The operator.
+        why: The reason.
+        accept_expired: Rewind although Kafka no longer has all messages: their rows go, and do not come again.
+
+    Raises:
+        NoTable: The stream has never run.
+        RewindRefused: Names every obstacle.
+        NotRewindable, TableError, LockstepError: As `find_target`; or a batch was committed meanwhile.
+        Overtaken: Another run or command claimed the table meanwhile.
+        KafkaError: Kafka does not answer; nothing was changed.
+    """
+    prepared = prepare_rewind(handle, to)  # 1
+    accepted = {Obstacle.EXPIRED} if accept_expired else set[Obstacle]()
+    if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
+        raise RewindRefused(handle.stream.name, obstacles)
+    landed = commit_prepared_rewind(handle.folders, prepared, f"{why} ({who})")  # 2
+    return Rewound(
+        plan=prepared.plan,
+        batch=landed.batch,
+        version=landed.batch_version,
+        published=publish_positions(handle, prepared.rows),  # 3
+    )
+
+
+def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
+    """Plan a rewind, with what its commit needs. Raises as `plan_rewind` does."""
+    folders, head = handle.folders, handle.require_head()
+    target = find_target(folders, head, to)
+    held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
+    since = _RewoundBatches(folders, head, find_common_batch(head, target))
+    newest = {**since.forgotten, **handle.positions}
+    rows = tuple(make_rewound_rows(held, newest, since.first))
+    now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
+    state, damaged = find_state_files(folders, rows)
+    unread = (*rows, *make_unplaced_rows(held, since.first))
+    partitions = tuple(_compare(handle.view, newest, unread))
+    obstacles = (
+        *_find_obstacles(handle, head, target, partitions),
+        *_find_gone(folders, [(path, size) for path, size in then.items() if path not in now], damaged),
+    )
+    plan = RewindPlan(
+        stream=head.stream,
+        to_batch=target.batch,
+        to_at=_find_commit_time(folders, target),
+        last_batch=head.batch,
+        generation=head.generation + 1,
+        batches=len(since.batches),
+        rows=count_rows(folders, None) - count_rows(folders, target.batch_version),
+        quarantined=since.set_aside,
+        restores_undone=target.batch > head.valid_batches.get(target.generation, -1),
+        decisions=since.decisions,
+        topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in held.values()})),
+        partitions=partitions,
+        read_again=sum(each.read_again for each in partitions),
+        derived=list_derived_from(folders.stream, folders.root),
+        obstacles=obstacles,
+    )
+    needs = {**state, **{path: size for path, size in then.items() if path not in now}}
+    return PreparedRewind(plan, head, target, rows, needs)
+
+
+def find_common_batch(head: Head, target: Head) -> int:
+    """The last batch that counts both for a head and for a target: the target, unless a rewind undid it. Pure."""
+    ours, theirs = head.valid_batches, target.valid_batches
+    return max((min(ours[each], theirs[each]) for each in ours.keys() & theirs.keys()), default=0)
+
+
+class _RewoundBatches:
+    """What the ledger says of the batches that count after a batch, file by file: a month of them needs no memory.
+
+    Attributes:
+        batches: Their numbers.
+        set_aside: Messages in quarantine and late table.
+        decisions: What operators accepted, in order of batches.
+        first: The first row of each partition.
+        forgotten: The last row of each partition that was forgotten: it is not among the positions.
+    """
+
+    def __init__(self, folders: StreamFolders, head: Head, batch: int) -> None:
+        self.batches, self.set_aside = set[int](), 0
+        self.first, self.forgotten = dict[TopicIdPartition, LedgerRow](), dict[TopicIdPartition, LedgerRow]()
+        noted = list[tuple[int, str]]()
+        counts = head.valid_batches
+        for rows in ledger.iterate_rows(folders.ledger, first_batch=batch + 1, last_batch=head.batch):
+            for row in rows:
+                if row.batch > counts.get(row.generation, -1):
+                    continue
+                self.batches.add(row.batch)
+                self.set_aside += row.quarantined + row.late
+                noted += [(row.batch, each) for each in _describe_decisions(row)]
+                key = TopicIdPartition(row.topic_id, row.partition)
+                if row.batch < self.first.setdefault(key, row).batch:
+                    self.first[key] = row
+                if row.lifecycle == ledger.FORGOTTEN and row.batch >= self.forgotten.setdefault(key, row).batch:
+                    self.forgotten[key] = row
+        self.decisions = tuple(each for _, each in sorted(noted, key=lambda item: item[0]))
+
+
+class RewoundRows(msgspec.Struct, frozen=True):
+    """What a batch has of the partitions, as a rewind to it would have them.
+
+    Attributes:
+        placed: The positions: see `make_rewound_rows`.
+        unplaced: Partitions without a position that are read all the same: see `make_unplaced_rows`.
+        newest: The newest row of each partition now, also of those that were forgotten since the batch.
+    """
+
+    placed: tuple[LedgerRow, ...]
+    unplaced: tuple[LedgerRow, ...]
+    newest: Mapping[TopicIdPartition, LedgerRow]
+
+
+def read_rewound_rows(
+    folders: StreamFolders, head: Head, target: Head, now: Mapping[TopicIdPartition, LedgerRow]
+) -> RewoundRows:
+    """The positions of a batch, as a rewind to it would have them.
+
+    Args:
+        folders: Folders of the stream.
+        head: Its head.
+        target: The head right after the batch.
+        now: The newest row of each partition, without those that are forgotten.
+
+    Raises:
+        TableError: A ledger file is missing or damaged.
+    """
+    held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
+    since = _RewoundBatches(folders, head, find_common_batch(head, target))
+    newest = {**since.forgotten, **now}
+    return RewoundRows(
+        placed=tuple(make_rewound_rows(held, newest, since.first)),
+        unplaced=tuple(make_unplaced_rows(held, since.first)),
+        newest=newest,
+    )
+
+
+def make_rewound_rows(
+    held: Mapping[TopicIdPartition, LedgerRow],
+    now: Mapping[TopicIdPartition, LedgerRow],
+    since: Mapping[TopicIdPartition, LedgerRow],
+) -> Iterable[LedgerRow]:
+    """The positions after a rewind, before they have the stamp of its batch. Pure.
+
+    Topics that were taken up since the target keep their first position, so that an offset that expired since is found
+    missing; partitions that a known topic got since do not: their growth is judged again. A topic that was retired
+    since, without a message, stays retired.
+
+    Args:
+        held: The newest row of each partition as of the target.
+        now: The newest row of each partition, also of those that were forgotten since.
+        since: The first row of each partition after the target.
+    """
+    known = {row.topic for row in held.values()}
+    taken_up = {key: _before_first_message(row) for key, row in since.items() if row.topic not in known}
+    for key, row in (*held.items(), *taken_up.items()):
+        stands = key in now and now[key].until == row.until
+        yield row.with_retirement_of(now[key]) if stands else row
+
+
+def make_unplaced_rows(
+    held: Mapping[TopicIdPartition, LedgerRow], since: Mapping[TopicIdPartition, LedgerRow]
+) -> Iterable[LedgerRow]:
+    """What a rewind gives no position, and the next run reads again all the same: what known topics got since. Pure.
+
+    Args:
+        held: The newest row of each partition as of the target.
+        since: The first row of each partition after the target.
+    """
+    known = {row.topic for row in held.values()}
+    yield from (_before_first_message(row) for key, row in since.items() if row.topic in known and key not in held)
+
+
+def _before_first_message(row: LedgerRow) -> LedgerRow:
+    position = Position(
+        topic=row.topic,
+        topic_id=row.topic_id,
+        partition=row.partition,
+        next_offset=row.start,
+        joined_at=row.joined_at,
+    )
+    stamp = LedgerStamp(
+        generation=row.generation,
+        batch=row.batch,
+        epoch=row.epoch,
+        committed_at=row.committed_at,
+        batch_seconds=0.0,
+        restart_cause=None,
+    )
+    return make_kept_row(stamp, position, retired=False)
+
+
+def _find_obstacles(
+    handle: StreamHandle, head: Head, target: Head, partitions: Sequence[RewoundPartition]
+) -> Iterable[RewindObstacle]:
+    if is_writer_alive(handle.folders.control, head.epoch):
+        step = f"lockstep stop {head.stream} --why '...'; the plan does not change anything"
+        yield RewindObstacle(Obstacle.WRITER, f"epoch {head.epoch} is writing", step)
+    if target.batch == head.batch:
+        step = "choose an earlier batch; lockstep history lists them"
+        yield RewindObstacle(Obstacle.NO_CHANGE, f"batch {head.batch} is the last one", step)
+    if lost := [each for each in partitions if each.expired]:
+        worst = max(lost, key=lambda each: each.expired)
+        problem = (
+            f"Kafka no longer has {sum(each.expired for each in lost)} of the offsets to be read again, in {len(lost)} "
+            f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.back_to} on"
+        )
+        step = "go back to a later batch, or lose their rows: --accept-expired; a strict stream halts there"
+        yield RewindObstacle(Obstacle.EXPIRED, problem, step)
+
+
+def _find_gone(
+    folders: StreamFolders, files: Iterable[tuple[Path, int]], damaged: Sequence[str]
+) -> Iterable[RewindObstacle]:
+    step = f"restore them from a copy, or go back to another batch; lockstep repair {folders.stream} looks at all files"
+    if wrong := find_wrong_files(files):
+        problem = f"data files of that version are missing or of another size: {format_some(wrong)}"
+        yield RewindObstacle(Obstacle.DATA, problem, step)
+    if damaged:
+        problem = f"state of that batch cannot be read: {format_some([*damaged])}"
+        yield RewindObstacle(Obstacle.STATE, problem, step)
+
+
+def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[dict[Path, int], list[str]]:
+    """The state files of all chains of some positions, with the least size of each; and what of them is missing."""
+    needs, wrong, storage = dict[Path, int](), list[str](), find_storage(folders.state)
+    stored = [(row, segment) for row in rows if (segment := read_position(row).state) is not None]
+    chains = storage.map_files(partial(_try_read_chain, folders), [segment for _, segment in stored])
+    for (row, _), chain in zip(stored, chains, strict=True):
+        if isinstance(chain, StateDamaged):
+            wrong.append(f"{row.topic}/{row.partition}: {chain.problem}")
+            continue
+        for ref in chain:
+            path = folders.state / ref.file
+            needs[path] = max(needs.get(path, 0), ref.start + ref.length)
+    statuses = storage.get_statuses(list(needs))
+    for (path, size), found in zip(needs.items(), statuses, strict=True):
+        if found is None or found.size < size:
+            wrong.append(str(path))
+    return needs, wrong
+
+
+def _try_read_chain(folders: StreamFolders, segment: SegmentRef) -> tuple[SegmentRef, ...] | StateDamaged:
+    """The chain of a segment, with itself; or what is wrong with it."""
+    try:
+        return (*read_header(folders.state, segment).chain, segment)
+    except StateDamaged as error:
+        return error
+
+
+def _compare(
+    view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], rows: Iterable[LedgerRow]
+) -> Iterable[RewoundPartition]:
+    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
+        key = TopicIdPartition(row.topic_id, row.partition)
+        position = now[key].until if key in now else row.until
+        if position == row.until:
+            continue
+        ends = view.ends.get(key)
+        first = None if ends is None else ends.start
+        again = max(0, position - row.until)
+        yield RewoundPartition(
+            topic=row.topic,
+            topic_id=row.topic_id,
+            partition=row.partition,
+            position=position,
+            back_to=row.until,
+            log_start=first,
+            read_again=again,
+            expired=again if first is None else min(again, max(0, first - row.until)),
+        )
+
+
+def _describe_decisions(row: LedgerRow) -> Iterable[str]:
+    for each in row.accepted:
+        if each.who != "the declaration":
+            what = each.kind + (f" of session {each.session}" if each.session else "")
+            yield f"batch {row.batch}: {what}, {row.topic}/{row.partition}@{each.start}: {each.why} ({each.who})"
+
+
+def _find_commit_time(folders: StreamFolders, target: Head) -> datetime | None:
+    entry = delta_log.read_entry(folders.table, target.batch_version)
+    return None if entry is None else entry.written_at
+
+
+def count_rows(folders: StreamFolders, version: int | None) -> int:
+    """The rows of a version of the output table, by default the newest."""
+    actions = delta_log.open_delta_table(folders.table, version=version).get_add_actions(flatten=True)
+    return sum(count or 0 for count in actions["num_records"].to_pylist())
+
+
+def commit_prepared_rewind(folders: StreamFolders, prepared: PreparedRewind, cause: str) -> Head:
+    """Commit a rewind; gives the head after it.
+
+    1. Bring the side tables up to the head: a batch follows only after they hold the last one.
+    2. Write the positions of the target as the ledger file of the rewind.
+    3. Commit: claim, batch and restored table in one; for a later hour where its hour was closed since.
+    4. Bring the side tables up to it, as the next start would.
+
+    Args:
+        folders: Folders of the stream.
+        prepared: The plan; its obstacles are not looked at.
+        cause: The reason and the operator.
+
+    Raises:
+        Overtaken: Another run or command claimed the table since the plan.
+        NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
+        TableError: A file that it needs is gone; or the side tables do not match the head.
+    """
+    side_tables.catch_up_alongside_writer(folders, prepared.head)  # 1
+    landed = _commit(folders, prepared, cause)  # 2, 3
+    side_tables.SideLogs(folders).catch_up(landed)  # 4
+    return landed
+
+
+def _commit(folders: StreamFolders, planned: PreparedRewind, cause: str) -> Head:
+    output, head, now = open_table(folders), planned.head, ledger.read_clock()
+    stamp = LedgerStamp(
+        generation=head.generation + 1,
+        batch=head.batch + 1,
+        epoch=head.epoch + 1,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"rewind to batch {planned.target.batch}: {cause}",
+    )
+    file = ledger.write_ledger(folders.ledger, [_stamp(stamp, row) for row in planned.rows])
+    rewind = RewindCommit(
+        table=folders.table,
+        seen=head,
+        target=planned.target,
+        commit_hour=find_next_hour(head),
+        ledger=file,
+        at=now.timestamp(),
+        cause=cause,
+        needs={**planned.needs, folders.ledger / file.path: file.size},
+    )
+    try:
+        try:
+            return commit_restored(output, commit_rewind(rewind), rewind.commit_hour).head
+        except HourClosed:
+            later = msgspec.structs.replace(rewind, commit_hour=find_next_hour(output.base().head))
+            return commit_restored(output, commit_rewind(later), later.commit_hour).head
+    except Fenced as fenced:
+        raise Overtaken(head.stream, f"rewind to batch {planned.target.batch}", fenced) from fenced
+
+
+def _stamp(stamp: LedgerStamp, row: LedgerRow) -> LedgerRow:
+    kept = make_kept_row(stamp, read_position(row), retired=row.retired)
+    return msgspec.structs.replace(kept, newest_timestamp=row.newest_timestamp)
+
+
+def publish_positions(handle: StreamHandle, rows: Iterable[LedgerRow]) -> bool:
+    """Show the positions to lag tools; the next run does so too."""
+    try:
+        offsets = {TopicNamePartition(row.topic, row.partition): row.until for row in rows if not row.retired}
+        ConsumerGroup(handle.settings.kafka, handle.stream.name).publish(offsets)
+    except KafkaError:
+        return False
+    return True

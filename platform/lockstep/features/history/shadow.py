@@ -1,0 +1,579 @@
+"""Shadows: a stream of its own with new code, that began with the state and the positions of another one's batch.
+
+docs/decisions/0028 says what is taken over and why; docs/shadow.md is the way through it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from deltalake.exceptions import DeltaError
+
+from lockstep.declare.discovery import digest_code, find_code, load_streams
+from lockstep.declare.naming import NAME
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.heartbeat import is_writer_alive
+from lockstep.engine.driver.planner import find_next_hour
+from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
+from lockstep.engine.driver.startup import check_state_types
+from lockstep.errors import LockstepError, TableError, format_some
+from lockstep.features.copies.whole_stream import delete_stream
+from lockstep.features.history.rewind import (
+    SAVEPOINT_NAME,
+    Obstacle,
+    RewindObstacle,
+    find_state_files,
+    find_target,
+    read_rewound_rows,
+)
+from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
+from lockstep.kafka.consumer_group import ConsumerGroup
+from lockstep.model.position import TopicIdPartition
+from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.settings import Settings
+from lockstep.state.relocation import RelocatedState, take_state
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.create import open_tables
+from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_batch
+from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerRow
+from lockstep.table.schema_evolution import find_defaulted_columns
+from lockstep.table.written_by import WrittenBy
+
+SUFFIX = "_shadow"
+"""Of the default name."""
+
+PIN = "shadow-"
+"""Names of savepoints that keep the batches with which shadows began begin so."""
+PIN_CHARACTERS, PIN_DIGEST_CHARACTERS = 47, 12
+"""Of a name that does not fit: with the dot the 60 characters that the name of a savepoint may have."""
+
+
+DROPPED = ".dropped"
+"""Ends the name of the folder of a shadow that is being deleted; the name of no stream has a dot."""
+
+
+class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a shadow.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        begins_at: The first offset that the shadow reads.
+        position: The position of the stream.
+        expired: Offsets from `begins_at` on that Kafka no longer has; of a topic that is deleted, up to `position`.
+    """
+
+    topic: str
+    partition: int
+    begins_at: int
+    position: int
+    expired: int
+
+
+class ShadowPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a shadow would begin.
+
+    Attributes:
+        stream: The stream that it is a shadow of.
+        name: Name of the shadow: its tables, and its consumer group.
+        from_batch: The batch whose state and positions it takes over.
+        last_batch: The last batch of the stream now.
+        partitions: The partitions that it takes over, and those that its topics got since, which it reads from their
+            first offset.
+        to_read: Offsets up to the positions of the stream.
+        state_bytes: Bytes of state files that are read for the copy.
+        migrated: Differences of the state types that `migrate` handles.
+        obstacles: Why it is refused; empty where nothing refuses it.
+    """
+
+    stream: str
+    name: str
+    from_batch: int
+    last_batch: int
+    partitions: tuple[ShadowedPartition, ...]
+    to_read: int
+    state_bytes: int
+    migrated: tuple[str, ...]
+    obstacles: tuple[RewindObstacle, ...]
+
+
+class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A shadow, for people.
+
+    Attributes:
+        name: Its name.
+        stream: The stream that it is a shadow of.
+        from_batch: The batch of that stream with which it began.
+        begun_at: When (UTC).
+        code: Where its declaration is; empty for `assets/`.
+        batch: Its last batch.
+        desired: Its desired state.
+        cause: The reason and the operator.
+    """
+
+    name: str
+    stream: str
+    from_batch: int
+    begun_at: datetime
+    code: str
+    batch: int
+    desired: str
+    cause: str
+
+
+class ShadowRefused(LockstepError):
+    """A shadow cannot begin, or not be promoted; nothing was changed.
+
+    Attributes:
+        stream: Name of the stream.
+        obstacles: All reasons.
+    """
+
+    def __init__(self, stream: str, what: str, obstacles: Sequence[RewindObstacle]) -> None:
+        problems = "; ".join(each.problem for each in obstacles)
+        super().__init__(f"{what} of stream {stream} is refused: {problems}", next_step=obstacles[0].next_step)
+        self.stream, self.obstacles = stream, tuple(obstacles)
+
+
+class ShadowCodeChanged(LockstepError):
+    """The code of a shadow is not what it began with: its rows would be those of two folds.
+
+    Attributes:
+        name: Name of the shadow.
+    """
+
+    def __init__(self, name: str, origin: Origin) -> None:
+        super().__init__(
+            f"the code of shadow {name} at {origin.code} is not what it began with",
+            next_step=f"put that code back; or begin again: lockstep shadow {origin.stream} --name {name} --drop",
+        )
+        self.name = name
+
+
+class NotAShadow(LockstepError):
+    """A stream that is no shadow of the other one.
+
+    Attributes:
+        name: The stream.
+    """
+
+    def __init__(self, stream: str, name: str) -> None:
+        super().__init__(f"{name} is no shadow of {stream}", next_step=f"lockstep shadow {stream} lists its shadows")
+        self.name = name
+
+
+def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
+    """The declaration of a shadow: the stream of its name, the stream's, or the only one; renamed.
+
+    It neither exports nor drops rows: the dataset is the stream's, and a promotion needs all rows.
+
+    Args:
+        code: The folder of a checkout, a file, or the name of a module.
+        stream: The stream that it is a shadow of.
+        name: The name of the shadow.
+
+    Raises:
+        LockstepError: There is no such code, or it declares several other streams.
+        DeclarationError: The name is not one.
+    """
+    known = load_streams(code)
+    if name not in known and stream not in known and len(known) != 1:
+        listed = ", ".join(sorted(known)) or "none"
+        step = f"declare {stream} or {name} there; it declares: {listed}"
+        raise LockstepError(f"{code} does not declare which stream is the shadow of {stream}", next_step=step)
+    declared = known.get(name) or known.get(stream) or next(iter(known.values()))
+    return name_shadow(declared, name)
+
+
+def name_shadow(stream: AnyStream, name: str) -> AnyStream:
+    """The declaration as that of a shadow."""
+    return dataclasses.replace(stream, name=name, export=None, retention=None, quarantine_retention=None)
+
+
+def find_shadow(name: str, settings: Settings) -> AnyStream | None:
+    """The declaration of a shadow that is not in `assets/`, from the code that its table names; None for no shadow.
+
+    Raises:
+        ShadowCodeChanged: It is not what the shadow began with.
+        LockstepError: It cannot be loaded.
+    """
+    head = try_read_head(StreamFolders(name, settings.table_root))
+    origin = None if head is None else head.origin
+    if origin is None or not origin.code:
+        return None
+    declared = load_shadow_code(origin.code, origin.stream, name)
+    if digest_code(declared) != origin.code_digest:
+        raise ShadowCodeChanged(name, origin)
+    return declared
+
+
+class ShadowsFound(msgspec.Struct, frozen=True):
+    """What a table root has of shadows of some streams.
+
+    Attributes:
+        shadows: The shadows, by name.
+        unread: Why other tables could not be read, by name; the newest head in their logs names none of the streams.
+    """
+
+    shadows: tuple[ShadowShown, ...]
+    unread: Mapping[str, str]
+
+
+def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
+    """The shadows of a stream below a table root, by name. Raises as `look_for_shadows`."""
+    return look_for_shadows({stream}, root).shadows
+
+
+def look_for_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
+    """The shadows of streams below a table root; a table of somebody else, or a damaged one, hides none.
+
+    Raises:
+        TableError: A shadow of one of the streams has a foreign commit, or does not match its head.
+    """
+    shadows, unread = list[ShadowShown](), dict[str, str]()
+    for name in filter(NAME.fullmatch, sorted(find_storage(root).list_names(root))):
+        folders = StreamFolders(name, root)
+        try:
+            head = try_read_head(folders)
+        except (TableError, DeltaError, PermissionError) as error:
+            if isinstance(error, TableError) and _find_source(folders) in streams:
+                raise
+            unread[name] = str(error).splitlines()[0]
+            continue
+        if head is not None and head.origin is not None and head.origin.stream in streams:
+            shadows.append(_show(name, head, head.origin))
+    return ShadowsFound(tuple(shadows), unread)
+
+
+def _find_source(folders: StreamFolders) -> str | None:
+    """The stream that the newest readable head in the log of a table names as its source."""
+    for version in reversed(delta_log.list_versions(folders.table)):
+        with suppress(TableError):
+            entry = delta_log.read_entry(folders.table, version)
+            if entry is not None and entry.head is not None:
+                return None if entry.head.origin is None else entry.head.origin.stream
+    return None
+
+
+def _show(name: str, head: Head, origin: Origin) -> ShadowShown:
+    return ShadowShown(
+        name=name,
+        stream=origin.stream,
+        from_batch=origin.batch,
+        begun_at=datetime.fromtimestamp(origin.at, UTC),
+        code=origin.code,
+        batch=head.batch,
+        desired=head.desired.value,
+        cause=origin.cause,
+    )
+
+
+class _PreparedShadow(msgspec.Struct, frozen=True):
+    plan: ShadowPlan
+    head: Head
+    target: Head
+    rows: tuple[LedgerRow, ...]
+
+
+def plan_shadow(source: StreamHandle, name: str, start: str) -> ShadowPlan:
+    """Show how a shadow would begin; changes nothing.
+
+    Args:
+        source: The stream, with the code of the shadow: its declaration under the stream's own name.
+        name: Name of the shadow.
+        start: The batch, as `find_target` takes it.
+
+    Raises:
+        NoTable: The stream has never run.
+        NotRewindable, TableError, LockstepError: As `find_target`; or there is a table of that name.
+        KafkaError: Kafka does not answer.
+    """
+    return _prepare(source, name, start).plan
+
+
+def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
+    folders, head = source.folders, source.require_head()
+    own = try_read_head(StreamFolders(name, folders.root))
+    if own is not None:
+        check_empty(own)
+    target = find_target(folders, head, start)
+    read = read_rewound_rows(folders, head, target, source.positions)
+    rows = read.placed
+    files, damaged = find_state_files(folders, rows)
+    partitions = tuple(_look_at(source, (*rows, *read.unplaced), read.newest))
+    return _PreparedShadow(
+        ShadowPlan(
+            stream=head.stream,
+            name=name,
+            from_batch=target.batch,
+            last_batch=head.batch,
+            partitions=partitions,
+            to_read=sum(max(0, each.position - each.begins_at) for each in partitions),
+            state_bytes=sum(files.values()),
+            migrated=() if damaged else check_state_types(source.stream, folders, rows),
+            obstacles=tuple(_find_obstacles(head.stream, damaged, partitions)),
+        ),
+        head,
+        target,
+        rows,
+    )
+
+
+def _look_at(
+    source: StreamHandle, rows: Iterable[LedgerRow], newest: Mapping[TopicIdPartition, LedgerRow]
+) -> Iterable[ShadowedPartition]:
+    there = {topic.topic_id for topic in source.view.topics.values()}
+    selected = source.stream.topics.select(row.topic for row in newest.values())
+    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
+        key: TopicIdPartition = TopicIdPartition(row.topic_id, row.partition)
+        ends, now = source.view.ends.get(key), newest.get(key)
+        position = row.until if now is None else now.until
+        if row.retired and position == row.until:
+            continue
+        is_gone = row.topic_id not in there and row.topic in selected
+        first = ends.start if ends is not None else position if is_gone else row.until
+        expired = max(0, first - row.until)
+        yield ShadowedPartition(
+            topic=row.topic, partition=row.partition, begins_at=row.until, position=position, expired=expired
+        )
+
+
+def _find_obstacles(
+    stream: str, damaged: Sequence[str], partitions: Sequence[ShadowedPartition]
+) -> Iterable[RewindObstacle]:
+    if damaged:
+        problem = f"state of that batch cannot be read: {format_some([*damaged])}"
+        yield RewindObstacle(Obstacle.STATE, problem, f"begin with another batch; lockstep repair {stream}")
+    if lost := [each for each in partitions if each.expired]:
+        worst = max(lost, key=lambda each: each.expired)
+        problem = (
+            f"Kafka no longer has {sum(each.expired for each in lost)} of the offsets from there on, in {len(lost)} "
+            f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.begins_at} on"
+        )
+        step = "begin with a later batch: lockstep savepoint keeps one before Kafka deletes what follows it"
+        yield RewindObstacle(Obstacle.EXPIRED, problem, step)
+
+
+def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who: str, why: str) -> ShadowShown:
+    """Begin a shadow; `lockstep run` runs it.
+
+    1. Plan; refuse what is gone.
+    2. Keep the batch of the stream with a savepoint, so that a promotion finds it.
+    3. Create the tables; copy the state into a file that nothing refers to yet.
+    4. Commit its first batch: the positions, with the copied state. Killed before, it is begun again.
+    5. Bring its ledger up to it, as its next start would.
+
+    Args:
+        source: The stream, with the code of the shadow: its declaration under the stream's own name.
+        name: Name of the shadow.
+        start: The batch, as `find_target` takes it.
+        code: Where the declaration is; empty where `assets/` declares the shadow under its name.
+        who: The operator.
+        why: The reason.
+
+    Raises:
+        ShadowRefused: Names every obstacle.
+        NoTable: The stream has never run.
+        NotRewindable, TableError, LockstepError: As `plan_shadow`.
+        StateTypeChanged: The new code cannot read the state.
+        KafkaError: Kafka does not answer; nothing was changed.
+    """
+    prepared = _prepare(source, name, start)  # 1
+    if prepared.plan.obstacles:
+        raise ShadowRefused(source.stream.name, "a shadow", prepared.plan.obstacles)
+    _keep_batch(source.folders, name, prepared.target.batch, who)  # 2
+    try:
+        landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
+    finally:
+        _keep_origin(source.folders, name, who)
+    side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
+    return next(each for each in list_shadows(source.stream.name, source.folders.root) if each.name == name)
+
+
+def _keep_batch(folders: StreamFolders, name: str, batch: int, who: str) -> None:
+    """Keep a batch with the savepoint of a shadow; one of a beginning that was killed may keep another batch."""
+    head = try_read_head(folders)
+    kept = [] if head is None else [each.batch for each in head.savepoints if each.name == make_pin(name)]
+    if kept != [batch]:
+        release_pin(folders, name, who)
+        make_savepoint(folders, make_pin(name), who=who, why=f"shadow {name}", at=str(batch))
+
+
+def _keep_origin(folders: StreamFolders, name: str, who: str) -> None:
+    """Keep the batch with which the shadow of a name began: of two beginnings the one that lost may keep another."""
+    own = try_read_head(StreamFolders(name, folders.root))
+    if own is not None and own.origin is not None and own.origin.stream == folders.stream:
+        _keep_batch(folders, name, own.origin.batch, who)
+
+
+def make_pin(name: str) -> str:
+    """Name of the savepoint that keeps the batch with which a shadow began; no two shadows share one.
+
+    A long name is cut and ends with a digest, after a dot, which no name of a shadow has.
+    """
+    pin = f"{PIN}{name}"
+    if SAVEPOINT_NAME.fullmatch(pin):
+        return pin
+    return f"{pin[:PIN_CHARACTERS]}.{hashlib.sha256(name.encode()).hexdigest()[:PIN_DIGEST_CHARACTERS]}"
+
+
+def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: str) -> Head:
+    """Steps 3 and 4."""
+    target, declared = prepared.target, source.stream
+    folders, row_type = StreamFolders(prepared.plan.name, source.folders.root), declared.types.row
+    output = open_tables(
+        folders,
+        make_table_schema(row_type),
+        prepared.head.cluster_id,
+        defaulted=find_defaulted_columns(row_type),
+        keeps_late=declared.integrity.keeps_late,
+    )
+    now = ledger.read_clock()
+    copied, file = _copy(source.folders, folders, prepared, now, cause)
+    origin = Origin(
+        stream=target.stream,
+        table_id=target.table_id,
+        batch=target.batch,
+        digest=copied.digest,
+        code=find_code(code),
+        code_digest=digest_code(declared),
+        at=now.timestamp(),
+        cause=cause,
+    )
+    start = FirstBatch(
+        taken_over=origin,
+        table_id=output.table_id,
+        commit_hour=find_next_hour(output.base().head),
+        ledger=file,
+        at=now.timestamp(),
+        accepts_burst=target.accepts_burst,
+        needs={**copied.needs, folders.ledger / file.path: file.size},
+    )
+    return output.commit(commit_first_batch(start)).head
+
+
+def _copy(
+    source: StreamFolders, folders: StreamFolders, prepared: _PreparedShadow, now: datetime, cause: str
+) -> tuple[RelocatedState, SideFile]:
+    """The copied state, and the ledger file that refers to it."""
+    target = prepared.target
+    stamp = LedgerStamp(
+        generation=FIRST_GENERATION,
+        batch=FIRST_BATCH,
+        epoch=FIRST_BATCH,
+        committed_at=now,
+        batch_seconds=0.0,
+        restart_cause=f"shadow from batch {target.batch} of {target.stream}: {cause}",
+    )
+    rows = sorted(prepared.rows, key=lambda each: (each.topic_id, each.partition))
+    copied = take_state(
+        source.state,
+        [(row.generation, read_position(row)) for row in rows],
+        folders.state,
+        generation=FIRST_GENERATION,
+        label=WrittenBy(FIRST_GENERATION, FIRST_BATCH, FIRST_BATCH).label,
+    )
+    return copied, ledger.write_ledger(folders.ledger, make_moved_rows(stamp, rows, copied))
+
+
+def make_moved_rows(stamp: LedgerStamp, rows: Iterable[LedgerRow], copied: RelocatedState) -> list[LedgerRow]:
+    """The ledger rows of positions whose state was copied. Pure."""
+    return [
+        msgspec.structs.replace(
+            make_kept_row(stamp, position, retired=row.retired), newest_timestamp=row.newest_timestamp
+        )
+        for row, position in zip(rows, copied.positions, strict=True)
+    ]
+
+
+class ShadowDropped(msgspec.Struct, frozen=True):
+    """A shadow that was deleted.
+
+    Attributes:
+        name: Its name.
+        stream: The stream that it was a shadow of.
+        batch: Its last batch; 0 where it was only begun.
+    """
+
+    name: str
+    stream: str
+    batch: int
+
+
+def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFolders, Head, Origin]:
+    """A shadow of a stream.
+
+    Raises:
+        NotAShadow: It is none, or of another stream.
+    """
+    folders = StreamFolders(name, settings.table_root)
+    head = try_read_head(folders)
+    if head is None or head.origin is None or head.origin.stream != stream:
+        raise NotAShadow(stream, name)
+    return folders, head, head.origin
+
+
+def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> ShadowDropped:
+    """Delete a shadow: its tables, its state, its consumer group and the savepoint that kept its beginning.
+
+    Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
+    A kill leaves a whole shadow or none that is seen, and the savepoint goes last. Safe to
+    repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure; in an object store by repeating
+    it, and no other shadow of the name begins before.
+
+    Raises:
+        NotAShadow: It is none: a stream is never deleted by this.
+        ShadowRefused: It is being written.
+        KafkaError: Kafka does not answer; nothing was deleted.
+    """
+    folders, owner = StreamFolders(name, settings.table_root), StreamFolders(stream, settings.table_root)
+    head = try_read_head(folders)
+    if not _is_unfinished(head, owner, name):
+        folders, head, _ = require_shadow(stream, name, settings)
+    if head is not None and is_writer_alive(folders.control, head.epoch):
+        step = f"lockstep stop {name}"
+        obstacle = RewindObstacle(Obstacle.WRITER, f"epoch {head.epoch} is writing", step)
+        raise ShadowRefused(stream, f"deletion of shadow {name}", [obstacle])
+    ConsumerGroup(settings.kafka, name).forget()
+    delete_stream(folders, folders.root / f".{name}{DROPPED}")
+    release_pin(owner, name, who)
+    return ShadowDropped(name, stream, 0 if head is None else head.batch)
+
+
+def _is_unfinished(head: Head | None, owner: StreamFolders, name: str) -> bool:
+    """Whether a shadow was only begun, or its deletion ended before the savepoint was deleted."""
+    return (head is None or not (head.epoch or head.batch)) and has_pin(owner, name)
+
+
+def list_dropped(root: Path) -> list[Path]:
+    """Folders of shadows whose deletion was killed, or is under way: nothing reads them any more."""
+    names = (name for name in find_storage(root).list_names(root) if name.startswith(".") and name.endswith(DROPPED))
+    return sorted(root / name for name in names if NAME.fullmatch(name[1 : -len(DROPPED)]))
+
+
+def delete_dropped(root: Path) -> None:
+    """Delete what killed deletions of shadows left below a table root; safe next to another process that does so."""
+    for folder in list_dropped(root):
+        find_storage(root).delete_folder(folder)
+
+
+def has_pin(folders: StreamFolders, name: str) -> bool:
+    """Whether a stream has the savepoint that keeps the beginning of a shadow."""
+    head = try_read_head(folders)
+    return head is not None and any(each.name == make_pin(name) for each in head.savepoints)
+
+
+def release_pin(folders: StreamFolders, name: str, who: str) -> None:
+    """Delete the savepoint that kept the beginning of a shadow, where there is one."""
+    if has_pin(folders, name):
+        drop_named_savepoint(folders, make_pin(name), who=who, why=f"shadow {name} is gone")

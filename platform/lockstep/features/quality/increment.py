@@ -1,0 +1,260 @@
+"""What a check reads: the files that were added since the last one, or the whole table, with the reason.
+
+The log says which files a commit added, and its kind what it did to rows. Compactions add no rows, and retention drops
+only old ones. An erasure, a commit of another tool, a replaced or rewound table, other rules, or files and entries that
+are gone make a check read everything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from lockstep.errors import TableError
+from lockstep.features.quality.partitions import SessionEnd
+from lockstep.features.quality.rules import FileSummary, PartitionSummary, RuleResult
+from lockstep.model.decoding import decode_json, decode_msgpack
+from lockstep.model.position import TopicIdPartition
+from lockstep.model.table_schema import make_provenance_schema
+from lockstep.storage import find_storage
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.commit_kind import CommitKind, RowChange
+from lockstep.table.head import Head, Lineage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from lockstep.table.layout import StreamFolders
+
+STATE_FILE: Final = "last_check.msgpack"
+
+
+class TableVersions(msgspec.Struct, frozen=True):
+    """Matching versions of a stream: both tables after the same batch.
+
+    Attributes:
+        table: Version of the output table.
+        ledger: Version of the ledger, which may hold later batches as well.
+        batch: Number of the last batch that both hold; 0 before the first.
+        retired: Number of the last batch whose rows were dropped by retention; 0 for none.
+        table_id: Delta's id of the output table.
+        valid: The last batch that counts of each generation, the current one last.
+        token: The token of the table version's entry; empty where it is gone, or an older release checked it.
+    """
+
+    table: int
+    ledger: int
+    batch: int
+    retired: int = 0
+    table_id: str = ""
+    valid: tuple[Lineage, ...] = ()
+    token: str = ""
+
+    @property
+    def generation(self) -> int:
+        """The current generation."""
+        return self.valid[-1].generation
+
+
+def find_matching_versions(folders: StreamFolders) -> TableVersions:
+    """The newest versions that match.
+
+    The ledger follows the table, by one batch at most. Where that one is missing, the result is
+    the table's version before it; so there is nothing to wait for.
+
+    Raises:
+        TableError: The tables are further apart, or the table has a foreign writer.
+    """
+    log = OutputLog(folders.table)
+    base, ledger = log.base(), delta_log.open_delta_table(folders.ledger)
+    held = ledger.transaction_version(delta_log.BATCH) or 0
+    head = base.head
+    if held >= head.batch:
+        return _make_versions(folders.table, base.version, ledger.version(), head, log.table_id)
+    before = delta_log.read_head(folders.table, head.batch_version - 1)
+    if held == head.batch_before and before is not None:
+        return _make_versions(folders.table, head.batch_version - 1, ledger.version(), before, log.table_id)
+    raise TableError(
+        f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
+        next_step="restore the ledger; nothing can be proved until both agree",
+    )
+
+
+def _make_versions(folder: Path, table: int, ledger: int, head: Head, table_id: str) -> TableVersions:
+    retired = 0 if head.retention is None else head.retention.batch
+    valid = tuple(Lineage(generation, last) for generation, last in head.valid_batches.items())
+    return TableVersions(table, ledger, head.batch, retired, table_id, valid, _read_token(folder, table))
+
+
+def _read_token(table: Path, version: int) -> str:
+    entry = delta_log.read_entry(table, version)
+    return (entry.token if entry is not None else None) or ""
+
+
+class CheckState(msgspec.Struct, frozen=True):
+    """What a check leaves for the next one.
+
+    Attributes:
+        versions: The checked versions.
+        rules: The options of the built-in rules, by which forgotten partitions became one sum, and the user's rules, as
+            source text.
+        totals: The measurements of all partitions since the last full check.
+        sessions: The newest sessions with numbers.
+        results: The results.
+        forgotten: Partitions of which nothing can follow, by (topic id, partition): their topics are long deleted.
+    """
+
+    versions: TableVersions
+    rules: tuple[str, ...]
+    totals: tuple[PartitionSummary, ...]
+    sessions: tuple[SessionEnd, ...]
+    results: tuple[RuleResult, ...]
+    forgotten: frozenset[TopicIdPartition] = frozenset()
+
+
+def make_state_path(folders: StreamFolders) -> Path:
+    """The file of a stream's state."""
+    return folders.root / folders.stream / "quality" / STATE_FILE
+
+
+def load_state(folders: StreamFolders) -> CheckState | None:
+    """The state that the last check left; None without one that this release can read."""
+    path = make_state_path(folders)
+    try:
+        return decode_msgpack(find_storage(path).read(path), CheckState)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def keep_state(folders: StreamFolders, state: CheckState) -> None:
+    """Replace the state atomically."""
+    path = make_state_path(folders)
+    find_storage(path).replace(path, msgspec.msgpack.encode(state))
+
+
+class AddedFile(msgspec.Struct, frozen=True):
+    """A data file that a commit added.
+
+    Attributes:
+        action: The log's line that added it.
+        path: Relative to the table.
+        size: Bytes.
+        rows: Rows; None where the log does not count them.
+        nulls: Its nulls by column, as far as they are counted.
+    """
+
+    action: str
+    path: str
+    size: int
+    rows: int | None
+    nulls: dict[str, int]
+
+    def summarize(self) -> FileSummary:
+        """The measurements of its provenance columns."""
+        counts = [self.nulls.get(field.name) for field in make_provenance_schema() if not field.nullable]
+        held = 1 if self.rows is None else self.rows  # a file with an unknown number of rows is not proved
+        known = [count for count in counts if count is not None]
+        return FileSummary(
+            path=self.path,
+            rows=held,
+            nulls=sum(known),
+            uncounted=held * (len(counts) - len(known)),
+            size=self.size,
+        )
+
+
+class Increment(msgspec.Struct, frozen=True):
+    """The part of a table since an earlier check.
+
+    Attributes:
+        state: What that check left.
+        files: The files that were added since.
+    """
+
+    state: CheckState
+    files: tuple[AddedFile, ...]
+
+
+def plan_increment(
+    folders: StreamFolders, state: CheckState | None, versions: TableVersions, rules: Sequence[str]
+) -> Increment | str:
+    """The files that were added between the last check and a version; or why the whole table is read."""
+    if state is None:
+        return "there is no earlier result to go on from"
+    before = state.versions
+    if (before.table_id, before.generation) != (versions.table_id, versions.generation):
+        return "the table was replaced or rewound since the last check"
+    if before.table > versions.table or before.batch > versions.batch:
+        return "the table is older than at the last check"
+    if before.token and _read_token(folders.table, before.table) not in {"", before.token}:
+        return "the table was set back since the last check, and written again"
+    if state.rules != tuple(rules):
+        return "the rules were changed since the last check"
+    changes = _read_changes(folders.table, before.table + 1, versions.table)
+    return changes if isinstance(changes, str) else Increment(state, changes)
+
+
+class _Statistics(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+    null_count: dict[str, object] = {}
+
+
+class _Change(msgspec.Struct):
+    path: str
+    size: int = 0
+    stats: str | None = None
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    add: _Change | None = None
+    remove: _Change | None = None
+    commit_info: dict[str, object] | None = None
+
+
+def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] | str:
+    """The data files that some versions added; or why that is not all that they changed."""
+    added, removed = dict[str, AddedFile](), set[str]()
+    for version in range(first, last + 1):
+        lines = _read_lines(table, version)
+        if lines is None:
+            return f"the log entry of version {version} is gone"
+        kind = _find_kind(change for _, change in lines)
+        if kind is None and not any(change.add or change.remove for _, change in lines):
+            continue  # somebody described the table
+        if kind is None or kind.row_change is RowChange.REPLACED:
+            return f"version {version} may have changed rows: {'another tool' if kind is None else kind.value}"
+        removed.update(change.remove.path for _, change in lines if change.remove is not None)
+        if kind.changes_data:
+            adds = [(line, change.add) for line, change in lines if change.add is not None]
+            added |= {add.path: _read_added(line, add) for line, add in adds}
+    for path in removed & added.keys():
+        if not find_storage(table).exists(table / unquote(path)):
+            return f"{path}, which was compacted since the last check, is deleted"
+    return tuple(added.values())
+
+
+def _find_kind(changes: Iterable[_Line]) -> CommitKind | None:
+    """The kind of a commit; None for one of another tool."""
+    info = next((change.commit_info for change in changes if change.commit_info is not None), {})
+    try:
+        return CommitKind(info.get(delta_log.KIND))
+    except ValueError:
+        return None
+
+
+def _read_lines(table: Path, version: int) -> list[tuple[bytes, _Line]] | None:
+    try:
+        text = find_storage(table).read(delta_log.make_entry_path(table, version))
+        return [(line, decode_json(line, _Line)) for line in text.splitlines() if line.strip()]
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _read_added(line: bytes, change: _Change) -> AddedFile:
+    statistics = decode_json(change.stats, _Statistics) if change.stats else _Statistics()
+    nulls = {name: count for name, count in statistics.null_count.items() if isinstance(count, int)}
+    return AddedFile(line.decode(), change.path, change.size, statistics.num_records, nulls)

@@ -1,0 +1,347 @@
+"""Topics of a load test: the present load of the real ones, samples of their messages, copies that it creates."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import cast
+
+import msgspec
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import NewTopic
+
+from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.run import require_registry
+from lockstep.engine.executor.compiled_stream import compile_stream
+from lockstep.engine.executor.task import KafkaSource
+from lockstep.errors import KafkaError
+from lockstep.features.rehearsal.load_plan import SLICE_SECONDS, SLICES, LoadTestRefused, PresentLoad, find_busiest
+from lockstep.features.rehearsal.message_copy import CopiedMessage, WholeSessions, keep_whole_sessions
+from lockstep.kafka.admin import ClusterAdmin, ClusterView
+from lockstep.kafka.client import ClusterClient, make_reader_configuration
+from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.position import TopicIdPartition, TopicNamePartition
+from lockstep.model.record import KafkaMessage, read_headers
+from lockstep.operations.tables import StreamHandle
+from lockstep.time_limit import SLOW, describe_silence
+
+PREFIX = "lockstep.loadtest"
+"""Topics of load tests begin with it, and the stream's name."""
+SAMPLE_MESSAGES, SAMPLE_BYTES = 100_000, 64_000_000
+"""Of all partitions together; the producer keeps them in memory."""
+TOPIC_NAME_MAX = 249
+"""Kafka's limit."""
+BATCH_BYTES_MAX = 1_048_588
+"""Kafka's default limit of a batch (`max.message.bytes`)."""
+GONE_SECONDS_MAX, POLL_SECONDS = 60.0, 0.2
+
+
+class PartitionSample(msgspec.Struct, frozen=True):
+    """Messages of one partition to send again.
+
+    Attributes:
+        topic: The real topic.
+        partition: Partition number.
+        share: Share of the load.
+        messages: Whole sessions, in order.
+    """
+
+    topic: str
+    partition: int
+    share: float
+    messages: tuple[CopiedMessage, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all messages."""
+        return sum(message.size for message in self.messages)
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A partition that could not be copied.
+
+    Attributes:
+        topic: Its topic.
+        partition: Partition number.
+        share: Its share of the load, which the other partitions take.
+        why: The reason.
+    """
+
+    topic: str
+    partition: int
+    share: float
+    why: str
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """Samples of a stream's topics.
+
+    Attributes:
+        samples: Those that can be sent; their shares add up to one.
+        left_out: Partitions with a load that have none.
+        skipped: Messages read and left out: of sessions without beginning, undecodable, or behind a fault.
+    """
+
+    samples: tuple[PartitionSample, ...]
+    left_out: tuple[LeftOut, ...]
+    skipped: int
+
+
+def read_present_load(cluster: ClusterAdmin, view: ClusterView, topics: Collection[str]) -> PresentLoad:
+    """The load of the busiest minute of the last half hour, by Kafka's timestamps.
+
+    Args:
+        cluster: The cluster.
+        view: Its topics and offsets.
+        topics: Names of the topics.
+
+    Raises:
+        KafkaError: The cluster did not answer.
+    """
+    ends = {
+        TopicNamePartition(topic.name, number): view.ends[TopicIdPartition(topic.topic_id, number)].high_watermark
+        for topic in view.topics.values()
+        for number in range(topic.partitions)
+        if topic.name in topics and TopicIdPartition(topic.topic_id, number) in view.ends
+    }
+    now_ms = time.time_ns() // 1_000_000
+    borders = [dict(ends)]
+    for back in range(1, SLICES + 1):
+        found = cluster.find_offsets_at(ends, now_ms - back * SLICE_SECONDS * 1_000)
+        borders.append({place: found.get(place, end) for place, end in ends.items()})
+    counts = {place: [max(0, after[place] - before[place]) for after, before in pairwise(borders)] for place in ends}
+    return find_busiest(counts, SLICE_SECONDS)
+
+
+def share_load(present: PresentLoad, view: ClusterView, topics: Collection[str]) -> dict[TopicNamePartition, float]:
+    """The share of each partition: of the present load, or of all messages in Kafka where there is none."""
+    weights = present.partitions or {
+        TopicNamePartition(topic.name, number): float(ends.stable_end - ends.start)
+        for topic in view.topics.values()
+        for number in range(topic.partitions)
+        if topic.name in topics
+        and (ends := view.ends.get(TopicIdPartition(topic.topic_id, number))) is not None
+        and ends.stable_end > ends.start
+    }
+    total = sum(weights.values())
+    return {place: weight / total for place, weight in weights.items()}
+
+
+def take_samples(handle: StreamHandle, shares: Mapping[TopicNamePartition, float]) -> Sampled:
+    """Read the newest messages of each partition; where no session begins there, its oldest.
+
+    Args:
+        handle: The stream.
+        shares: Share of each partition.
+
+    Raises:
+        LoadTestRefused: No partition has a whole session.
+        KafkaError: The cluster did not answer.
+    """
+    stream = handle.stream
+    wanted = {
+        place: max(200, round(SAMPLE_MESSAGES * (share + 1 / len(shares)) / 2)) for place, share in shares.items()
+    }
+    found = _read_whole(handle, {place: _newest(handle.view, place, count) for place, count in wanted.items()})
+    empty = {place: wanted[place] for place, read in found.items() if not read.whole.messages}
+    found |= _read_whole(handle, {place: _oldest(handle.view, place, count) for place, count in empty.items()})
+    copied = sum(shares[place] for place, read in found.items() if read.whole.messages)
+    if not copied:
+        raise _refuse_empty(stream.name, [read for read in found.values() if read.unread_bytes])
+    return Sampled(
+        samples=tuple(
+            PartitionSample(*place, shares[place] / copied, read.whole.messages)
+            for place, read in sorted(found.items())
+            if read.whole.messages
+        ),
+        left_out=tuple(
+            LeftOut(*place, shares[place], _explain_left_out(read))
+            for place, read in sorted(found.items())
+            if not read.whole.messages
+        ),
+        skipped=sum(read.whole.left_out for read in found.values()),
+    )
+
+
+def _refuse_empty(stream: str, cut: Sequence[_ReadPart]) -> LoadTestRefused:
+    """The error of topics without any whole session; `cut` are the partitions that were not read to their ends."""
+    if cut:
+        most = max(cut, key=lambda read: read.unread_bytes)
+        step = f"--topics with fewer topics: all partitions share the {SAMPLE_BYTES / 1e6:g} MB of a sample"
+        return LoadTestRefused(stream, _explain_left_out(most), step)
+    problem = "no session begins in the messages that Kafka has, so that none can be sent again"
+    return LoadTestRefused(stream, problem, f"lockstep try {stream} shows what is wrong with them")
+
+
+def _explain_left_out(read: _ReadPart) -> str:
+    if not read.unread_bytes:
+        return "no session begins in its newest or its oldest messages"
+    room, message = f"{read.room_bytes / 1e6:.1f} MB", f"{read.unread_bytes / 1e6:.1f} MB"
+    return f"no session begins in its share of the sample, {room}, which ends before a message of {message}"
+
+
+def _newest(view: ClusterView, place: TopicNamePartition, count: int) -> Range:
+    ends = view.ends[TopicIdPartition(view.topics[place.topic].topic_id, place.partition)]
+    return Range(*place, max(ends.start, ends.stable_end - count), ends.stable_end)
+
+
+def _oldest(view: ClusterView, place: TopicNamePartition, count: int) -> Range:
+    ends = view.ends[TopicIdPartition(view.topics[place.topic].topic_id, place.partition)]
+    return Range(*place, ends.start, min(ends.stable_end, ends.start + count))
+
+
+class _ReadPart(msgspec.Struct, frozen=True):
+    """What was read of one partition.
+
+    Attributes:
+        whole: Its whole sessions.
+        room_bytes: Bytes that it may have in the sample.
+        unread_bytes: Size of the first message without room; 0 where the range was read to its end.
+    """
+
+    whole: WholeSessions
+    room_bytes: int
+    unread_bytes: int
+
+
+def _read_whole(
+    handle: StreamHandle, ranges: Mapping[TopicNamePartition, Range]
+) -> dict[TopicNamePartition, _ReadPart]:
+    """The whole sessions of each range, within the bytes of a sample; nothing is read once no range needs more."""
+    registry = require_registry(handle.stream, handle.settings.registry)
+    compiled = compile_stream(handle.stream, registry)
+    found: dict[TopicNamePartition, list[CopiedMessage]] = {place: [] for place in ranges}
+    room_bytes = SAMPLE_BYTES // max(1, len(ranges))
+    room, unread = dict.fromkeys(ranges, room_bytes), dict.fromkeys(ranges, 0)
+    wanted = [each for each in ranges.values() if each.until > each.start]
+    missing = {TopicNamePartition(each.topic, each.partition): each.until for each in wanted}
+    for run in KafkaSource(make_reader_configuration(handle.settings.kafka)).read(wanted) if wanted else ():
+        place = TopicNamePartition(wanted[run.index].topic, wanted[run.index].partition)
+        for message in run.messages if isinstance(run, MessageRun) and not unread[place] else ():
+            copy = CopiedMessage(message.key(), message.value(), list(read_headers(cast("KafkaMessage", message))))
+            room[place] -= copy.size
+            if room[place] < 0:
+                unread[place] = copy.size
+                break
+            found[place].append(copy)
+        if unread[place] or not isinstance(run, MessageRun) or run.reached >= missing.get(place, 0):
+            missing.pop(place, None)
+        if not missing:
+            break
+    return {
+        place: _ReadPart(keep_whole_sessions(compiled, place[0], messages), room_bytes, unread[place])
+        for place, messages in found.items()
+    }
+
+
+def name_copies(stream: AnyStream, stage: int, topics: Iterable[str]) -> dict[str, str]:
+    """The name of each topic's copy in a stage.
+
+    Raises:
+        LoadTestRefused: A name would be longer than Kafka allows.
+    """
+    names = {topic: f"{PREFIX}.{stream.name}.{stage}.{topic}" for topic in topics}
+    too_long = [name for name in names.values() if len(name) > TOPIC_NAME_MAX]
+    if too_long:
+        problem = f"the copy of a topic would have a name of more than {TOPIC_NAME_MAX} characters: {too_long[0]}"
+        raise LoadTestRefused(stream.name, problem, "choose other topics with --topics")
+    return names
+
+
+def make_copies_pattern(stream: AnyStream, stage: int) -> str:
+    """The pattern of all copies of a stage."""
+    return rf"{re.escape(f'{PREFIX}.{stream.name}.{stage}.')}.+"
+
+
+def find_leftovers(names: Iterable[str], stream: str) -> tuple[str, ...]:
+    """The topics of load tests of a stream."""
+    return tuple(sorted(name for name in names if name.startswith(f"{PREFIX}.{stream}.")))
+
+
+def create_copies(
+    admin: ClusterClient,
+    stream: str,
+    partitions: Mapping[str, int],
+    timeout_seconds: float,
+    *,
+    message_bytes_max: int = 0,
+) -> None:
+    """Create topics with unlimited retention: all of them, or none.
+
+    Args:
+        admin: The cluster.
+        stream: Name of the stream.
+        partitions: Partitions of each topic.
+        timeout_seconds: Timeout of a request.
+        message_bytes_max: Bytes of the largest message; the topics take it, whatever the brokers take by default.
+
+    Raises:
+        LoadTestRefused: Kafka forbids it, or one exists.
+        KafkaError: Kafka did not answer.
+    """
+    config = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "message.timestamp.type": "CreateTime",
+    }
+    if 2 * message_bytes_max > BATCH_BYTES_MAX:
+        config["max.message.bytes"] = str(2 * message_bytes_max)
+    wanted = [NewTopic(name, num_partitions=count, config=config) for name, count in partitions.items()]
+    created: list[str] = []
+    refused: dict[str, ClientError] = {}
+    for name, future in admin.create_topics(wanted, request_timeout=timeout_seconds).items():
+        try:
+            future.result()
+            created.append(name)
+        except KafkaException as error:
+            refused[name] = error.args[0]
+    if refused:
+        delete_copies(admin, created, timeout_seconds)
+        # One that exists first: whoever deletes by name after any other error would delete another one's topics.
+        name = min(refused, key=lambda each: refused[each].code() != ClientError.TOPIC_ALREADY_EXISTS)
+        raise explain_refusal(admin, stream, name, refused[name])
+
+
+def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | LoadTestRefused:
+    """Why a topic was not created; names the rights where they are missing."""
+    if error.code() == ClientError.TOPIC_ALREADY_EXISTS:
+        return LoadTestRefused(stream, f"another one has created topic {name}", "wait for its end")
+    if error.code() in _FORBIDDEN:
+        rights = f'CREATE, DESCRIBE, READ, WRITE and DELETE on topics that begin with "{PREFIX}." (docs/load-tests.md)'
+        return LoadTestRefused(stream, f"Kafka refuses to create topic {name}: {error.str()}", f"grant {rights}")
+    return admin.explain_failure(f"the new topic {name}", error)
+
+
+_FORBIDDEN = (
+    ClientError.TOPIC_AUTHORIZATION_FAILED,
+    ClientError.CLUSTER_AUTHORIZATION_FAILED,
+    ClientError.POLICY_VIOLATION,
+)
+
+
+def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: float) -> None:
+    """Delete topics and wait until they are gone; missing ones are no error.
+
+    Raises:
+        KafkaError: Kafka did not delete them.
+    """
+    if not names:
+        return
+    for name, future in admin.delete_topics(list(names), request_timeout=timeout_seconds).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != ClientError.UNKNOWN_TOPIC_OR_PART:
+                raise admin.explain_failure(f"the deletion of topic {name}", error.args[0]) from error
+    cluster, deadline = ClusterAdmin(admin, timeout_seconds), time.monotonic() + GONE_SECONDS_MAX
+    while left := cluster.topic_names() & set(names):
+        if time.monotonic() > deadline:
+            silence = describe_silence(
+                "Kafka", GONE_SECONDS_MAX, verb=f"stop listing the deleted topics {sorted(left)}"
+            )
+            raise KafkaError(silence, next_step=f"{SLOW}; if they stay, delete them with kafka-topics.sh")
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,257 @@
+"""Retention of quarantine and late table: drops the messages of old batches, while the stream goes on.
+
+The head of the output table names the last batch concerned before a file is removed. So a proof knows at every moment
+which messages need not be there, and a retention that is killed in between is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from lockstep.errors import CommitUnknown, TableError
+from lockstep.features.compaction.ledger_files import LedgerFile, list_live_files
+from lockstep.features.compaction.side_files import (
+    SideTableFile,
+    drop_side_files,
+    find_last_unrepeatable,
+    list_side_files,
+    list_side_tables,
+)
+from lockstep.features.retention.rows import PLANS_MAX, find_oldest_hour
+from lockstep.model.commit_hour import find_current_hour
+from lockstep.operations.tables import open_table
+from lockstep.table import delta_log, side_tables
+from lockstep.table.commit import Base, Proposal
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.head import Head, QuarantineRetention
+from lockstep.table.layout import StreamFolders
+
+
+class DroppedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of one table that a retention drops.
+
+    Attributes:
+        table: "quarantine" or "late".
+        files: Their files.
+        messages: Messages, those of undone batches included.
+        bytes: Bytes of the files.
+        first_hour: Hour of the oldest file, "YYYY-MM-DDTHH" UTC; empty without any.
+        last_hour: Hour of the newest file.
+        first_batch: The first batch; 0 without any.
+        last_batch: The last batch.
+    """
+
+    table: str
+    files: tuple[SideTableFile, ...] = ()
+    messages: int = 0
+    bytes: int = 0
+    first_hour: str = ""
+    last_hour: str = ""
+    first_batch: int = 0
+    last_batch: int = 0
+
+
+class QuarantineRetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that a retention of quarantine and late table drops.
+
+    Attributes:
+        stream: Name of the stream.
+        before_hour: Messages of batches committed before it are dropped, "YYYY-MM-DDTHH" UTC; empty before the first.
+        batch: The last batch whose messages are dropped; 0 for none.
+        tables: What is dropped from each table.
+        dropped_before: What was dropped earlier.
+    """
+
+    stream: str
+    before_hour: str
+    batch: int = 0
+    tables: tuple[DroppedMessages, ...] = ()
+    dropped_before: QuarantineRetention | None = None
+
+    @property
+    def files(self) -> int:
+        """Number of files."""
+        return sum(len(each.files) for each in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """Their bytes."""
+        return sum(each.bytes for each in self.tables)
+
+
+class QuarantineRetained(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a retention of quarantine and late table.
+
+    Attributes:
+        plan: What was dropped.
+        retention: What the head says after it; None while nothing was ever dropped.
+    """
+
+    plan: QuarantineRetentionPlan
+    retention: QuarantineRetention | None
+
+
+class _Overtaken(TableError):
+    """The head is not that of the plan any more."""
+
+
+def plan_quarantine_retention(folders: StreamFolders, keep: timedelta) -> QuarantineRetentionPlan:
+    """What a retention of quarantine and late table would drop now; as `drop_old_messages`. Changes nothing.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: A table does not match its head.
+    """
+    return _plan(folders, open_table(folders).base().head, keep)
+
+
+def drop_old_messages(folders: StreamFolders, keep: timedelta, *, cause: str) -> QuarantineRetained:
+    """Drop messages that are older than the retention; safe while a writer, readers and compaction run.
+
+    1. Bring the tables forward to the head, so that no addition of an old batch is missing.
+    2. Plan: the last batch of which, and of all batches before it, the messages go.
+    3. Commit it in the head, if it is not there yet, with the last batch that no fold can repeat without its messages.
+       Again from 1 if somebody else did so, or has rewound the stream.
+    4. Remove the files from each table. A retention that was killed before has left some.
+
+    Args:
+        folders: Folders of the stream.
+        keep: How long messages stay, in whole hours, counted from the newest batch.
+        cause: Why, and who.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: A table does not match its head, or has a foreign commit.
+        CommitUnknown: The store did not answer.
+    """
+    output = open_table(folders)
+    for _ in range(PLANS_MAX):
+        head = output.base().head
+        side_tables.catch_up_alongside_writer(folders, head)  # 1
+        plan = _plan(folders, head, keep)  # 2
+        if plan.batch > head.quarantine_dropped_up_to:
+            try:
+                head = output.commit(_propose(plan, head, _find_unknown(folders, plan, head), cause)).head  # 3
+            except _Overtaken:
+                continue
+        dropped = [
+            _describe(side, drop_side_files(side, head.quarantine_dropped_up_to)) for side in list_side_tables(folders)
+        ]  # 4
+        done = msgspec.structs.replace(plan, tables=tuple(dropped))
+        return QuarantineRetained(plan=done, retention=head.quarantine_retention)
+    raise CommitUnknown(f"{folders.table}: other commits overtook {PLANS_MAX} plans", next_step="try again")
+
+
+def find_last_old_batch(ledger: Iterable[LedgerFile], before_hour: str) -> int:
+    """The last batch of those committed before an hour; 0 for none. Pure.
+
+    Batches after the first one of that hour or a later hour stay: a clock that went back makes none of them older.
+    """
+    last = 0
+    for file in sorted(ledger, key=lambda file: file.name.first):
+        if file.name.hour >= before_hour:
+            break
+        last = file.name.last
+    return last
+
+
+def find_last_dropped_batch(files: Iterable[SideTableFile], last_old_batch: int) -> int:
+    """The last batch of the files that may go as a whole; 0 for none. Pure.
+
+    No file that stays has a message of this batch, or of one before it.
+    """
+    bound = last_old_batch
+    newest_first = sorted(files, key=lambda file: file.name.last, reverse=True)
+    for file in newest_first:
+        if file.name.last > bound:
+            bound = min(bound, file.name.first - 1)
+    return max((file.name.last for file in newest_first if file.name.last <= bound), default=0)
+
+
+def _plan(folders: StreamFolders, head: Head, keep: timedelta) -> QuarantineRetentionPlan:
+    before_hour = find_oldest_hour(head, find_current_hour(), keep)
+    tables = {side: delta_log.open_delta_table(side) for side in list_side_tables(folders)}
+    live = {side: list_side_files(table) for side, table in tables.items()}
+    ledger = list_live_files(delta_log.open_delta_table(folders.ledger))
+    last_old = min(find_last_old_batch(ledger, before_hour), head.batch)
+    # The entry of the newest retention may be lost with a disk: the tables themselves know what they dropped.
+    removed = (table.transaction_version(delta_log.DROPPED) or 0 for table in tables.values())
+    files = [file for of_side in live.values() for file in of_side]
+    batch = max(find_last_dropped_batch(files, last_old), head.quarantine_dropped_up_to, *removed, 0)
+    return QuarantineRetentionPlan(
+        stream=folders.stream,
+        before_hour=before_hour,
+        batch=batch,
+        tables=tuple(
+            _describe(side, [file for file in of_side if file.name.last <= batch]) for side, of_side in live.items()
+        ),
+        dropped_before=head.quarantine_retention,
+    )
+
+
+def _describe(side: Path, files: Iterable[SideTableFile]) -> DroppedMessages:
+    ordered = tuple(sorted(files, key=lambda file: file.name.first))
+    if not ordered:
+        return DroppedMessages(table=side.name)
+    return DroppedMessages(
+        table=side.name,
+        files=ordered,
+        messages=sum(file.rows for file in ordered),
+        bytes=sum(file.size for file in ordered),
+        first_hour=min(file.name.hour for file in ordered),
+        last_hour=max(file.name.hour for file in ordered),
+        first_batch=ordered[0].name.first,
+        last_batch=max(file.name.last for file in ordered),
+    )
+
+
+def _find_unknown(folders: StreamFolders, plan: QuarantineRetentionPlan, head: Head) -> int:
+    """The last batch of which, once its messages are dropped, a fold does not find out what became of each."""
+    since = head.quarantine_dropped_up_to
+    if plan.batch > max((each.last_batch for each in plan.tables), default=0):
+        return plan.batch  # removed by a retention of which the head has lost the word
+    found = (
+        find_last_unrepeatable(folders.quarantine, [file for file in each.files if file.name.last > since])
+        for each in plan.tables
+        if each.table == folders.quarantine.name
+    )
+    return max(head.quarantine_unknown_up_to, *found, 0)
+
+
+def _propose(plan: QuarantineRetentionPlan, seen: Head, unknown_up_to: int, cause: str) -> Proposal:
+    counted = _count_new(plan, seen)
+    before = seen.quarantine_retention
+    dropped = QuarantineRetention(
+        hour=plan.before_hour,
+        batch=plan.batch,
+        at=time.time(),
+        cause=cause,
+        quarantined=counted.get("quarantine", 0) + (0 if before is None else before.quarantined),
+        late=counted.get("late", 0) + (0 if before is None else before.late),
+        unknown_up_to=unknown_up_to,
+    )
+
+    def next_head(base: Base) -> Head:
+        if base.head.quarantine_retention != before or base.head.generation != seen.generation:
+            raise _Overtaken("the head has changed", next_step="nothing: it is planned again")
+        return msgspec.structs.replace(base.head, quarantine_retention=dropped)
+
+    return Proposal(kind=CommitKind.QUARANTINE_RETENTION, next_head=next_head)
+
+
+def _count_new(plan: QuarantineRetentionPlan, head: Head) -> Mapping[str, int]:
+    """The messages that count and that no retention has dropped before, by table."""
+    valid, since = head.valid_batches, head.quarantine_dropped_up_to
+    return {
+        each.table: sum(
+            file.rows
+            for file in each.files
+            if file.name.last > since and file.name.first <= valid.get(file.name.generation, 0)
+        )
+        for each in plan.tables
+    }

@@ -1,1 +1,0 @@
-"""What keeps a stream small: compaction, clean-up, retention, erasure, export, forgotten topics, growth."""

@@ -1,1 +1,0 @@
-"""What watches streams: health, its alarms, metrics, webhook."""
