@@ -195,7 +195,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden texts are compared; written only when somebody says so."""
-    parser.addoption("--write-golden", action="store_true", help="write the golden texts of tests/unit/errors again")
+    parser.addoption("--write-golden", action="store_true", help="write the golden texts of tests/unit again")
 
 
 @pytest.fixture(scope="session")

@@ -71,9 +71,11 @@ def run(
         available_now=available_now,
         report=lambda batch: print_note(format_report(batch)),
     )
-    print_answer(
-        RunEnded(stream, outcome.value), lambda ended: style_text(f"{ended.stream}: {ended.outcome}"), as_json=as_json
-    )
+    print_answer(RunEnded(stream, outcome.value), _run_ended, as_json=as_json)
+
+
+def _run_ended(ended: RunEnded) -> RenderableType:
+    return style_text(f"{ended.stream}: {ended.outcome}")
 
 
 @register_command("start order_books", Panel.RUN)

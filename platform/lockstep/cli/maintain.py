@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from lockstep.features.erase.erase import ErasePlan, SessionErased
     from lockstep.features.export.export import ExportPlan, ExportResult, WaitingHours
     from lockstep.features.retention.housekeeping import HousekeepingResult
-    from lockstep.features.retention.messages import QuarantineRetentionPlan
-    from lockstep.features.retention.rows import RetentionPlan
+    from lockstep.features.retention.messages import QuarantineRetained, QuarantineRetentionPlan
+    from lockstep.features.retention.rows import Retained, RetentionPlan
 
 T = TypeVar("T")
 
@@ -296,13 +296,13 @@ def expire(
         return
     if quarantine:
         dropped = drop_old_messages(folders, keep, cause=cause)
-        print_answer(dropped, lambda found: _quarantine_retention(found.plan, "were"), as_json=as_json)
+        print_answer(dropped, _messages_dropped, as_json=as_json)
         return
     if plan:
         print_answer(plan_retention(folders, keep), lambda found: _retention(found, "would be"), as_json=as_json)
         return
     done = drop_old_rows(folders, keep, cause=cause)
-    print_answer(done, lambda found: _retention(found.plan, "were"), as_json=as_json)
+    print_answer(done, _rows_dropped, as_json=as_json)
 
 
 @register_command('erase order_books --session eth --why "request 4711" --plan', Panel.MAINTAIN)
@@ -420,6 +420,14 @@ def _waiting(waiting: Iterable[WaitingHours]) -> Iterator[RenderableType]:
 def _retention(plan: RetentionPlan, verb: str) -> RenderableType:
     what = f"{plan.rows} rows of {plan.hours} hours before {plan.before_hour or '-'} {verb} dropped"
     return style_text(f"{plan.stream}: {what} ({len(plan.files)} files, {plan.bytes} bytes)")
+
+
+def _rows_dropped(done: Retained) -> RenderableType:
+    return _retention(done.plan, "were")
+
+
+def _messages_dropped(done: QuarantineRetained) -> RenderableType:
+    return _quarantine_retention(done.plan, "were")
 
 
 def _quarantine_retention(plan: QuarantineRetentionPlan, verb: str) -> RenderableType:
