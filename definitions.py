@@ -14,10 +14,7 @@ from jobs.quality import checks_job, checks_schedules
 from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
 from lockstep import Derived
-from lockstep.declare.stream import AnyStream
-from lockstep.orchestration.definitions import make_assets, make_stream_checks
-from lockstep.orchestration.spark_resource import SparkResource
-from lockstep.settings import load_settings
+from lockstep.dagster import AnyStream, SparkResource, load_settings, make_assets, make_stream_checks
 from sensors.health import health_sensor
 from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor

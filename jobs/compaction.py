@@ -2,25 +2,30 @@
 
 from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
-from lockstep.declare.stream import AnyStream
-from lockstep.features.compaction.asset import request_minor_compaction
-from lockstep.orchestration import names
-from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
-from lockstep.settings import Settings
+from lockstep.dagster import (
+    MAINTENANCE,
+    AnyStream,
+    Settings,
+    make_compaction_key,
+    make_maintenance_schedule,
+    name_compaction_job,
+    name_minor_compaction_schedule,
+    request_minor_compaction,
+)
 
 
 def compaction_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """The job and its two schedules: every hour, when the previous one is certainly closed; and by the open hour."""
     job = define_asset_job(
-        names.name_compaction_job(stream),
-        selection=AssetSelection.assets(names.make_compaction_key(stream)),
+        name_compaction_job(stream),
+        selection=AssetSelection.assets(make_compaction_key(stream)),
         description=f"Rewrites small files of {stream.name} as large ones; order kept and proven.",
-        tags=names.MAINTENANCE,
+        tags=MAINTENANCE,
     )
     minor = make_maintenance_schedule(
         job,
         settings.schedules.minor_compaction,
-        name=names.name_minor_compaction_schedule(stream),
+        name=name_minor_compaction_schedule(stream),
         description=f"Compacts the open hour of {stream.name} when it has many files.",
         request=lambda: request_minor_compaction(stream, settings),
     )

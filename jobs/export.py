@@ -2,10 +2,14 @@
 
 from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
-from lockstep.declare.stream import AnyStream
-from lockstep.orchestration import names
-from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
-from lockstep.settings import Settings
+from lockstep.dagster import (
+    MAINTENANCE,
+    AnyStream,
+    Settings,
+    make_export_key,
+    make_maintenance_schedule,
+    name_export_job,
+)
 
 
 def export_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
@@ -13,9 +17,9 @@ def export_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefi
     if stream.export is None:
         return []
     job = define_asset_job(
-        names.name_export_job(stream),
-        selection=AssetSelection.assets(names.make_export_key(stream)),
+        name_export_job(stream),
+        selection=AssetSelection.assets(make_export_key(stream)),
         description=f"Writes hours of {stream.name} that no rewind can go back to as plain Parquet, each once.",
-        tags=names.MAINTENANCE,
+        tags=MAINTENANCE,
     )
     return [make_maintenance_schedule(job, settings.schedules.export)]

@@ -2,18 +2,22 @@
 
 from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
-from lockstep.declare.stream import AnyStream
-from lockstep.orchestration import names
-from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
-from lockstep.settings import Settings
+from lockstep.dagster import (
+    MAINTENANCE,
+    AnyStream,
+    Settings,
+    make_housekeeping_key,
+    make_maintenance_schedule,
+    name_housekeeping_job,
+)
 
 
 def housekeeping_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """The schedule and its job: twenty past the hour, after compaction and apart from it."""
     job = define_asset_job(
-        names.name_housekeeping_job(stream),
-        selection=AssetSelection.assets(names.make_housekeeping_key(stream)),
+        name_housekeeping_job(stream),
+        selection=AssetSelection.assets(make_housekeeping_key(stream)),
         description=f"Deletes old log entries, replaced files and unreachable state of {stream.name}.",
-        tags=names.MAINTENANCE,
+        tags=MAINTENANCE,
     )
     return [make_maintenance_schedule(job, settings.schedules.housekeeping)]

@@ -4,11 +4,8 @@ from collections.abc import Iterable
 
 from dagster import ScheduleDefinition
 
-from lockstep.declare.derived import Derived
-from lockstep.declare.stream import AnyStream
-from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
-from lockstep.orchestration.pruning_job import make_pruning_job
-from lockstep.settings import Settings
+from lockstep import Derived
+from lockstep.dagster import AnyStream, Settings, make_maintenance_schedule, make_pruning_job
 
 
 def pruning_schedule(

@@ -7,16 +7,21 @@ from functools import cache
 
 from dagster import AssetCheckKey, AssetKey, AssetSelection, ScheduleDefinition, define_asset_job
 
-from lockstep.declare.stream import AnyStream
-from lockstep.orchestration import names
-from lockstep.orchestration.definitions import AssetJob
-from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
-from lockstep.settings import Settings
+from lockstep.dagster import (
+    MAINTENANCE,
+    AnyStream,
+    AssetJob,
+    Settings,
+    list_checks,
+    make_maintenance_schedule,
+    make_table_key,
+    name_checks_job,
+)
 
 
 def checks_job(stream: AnyStream) -> AssetJob:
     """The job, the same object whoever requests it: Dagster refuses two of a name, equal or not."""
-    return _make_job(names.name_checks_job(stream), names.make_table_key(stream), names.list_checks(stream))
+    return _make_job(name_checks_job(stream), make_table_key(stream), list_checks(stream))
 
 
 @cache
@@ -25,7 +30,7 @@ def _make_job(name: str, table: AssetKey, checks: tuple[str, ...]) -> AssetJob:
         name,
         selection=AssetSelection.checks(*(AssetCheckKey(table, check) for check in checks)),
         description=f"Checks that {table.path[0]} is complete, without duplicates and in order, and its own rules.",
-        tags=names.MAINTENANCE,
+        tags=MAINTENANCE,
     )
 
 

@@ -9,18 +9,22 @@ from dagster import (
     schedule,
 )
 
-from lockstep.declare.stream import AnyStream
-from lockstep.orchestration import names
-from lockstep.orchestration.rotation import make_rotation_cron, rotate_stream
-from lockstep.settings import Settings
+from lockstep.dagster import (
+    AnyStream,
+    Settings,
+    make_rotation_cron,
+    name_rotation_schedule,
+    name_stream_job,
+    rotate_stream,
+)
 
 
 def rotation_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """A handover a day, in the night."""
 
     @schedule(
-        name=names.name_rotation_schedule(stream),
-        job_name=names.name_stream_job(stream),
+        name=name_rotation_schedule(stream),
+        job_name=name_stream_job(stream),
         cron_schedule=make_rotation_cron(stream),
         default_status=DefaultScheduleStatus.RUNNING,
         description=(

@@ -83,7 +83,7 @@ class RenewedProject(msgspec.Struct, frozen=True):
 
 
 def renew_project(folder: Path) -> RenewedProject:
-    """Bring the jobs and sensors of a project to the installed release, whose internals they import.
+    """Bring the jobs and sensors of a project to the installed release.
 
     Raises:
         LockstepError: The folder has no project.

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from dagster import AssetKey
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
 from lockstep.addresses import make_absolute
 from lockstep.features.compaction.asset import make_compaction_asset
@@ -15,6 +14,7 @@ from lockstep.features.export.asset import make_export_asset
 from lockstep.features.health.asset_check import make_health_check
 from lockstep.features.quality.asset_check import make_table_check
 from lockstep.features.retention.asset import make_housekeeping_asset
+from lockstep.orchestration.dagster_types import AssetJob
 from lockstep.orchestration.names import make_derived_key, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import make_ledger_asset, make_topics_asset
 from lockstep.orchestration.table_asset import make_table_asset
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lockstep.settings import Settings
 
 __all__ = [
-    "AssetJob",  # Dagster exports none
+    "AssetJob",
     "make_assets",
     "make_derived_assets",
     "make_stream_assets",

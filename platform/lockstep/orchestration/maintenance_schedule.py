@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dagster import JobDefinition
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+    from lockstep.orchestration.dagster_types import AssetJob
 
 
 def make_maintenance_schedule(
-    job: UnresolvedAssetJobDefinition | JobDefinition,
+    job: AssetJob | JobDefinition,
     cron_schedule: str,
     *,
     name: str | None = None,

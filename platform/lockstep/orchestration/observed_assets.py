@@ -25,7 +25,6 @@ from dagster import (
     TableRecord,
     TableSchema,
 )
-from dagster._core.definitions.metadata import RawMetadataValue
 
 from lockstep.addresses import to_uri, to_url
 from lockstep.declare.stream import AnyStream
@@ -34,6 +33,7 @@ from lockstep.operations.durations import format_duration
 from lockstep.operations.inspect.topics import TopicsOfStream, TopicStatus, read_topics
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration import names
+from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.table_asset import make_ledger_freshness
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders

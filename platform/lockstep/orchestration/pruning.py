@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
     from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
+    from lockstep.settings import DagsterSettings
 
 
+DAY_SECONDS = 86_400.0
 ASSET_JOB = "__ASSET_JOB"
 """Dagster's own job for assets that are materialized without a job."""
 Connect = Callable[[], AbstractContextManager[Connection]]
@@ -108,6 +110,11 @@ class PruningLimits(msgspec.Struct, frozen=True, kw_only=True):
     tick_seconds: float = 7_200.0
     runs_min: int = 10
     runs_max: int
+
+    @staticmethod
+    def of(settings: DagsterSettings) -> PruningLimits:
+        """The limits of an installation."""
+        return PruningLimits(seconds=settings.retention_days * DAY_SECONDS, runs_max=settings.runs_max)
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):

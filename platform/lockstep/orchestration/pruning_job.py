@@ -9,25 +9,23 @@ from dagster import JobDefinition, OpExecutionContext, job, op
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.orchestration import names
-from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune_storage
 from lockstep.settings import DagsterSettings
-
-DAY_SECONDS = 86_400.0
-
-
-def read_limits(settings: DagsterSettings) -> PruningLimits:
-    """Retention limits from the installation's settings."""
-    return PruningLimits(seconds=settings.retention_days * DAY_SECONDS, runs_max=settings.runs_max)
 
 
 def make_pruning_job(
     streams: Iterable[AnyStream], settings: DagsterSettings, derived: Iterable[Derived] = ()
 ) -> JobDefinition:
     """The job `dagster_pruning`."""
-    scope, limits = PruningScope.of(streams, derived), read_limits(settings)
+    listed = tuple(streams)
+    tables = tuple(derived)
 
     @op(description="Deletes old runs, events without a run, results of checks and ticks of these streams.")
     def prune_dagster(context: OpExecutionContext) -> None:
+        # Here, because it needs internals of Dagster, which a code location is not to depend on when it loads.
+        from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune_storage
+
+        scope = PruningScope.of(listed, tables)
+        limits = PruningLimits.of(settings)
         pruned = prune_storage(context.instance, scope, limits, time.time())
         context.add_output_metadata(msgspec.structs.asdict(pruned))
         context.log.info("deleted: %s", pruned)

@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dagster import AssetCheckExecutionContext, AssetExecutionContext, AssetKey, DagsterInstance, DagsterRun
-    from dagster._core.definitions.metadata import RawMetadataValue
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.main_thread import StopSignal
     from lockstep.errors import LockstepError
     from lockstep.integrity.resume_options import StreamHalted
+    from lockstep.orchestration.dagster_types import RawMetadataValue
 
 LOG = logging.getLogger("lockstep")
 

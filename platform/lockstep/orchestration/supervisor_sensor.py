@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 from dagster import DagsterRunStatus, RunRequest, RunsFilter, SensorResult, SkipReason
 
+from lockstep.boot import read_boot_id
 from lockstep.engine.driver.handover import reserve_start
 from lockstep.engine.driver.heartbeat import (
     Phase,
@@ -17,6 +19,7 @@ from lockstep.engine.driver.heartbeat import (
     read_run_heartbeats,
 )
 from lockstep.operations.start_request import forget_start_request, read_start_request
+from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,
@@ -36,27 +39,29 @@ from lockstep.orchestration.names import (
 from lockstep.orchestration.request_user import find_user
 from lockstep.orchestration.run_lifecycle import stop_if_current, was_terminated_by_user
 from lockstep.orchestration.run_statuses import OVER
-from lockstep.orchestration.shared_tick import STARTS_MAX, SharedCursor
+from lockstep.orchestration.shared_tick import STARTS_MAX, SharedCursor, look_at_streams
+from lockstep.orchestration.starts import find_starting_runs
 from lockstep.orchestration.supervisor_policy import (
     RunStage,
     SeenRun,
     StartSlots,
     SupervisorCursor,
     SupervisorObservation,
+    decide_supervision,
 )
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from dagster import DagsterInstance
+    from dagster import DagsterInstance, SensorEvaluationContext
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.heartbeat import HeartbeatRecord
     from lockstep.operations.start_request import StartRequest
-    from lockstep.operations.tables import StreamHandle
     from lockstep.orchestration.supervisor_policy import Start, SupervisorDecision
+    from lockstep.settings import Settings
     from lockstep.table.layout import StreamFolders
 
 
@@ -70,6 +75,31 @@ STAGES = {
     DagsterRunStatus.CANCELING: RunStage.CANCELING,
     **dict.fromkeys(OVER, RunStage.OVER),
 }
+
+
+class StreamSupervisor:
+    """Keeps streams running: closes dead runs and starts new runs, with growing delays after failed starts."""
+
+    def __init__(self, streams: Sequence[AnyStream], settings: Settings) -> None:
+        """Supervise these streams."""
+        self._streams = streams
+        self._settings = settings
+
+    def tick(self, context: SensorEvaluationContext) -> SensorResult:
+        """Observe the runs of each stream, decide, and carry the decision out."""
+        starting = find_starting_runs(self._streams, self._settings.table_root, context.instance)
+        boot = read_boot_id() or ""
+        slots = read_slots(context.cursor, self._streams, boot, starting)
+
+        def supervise(stream: AnyStream, cursor: SupervisorCursor) -> SensorResult:
+            handle = StreamHandle(stream, self._settings)
+            observation = observe_runs(handle, context.instance, cursor)
+            may_start = slots.may_start(stream.name, has_written=observation.has_written)
+            decision = decide_supervision(observation, cursor, time.monotonic(), boot=boot, may_start=may_start)
+            slots.note(stream.name, decision.cursor)
+            return carry_out(handle, context.instance, decision)
+
+        return look_at_streams(context, self._streams, SupervisorCursor, supervise)
 
 
 def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: SupervisorCursor) -> SupervisorObservation:

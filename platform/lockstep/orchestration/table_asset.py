@@ -24,7 +24,6 @@ from dagster import (
     TableSchema,
     asset,
 )
-from dagster._core.definitions.metadata import RawMetadataValue
 from pydantic import Field
 
 from lockstep.addresses import to_uri, to_url
@@ -39,6 +38,7 @@ from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.tables import try_read_head
 from lockstep.orchestration import run_lifecycle
+from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,

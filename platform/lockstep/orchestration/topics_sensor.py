@@ -26,6 +26,7 @@ from lockstep.declare.options import NewTopics
 from lockstep.engine.driver.heartbeat import read_heartbeat
 from lockstep.errors import format_some
 from lockstep.kafka.progress import TopicLifecycle
+from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration.names import (
     TOPICS_SENSOR,
     TOPICS_TAG,
@@ -36,16 +37,24 @@ from lockstep.orchestration.names import (
 )
 from lockstep.orchestration.observation_policy import ObservationCursor, decide_observation
 from lockstep.orchestration.observed_assets import observe_ledger, observe_topics
-from lockstep.orchestration.restart_policy import RestartCursor, RestartDecision, RestartRequest, SensorObservation
+from lockstep.orchestration.restart_policy import (
+    RestartCursor,
+    RestartDecision,
+    RestartRequest,
+    SensorObservation,
+    decide_restart,
+)
 from lockstep.orchestration.run_statuses import IN_PROGRESS
+from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, STARTS_MAX, look_at_streams
+from lockstep.orchestration.starts import find_starting_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from dagster import DagsterInstance
+    from dagster import DagsterInstance, SensorEvaluationContext
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.operations.tables import StreamHandle
+    from lockstep.settings import Settings
 
 
 TAG_TOPICS_MAX = 20
@@ -60,6 +69,32 @@ class Observed:
     events: list[AssetObservation | AssetMaterialization]
     partitions: list[PartitionsRequest]
     sweep: ObservationCursor
+
+
+class TopicsWatcher:
+    """Watches for new topics that no run adopts: a stream's run is handed over, or a bounded one reads them."""
+
+    def __init__(self, streams: Sequence[AnyStream], settings: Settings) -> None:
+        """Watch the topics of these streams, with one client for all of them."""
+        self._streams = streams
+        self._settings = settings
+        self._cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
+
+    def tick(self, context: SensorEvaluationContext) -> SensorResult:
+        """Read topics and runs of each stream, observe its assets when due, and request a run if one is needed."""
+        starting = find_starting_runs(self._streams, self._settings.table_root, context.instance)
+
+        def watch(stream: AnyStream, cursor: RestartCursor) -> SensorResult:
+            handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
+            inputs = read_inputs(handle, context.instance, starting, STARTS_MAX)
+            observed = observe_assets(handle, context.instance, cursor)
+            decision = decide_restart(inputs, cursor, time.time())
+            if decision.restart is not None:
+                starting[stream.name] = decision.restart.run_key
+            return make_sensor_result(stream, decision, observed)
+
+        self._cluster.ask_again()
+        return look_at_streams(context, self._streams, RestartCursor, watch)
 
 
 def read_inputs(

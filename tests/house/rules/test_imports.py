@@ -39,6 +39,7 @@ LAYERS = (
     ("operations",),
     ("orchestration",),
     ("features",),
+    ("dagster",),
     ("cli", "testing"),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
@@ -109,9 +110,6 @@ ONE_IMPORTER = {
     "orchestration.pruning": "pure limits and deletions; Dagster evaluates the annotations of the job's module",
     "orchestration.request_guard": "pure rules of who may ask, apart from Dagster's program",
     "orchestration.restart_policy": "pure decision of the topics sensor",
-    "orchestration.shared_tick": "one tick for all streams; the sensors that have it are in sensors/",
-    "orchestration.starts": "which runs are on their way, for the sensors in sensors/ and the rotation",
-    "orchestration.supervisor_sensor": "reads and carries out what the policy decides; the sensor is in sensors/",
     "state.restore": "restoring a local store, apart from its use",
     "storage.object_store": "an extra, which only tables in an object store need",
     "engine.driver.halted_topics": "topics that a violation has halted, apart from the loop",

@@ -23,6 +23,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 
 from jobs.quality import checks_job
 from lockstep import Every
+from lockstep.features.health import sensor as watcher
 from lockstep.features.health.asset_check import find_newest_materialization, make_health_check
 from lockstep.features.health.policy import HealthCursor
 from lockstep.features.health.webhook import Notification, NotificationEvent
@@ -31,7 +32,6 @@ from lockstep.orchestration.definitions import make_stream_assets, make_stream_c
 from lockstep.orchestration.names import HEALTH, MAINTENANCE, make_table_key
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import HealthSettings, KafkaSettings
-from sensors import health
 from sensors.health import health_sensor
 from tests.support.feed import ProducerRecord, session, snapshot
 from tests.support.shared_ticks import read_own, share
@@ -158,7 +158,7 @@ def test_a_kafka_that_stays_away_is_an_error_of_the_first_look(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon looks every 30 seconds: with two looks an outage was announced after more than a minute."""
-    monkeypatch.setattr(health, "OUTAGE_SECONDS", 0.1)
+    monkeypatch.setattr(watcher, "OUTAGE_SECONDS", 0.1)
     watched.runs.run(trigger=Every(1), stop=stopped_soon())
     watched.look()
     there = watched.runs.settings.kafka

@@ -36,7 +36,7 @@ from sqlalchemy import Engine, event
 from assets.order_books import order_books
 from lockstep.orchestration import pruning
 from lockstep.orchestration.pruning import ASSET_JOB, Pruned, PruningLimits, PruningScope, prune_storage
-from lockstep.orchestration.pruning_job import make_pruning_job, read_limits
+from lockstep.orchestration.pruning_job import make_pruning_job
 from lockstep.settings import DagsterSettings
 from tests.support.postgres import Postgres
 
@@ -341,7 +341,7 @@ def test_the_files_do_not_grow_from_week_to_week(instance: DagsterInstance, tmp_
 
 def test_the_job_prunes_by_the_settings(instance: DagsterInstance) -> None:
     settings = DagsterSettings(retention_days=0.5, runs_max=2)
-    assert read_limits(settings) == PruningLimits(seconds=DAY / 2, runs_max=2)
+    assert PruningLimits.of(settings) == PruningLimits(seconds=DAY / 2, runs_max=2)
     pruning = make_pruning_job([order_books], settings)
     for _ in range(3):
         run(instance, "order_books_stream")

@@ -23,11 +23,6 @@ from dagster import (
     TableSchema,
     asset_check,
 )
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
-from dagster._core.storage.asset_check_execution_record import (
-    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as _EVALUATED,
-)
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from lockstep.declare.stream import AnyStream
 from lockstep.operations.alarms import Alarm, AlarmSeverity, HealthFacts
@@ -39,7 +34,8 @@ from lockstep.settings import Settings
 
 if TYPE_CHECKING:
     from dagster import EventLogRecord
-    from dagster._core.definitions.metadata import RawMetadataValue
+
+    from lockstep.orchestration.dagster_types import RawMetadataValue
 
 
 ALARM_COLUMNS = TableSchema(
@@ -87,6 +83,10 @@ def make_health_evaluation(
         alarms: The announced alarms.
         newest: The newest materialization of the table: Dagster shows a result together with the one it names.
     """
+    from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+        AssetCheckEvaluationTargetMaterializationData,
+    )
+
     target = None
     if newest is not None:
         target = AssetCheckEvaluationTargetMaterializationData(
@@ -116,6 +116,8 @@ def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozense
     run: Dagster shows "Execution failed", or "Skipped" after a termination or if a run had nothing new to check,
     until each is evaluated again. A run whose step of the checks failed has executed them.
     """
+    from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+
     table = make_table_key(stream)
     keys = [AssetCheckKey(table, name) for name in (HEALTH, *list_checks(stream))]
     newest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
@@ -177,10 +179,12 @@ def list_last_results(
     stream: AnyStream, checks: Iterable[str], instance: DagsterInstance
 ) -> list[AssetCheckEvaluation]:
     """The newest evaluation of each of these checks that has one; it names the materialization that it judged."""
+    from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+
     table = make_table_key(stream)
     histories = (
         instance.event_log_storage.get_asset_check_execution_history(
-            AssetCheckKey(table, name), limit=1, status=_EVALUATED
+            AssetCheckKey(table, name), limit=1, status=COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
         )
         for name in sorted(checks)
     )

@@ -16,20 +16,60 @@ from lockstep.features.health.asset_check import (
     request_first_checks,
 )
 from lockstep.features.health.policy import HealthCursor, HealthLook, decide_health
-from lockstep.features.health.webhook import Notification, NotificationEvent
+from lockstep.features.health.webhook import Notification, NotificationEvent, Webhook
 from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import read_health
+from lockstep.operations.tables import SharedCluster, StreamHandle
 from lockstep.orchestration.names import HEALTH
+from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, TICK_SECONDS_MAX, look_at_streams
 
 if TYPE_CHECKING:
-    from dagster import DagsterInstance
+    from collections.abc import Sequence
 
-    from lockstep.features.health.webhook import Webhook
-    from lockstep.operations.tables import StreamHandle
+    from dagster import DagsterInstance, SensorEvaluationContext
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.settings import Settings
 
 
 NOTES_A_LOOK = 10
 """Notifications that one look sends; the next one continues. A webhook may take seconds for each."""
+
+
+OUTAGE_SECONDS = 15.0
+"""A tick to which Kafka does not answer asks again after this time, so that an outage is announced within a minute."""
+
+
+class HealthWatcher:
+    """Watches the health of the streams and requests checks that never ran; starts no stream."""
+
+    def __init__(self, streams: Sequence[AnyStream], settings: Settings) -> None:
+        """Watch these streams, with one client for all of them."""
+        self._streams = streams
+        self._settings = settings
+        self._cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
+        self._outages = OutageNotes()
+
+    def tick(self, context: SensorEvaluationContext) -> SensorResult:
+        """Read the health of each stream, and announce its alarms in Dagster and at the webhook."""
+        webhook = Webhook(self._settings.health.secrets.get("webhook", ""))
+
+        def watch(stream: AnyStream, cursor: HealthCursor) -> SensorResult:
+            handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
+            return observe_health(handle, context.instance, cursor, webhook, self._outages, is_kafka_away=is_away)
+
+        self._cluster.ask_again()
+        is_away = self._cluster.stays_away(OUTAGE_SECONDS)
+        # Dagster gives up a tick of 60 seconds: the question that was repeated has taken half of them.
+        seconds_max = TICK_SECONDS_MAX / 2 if is_away else TICK_SECONDS_MAX
+        # First checks wait in Dagster's queue, and hold up no alarm.
+        starts_max = len(self._streams)
+        result = look_at_streams(
+            context, self._streams, HealthCursor, watch, seconds_max=seconds_max, starts_max=starts_max
+        )
+        if webhook.problem:
+            context.log.warning("the webhook did not take all, it is tried again: %s", webhook.problem)
+        return result
 
 
 class OutageNotes:

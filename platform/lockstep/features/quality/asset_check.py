@@ -38,10 +38,9 @@ from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.metadata import RawMetadataValue
-
     from lockstep.features.quality.check import Checked
     from lockstep.features.quality.rules import RuleResult
+    from lockstep.orchestration.dagster_types import RawMetadataValue
 
 
 PATIENCE_SECONDS = 5.0

@@ -1,0 +1,74 @@
+"""What definitions.py, jobs and sensors of a project import of lockstep in addition to declarations.
+
+A release keeps these names or names their successors: the files that import them belong to users.
+"""
+
+from lockstep.declare.stream import AnyStream
+from lockstep.features.compaction.asset import request_minor_compaction
+from lockstep.features.health.sensor import HealthWatcher
+from lockstep.orchestration.definitions import AssetJob, make_assets, make_stream_checks
+from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
+from lockstep.orchestration.names import (
+    MAINTENANCE,
+    NEVER_TOO_LONG,
+    STREAM_HEALTH,
+    STREAM_SUPERVISOR,
+    STREAM_TOPICS,
+    list_checks,
+    make_compaction_key,
+    make_derived_key,
+    make_export_key,
+    make_housekeeping_key,
+    make_table_key,
+    name_checks_job,
+    name_compaction_job,
+    name_derived_job,
+    name_export_job,
+    name_housekeeping_job,
+    name_minor_compaction_schedule,
+    name_rotation_schedule,
+    name_stream_job,
+)
+from lockstep.orchestration.pruning_job import make_pruning_job
+from lockstep.orchestration.rotation import make_rotation_cron, rotate_stream
+from lockstep.orchestration.spark_resource import SparkResource
+from lockstep.orchestration.supervisor_sensor import StreamSupervisor
+from lockstep.orchestration.topics_sensor import TopicsWatcher
+from lockstep.settings import Settings, load_settings
+
+__all__ = [
+    "MAINTENANCE",
+    "NEVER_TOO_LONG",
+    "STREAM_HEALTH",
+    "STREAM_SUPERVISOR",
+    "STREAM_TOPICS",
+    "AnyStream",
+    "AssetJob",
+    "HealthWatcher",
+    "Settings",
+    "SparkResource",
+    "StreamSupervisor",
+    "TopicsWatcher",
+    "list_checks",
+    "load_settings",
+    "make_assets",
+    "make_compaction_key",
+    "make_derived_key",
+    "make_export_key",
+    "make_housekeeping_key",
+    "make_maintenance_schedule",
+    "make_pruning_job",
+    "make_rotation_cron",
+    "make_stream_checks",
+    "make_table_key",
+    "name_checks_job",
+    "name_compaction_job",
+    "name_derived_job",
+    "name_export_job",
+    "name_housekeeping_job",
+    "name_minor_compaction_schedule",
+    "name_rotation_schedule",
+    "name_stream_job",
+    "request_minor_compaction",
+    "rotate_stream",
+]
