@@ -66,7 +66,7 @@ def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
 def test_an_update_brings_jobs_and_sensors_to_the_release_and_loses_nothing(tmp_path: Path) -> None:
     create_project(tmp_path, "kafka:9092")
     assert renew_project(tmp_path) == RenewedProject(str(tmp_path), (), (), (), ())
-    (tmp_path / "jobs" / "features/quality.py").write_text("# of an older release\n")
+    (tmp_path / "jobs" / "quality.py").write_text("# of an older release\n")
     (tmp_path / "sensors" / "health.py").unlink()
     (tmp_path / "definitions.py").write_text("# mine\n")
     updated = renew_project(tmp_path)
@@ -74,8 +74,8 @@ def test_an_update_brings_jobs_and_sensors_to_the_release_and_loses_nothing(tmp_
         str(tmp_path), ("sensors/health.py",), ("jobs/quality.py",), ("jobs/quality.py.before",), ("definitions.py",)
     )
     assert (tmp_path / "jobs" / "features/quality.py.before").read_text() == "# of an older release\n"
-    assert (tmp_path / "jobs" / "features/quality.py").read_text() == (
-        ROOT / "jobs" / "features/quality.py"
+    assert (tmp_path / "jobs" / "quality.py").read_text() == (
+        ROOT / "jobs" / "quality.py"
     ).read_text()
     assert (tmp_path / "definitions.py").read_text() == "# mine\n"
     assert "kafka:9092" in (tmp_path / "lockstep.toml").read_text()
@@ -85,7 +85,7 @@ def test_what_each_update_replaced_stays(tmp_path: Path) -> None:
     create_project(tmp_path, "kafka:9092")
     mine = ["# mine, of the first release\n", "# mine, of the second\n", "# mine, of the third\n"]
     for text in mine:
-        (tmp_path / "jobs" / "features/quality.py").write_text(text)
+        (tmp_path / "jobs" / "quality.py").write_text(text)
         said = CliRunner().invoke(app, ["init", str(tmp_path), "--update"])
         (saved,) = re.findall(r"its content before is in (\S+)", said.stdout)
         assert (tmp_path / saved).read_text() == text
