@@ -13,8 +13,8 @@ from jobs.pruning import pruning_schedule
 from jobs.quality import checks_job, checks_schedules
 from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
-from lockstep import Derived
 from lockstep.dagster import AnyStream, SparkResource, load_settings, make_assets, make_stream_checks
+from lockstep.derived import Derived
 from sensors.health import health_sensor
 from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor

@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from lockstep import DecimalType, Envelope, Export, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
+from lockstep import DecimalType, Envelope, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
+from lockstep.derived import Export
 
 HANDICAP, PRICE = DecimalType(12, 4), DecimalType(12, 4)
 read_handicap, read_price = HANDICAP.make_reader(), PRICE.make_reader()

@@ -15,21 +15,18 @@ import msgspec
 from lockstep import (
     DecimalType,
     Envelope,
-    InSet,
     Kind,
     Limits,
     Link,
     Linked,
-    Matches,
     NewTopics,
     Record,
-    Severity,
     Stream,
     Strict,
     TableFold,
     Topics,
-    Unique,
 )
+from lockstep.rules import InSet, Matches, Severity, Unique
 
 PRICE = DecimalType(28, 12)
 read_price, read_quantity = PRICE.make_reader(), DecimalType(38, 18).make_reader()

@@ -2,8 +2,8 @@
 
 from dagster import AssetSelection, ScheduleDefinition, define_asset_job
 
-from lockstep import Derived
 from lockstep.dagster import MAINTENANCE, make_derived_key, make_maintenance_schedule, name_derived_job
+from lockstep.derived import Derived
 
 
 def derived_schedule(derived: Derived) -> ScheduleDefinition:

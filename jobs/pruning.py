@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from dagster import ScheduleDefinition
 
-from lockstep import Derived
 from lockstep.dagster import AnyStream, Settings, make_maintenance_schedule, make_pruning_job
+from lockstep.derived import Derived
 
 
 def pruning_schedule(

@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 import lockstep
+import lockstep.decoders
+import lockstep.derived
+import lockstep.rules
 import lockstep.testing
+import lockstep.windows
 from lockstep import DecimalType, IntegerType
 from lockstep.model.table_schema import make_provenance_schema, make_row_schema
 from lockstep.table.ledger import LedgerRow
@@ -42,6 +46,14 @@ class Point(msgspec.Struct):
     x: int
 
 
+MODULES = (
+    lockstep,
+    lockstep.decoders,
+    lockstep.rules,
+    lockstep.windows,
+    lockstep.derived,
+    lockstep.testing,
+)
 SECTIONS = ("Attributes:", "Args:", "Returns:", "Raises:", "Yields:")
 COLUMNS: dict[str, Any] = {
     "str": str,
@@ -62,8 +74,9 @@ COLUMNS: dict[str, Any] = {
 }
 HEAD = (
     "# Reference\n\n"
-    "Every public name, from its docstring. A stream module imports from `lockstep` and nothing else; a test of one "
-    "also from `lockstep.testing`. This page is made by `.venv/bin/python tools/reference.py > docs/reference.md`, "
+    "Every public name, from its docstring. A stream module imports from `lockstep` and the modules of its themes: "
+    "`lockstep.decoders`, `lockstep.rules`, `lockstep.windows`, `lockstep.derived`. Tests of a stream also import "
+    "`lockstep.testing`. This page is made by `.venv/bin/python tools/reference.py > docs/reference.md`, "
     "and a test compares it.\n"
 )
 
@@ -71,8 +84,9 @@ HEAD = (
 def page() -> str:
     """The page."""
     parts = [HEAD, "## Column types\n", *_columns()]
-    for module in (lockstep, lockstep.testing):
+    for module in MODULES:
         parts.append(f"## {module.__name__}\n")
+        parts.extend(_documentation(module) if module is not lockstep else ())
         parts.extend(part for name in _names(module) for part in _entry(module, name))
     parts.extend(_side_tables())
     return "\n".join(parts)

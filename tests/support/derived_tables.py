@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from deltalake import DeltaTable
 
-from lockstep import Derived, Envelope, Record, Watermark
+from lockstep import Envelope, Record
+from lockstep.derived import Derived, Watermark
 from tests.support.adding_stream import Adding, Snapshot, Update, adding
 from tests.support.evolving_streams import Wider
 from tests.support.plain_reader import read_table

@@ -12,8 +12,9 @@ import msgspec
 import pyarrow.parquet as pq
 from typing_extensions import override
 
-from lockstep import Envelope, Function, Kind, Record, Stream, Strict, Topics, Transform
+from lockstep import Envelope, Kind, Record, Stream, Strict, Topics, Transform
 from lockstep import Sequence as Numbers
+from lockstep.decoders import Function
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, TaskResult, TaskSpec

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from lockstep import Trigger
+    from lockstep.declare.options import Trigger
     from lockstep.engine.driver.metrics import BatchReport
     from tests.support.feed import Feed
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from lockstep import Envelope, Function, InitialState, Kind, Record, Stream, Topics, Transform
+from lockstep import Envelope, InitialState, Kind, Record, Stream, Topics, Transform
+from lockstep.decoders import Function
 from lockstep.integrity.base import IntegrityClass
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep import (
-    CountWindows,
     Envelope,
     EventTime,
     FuzzyWindow,
@@ -18,16 +17,12 @@ from lockstep import (
     LogOnly,
     Record,
     SessionStart,
-    SessionWindows,
-    SlidingWindows,
     Stream,
     Strict,
     Suspend,
     Topics,
-    TumblingWindows,
-    Window,
-    WindowFold,
 )
+from lockstep.windows import CountWindows, SessionWindows, SlidingWindows, TumblingWindows, Window, WindowFold
 
 if TYPE_CHECKING:
     from lockstep.folds.windows import Windows, WindowState

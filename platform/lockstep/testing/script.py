@@ -20,8 +20,9 @@ from typing import Any, Final, Generic, Never, Self, TypeVar, cast
 
 import msgspec
 
-from lockstep import Decoder, Json, MessagePack
+from lockstep import Json
 from lockstep.declare.transform import M
+from lockstep.decoders import Decoder, MessagePack
 from lockstep.errors import LockstepError
 from lockstep.integrity.base import EPOCH
 from lockstep.model.record import TimestampType

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep import Function, Json, MessagePack
+from lockstep import Json
 from lockstep.declare.decoders.base import Decoder
+from lockstep.decoders import Function, MessagePack
 from lockstep.model.storable import StorableType
 from tests.correctness.properties.state_types import KINDS, Kind, make_makers, make_module
 

@@ -21,9 +21,12 @@ EXAMPLES, EXAMPLES_DEEP = max(8, settings().max_examples // 8), max(100, setting
 FOLDS = """
 from collections.abc import Iterable
 
-from lockstep import ColumnFold, CountWindows, Envelope, EventTime, Json, Kind, MessagePack, Ordered, Record
-from lockstep import SessionStart, SessionWindows, Stream, Suspend, TableFields, TableFold, Topics, TumblingWindows
-from lockstep import Window, WindowFold
+from lockstep import ColumnFold, Envelope, EventTime, Json, Kind, Ordered, Record
+from lockstep.decoders import MessagePack
+from lockstep.windows import CountWindows
+from lockstep import SessionStart, Stream, Suspend, TableFields, TableFold, Topics
+from lockstep.windows import SessionWindows, TumblingWindows
+from lockstep.windows import Window, WindowFold
 from tests.correctness.properties.state_types import form, grow
 
 

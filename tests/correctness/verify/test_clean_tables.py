@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from lockstep import InRange, OnViolation
+from lockstep.rules import InRange, OnViolation
 from lockstep.table.delta_log import open_delta_table
 from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.clean_meters import clean_meters

@@ -14,20 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import (
-    FuzzyWindow,
-    InRange,
-    NoIntegrity,
-    NotNull,
-    Once,
-    OnViolation,
-    Ordered,
-    Sequence,
-    SessionStart,
-    Strict,
-    Suspend,
-)
+from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, SessionStart, Strict, Suspend
 from lockstep.integrity.resume_options import StreamHalted
+from lockstep.rules import InRange, NotNull, OnViolation
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import InvariantStatus, ViolationKind
 from tests.correctness.verify.clean_meters import may_leave_out
@@ -40,8 +29,8 @@ from tests.support.proven import PROVEN_OR_LOST
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep import Rule
     from lockstep.integrity.base import IntegrityClass
+    from lockstep.rules import Rule
 
 FIRST_MESSAGE = SessionStart.FIRST_MESSAGE
 LATENESS = timedelta(seconds=5)

@@ -10,7 +10,6 @@ import msgspec
 
 from lockstep import (
     Envelope,
-    Export,
     Halt,
     Kind,
     Lookup,
@@ -24,6 +23,7 @@ from lockstep import (
     Topics,
     Transform,
 )
+from lockstep.derived import Export
 
 if TYPE_CHECKING:
     from collections.abc import Collection

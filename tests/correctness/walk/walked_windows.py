@@ -9,21 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lockstep import (
-    Envelope,
-    EventTime,
-    Export,
-    FuzzyWindow,
-    Kind,
-    Record,
-    SessionStart,
-    Stream,
-    Suspend,
-    Topics,
-    TumblingWindows,
-    Window,
-    WindowFold,
-)
+from lockstep import Envelope, EventTime, FuzzyWindow, Kind, Record, SessionStart, Stream, Suspend, Topics
+from lockstep.derived import Export
+from lockstep.windows import TumblingWindows, Window, WindowFold
 from tests.correctness.walk.walked_stream import POISON, Fold
 
 if TYPE_CHECKING:

@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lockstep import Export
     from lockstep.declare.stream import AnyStream
+    from lockstep.derived import Export
     from lockstep.table.head import Head
     from lockstep.table.ledger import LedgerRow
     from tests.support.feed import Feed

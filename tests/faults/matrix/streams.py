@@ -15,7 +15,8 @@ from lockstep import Every, Ordered, Stream, Topics
 from tests.support.adding_stream import Adding, Panel, Reading, Snapshot, Update
 
 if TYPE_CHECKING:
-    from lockstep import Limits, Record, Trigger
+    from lockstep import Limits, Record
+    from lockstep.declare.options import Trigger
     from lockstep.integrity.base import IntegrityClass
 
 DEADLY = 555

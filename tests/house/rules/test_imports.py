@@ -39,7 +39,7 @@ LAYERS = (
     ("operations",),
     ("orchestration",),
     ("features",),
-    ("dagster",),
+    ("dagster", "decoders", "derived", "rules", "windows"),
     ("cli", "testing"),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WIRING = (ROOT / "definitions.py", *(ROOT / "jobs").glob("*.py"), *(ROOT / "sensors").glob("*.py"))
-PUBLIC = ("lockstep", "lockstep.dagster")
+PUBLIC = ("lockstep", "lockstep.dagster", "lockstep.derived")
 LOADED = "import definitions, sys; print(*(name for name in sys.modules if name.startswith('lockstep')))"
 
 

@@ -14,7 +14,6 @@ from lockstep import (
     DecimalType,
     Envelope,
     Every,
-    Function,
     Halt,
     InitialState,
     Kind,
@@ -22,7 +21,6 @@ from lockstep import (
     Link,
     Linked,
     Lookup,
-    MessagePack,
     NoIntegrity,
     Record,
     Sequence,
@@ -33,6 +31,7 @@ from lockstep import (
     Transform,
     Violation,
 )
+from lockstep.decoders import Function, MessagePack
 
 
 class Row(msgspec.Struct):

@@ -74,9 +74,7 @@ def test_an_update_brings_jobs_and_sensors_to_the_release_and_loses_nothing(tmp_
         str(tmp_path), ("sensors/health.py",), ("jobs/quality.py",), ("jobs/quality.py.before",), ("definitions.py",)
     )
     assert (tmp_path / "jobs" / "features/quality.py.before").read_text() == "# of an older release\n"
-    assert (tmp_path / "jobs" / "quality.py").read_text() == (
-        ROOT / "jobs" / "quality.py"
-    ).read_text()
+    assert (tmp_path / "jobs" / "quality.py").read_text() == (ROOT / "jobs" / "quality.py").read_text()
     assert (tmp_path / "definitions.py").read_text() == "# mine\n"
     assert "kafka:9092" in (tmp_path / "lockstep.toml").read_text()
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lockstep import Trigger
+    from lockstep.declare.options import Trigger
     from lockstep.declare.stream import AnyStream
     from lockstep.features.localdev.broker import Broker
 

@@ -17,7 +17,7 @@ from tests.support.plain_reader import read_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lockstep import Trigger
+    from lockstep.declare.options import Trigger
     from lockstep.engine.driver.planner import BatchPlan
     from lockstep.engine.driver.spark_job import Runner
     from lockstep.engine.protocol import TaskResult

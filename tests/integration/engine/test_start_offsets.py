@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lockstep import Earliest, FirstSnapshot, FromTime, GroupOffsets, Latest, Ordered, StartingOffsets, Topics
+from lockstep import Earliest, FirstSnapshot, FromTime, GroupOffsets, Latest, Ordered, Topics
+from lockstep.declare.options import StartingOffsets
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import DeclarationError
 from lockstep.integrity.resume_options import IntegrityLost

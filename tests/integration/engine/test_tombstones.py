@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from lockstep import (
-    Bytes,
     Envelope,
     FuzzyWindow,
     Halt,
@@ -27,6 +26,7 @@ from lockstep import (
     Transform,
 )
 from lockstep import Sequence as Numbers
+from lockstep.decoders import Bytes
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.testing import SentMessage, run
 from lockstep.verify.verify import verify_stream

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Export
+from lockstep.derived import Export
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.export import publish, write
 from lockstep.features.export.dataset import (

@@ -21,7 +21,8 @@ import pytest
 from dagster import AssetKey, DagsterInstance, TableSchema, materialize
 from deltalake import DeltaTable
 
-from lockstep import Derived, Ordered, OutputMode, Suspend
+from lockstep import Ordered, Suspend
+from lockstep.derived import Derived, OutputMode
 from lockstep.features.compaction.plan import LiveFiles
 from lockstep.features.compaction.run import compact_stream, make_removal
 from lockstep.features.derived.asset import make_derived_asset

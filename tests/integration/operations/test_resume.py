@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Envelope, InRange, Kind, Limits, Link, Linked, Once, OnViolation, Record, Strict
+from lockstep import Envelope, Kind, Limits, Link, Linked, Once, Record, Strict
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.resumption import PositionMismatch
 from lockstep.integrity import resume_options
@@ -25,6 +25,7 @@ from lockstep.integrity.resume_options import (
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.operations.resume import NotHalted, UnansweredFindings, plan_resume, resume_stream
+from lockstep.rules import InRange, OnViolation
 from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream

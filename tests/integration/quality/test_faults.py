@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from lockstep import InRange, Predicate, Unique
 from lockstep.features.quality import aggregate
 from lockstep.features.quality.check import RULES, Checked, check_stream
 from lockstep.features.quality.rules import PartitionSummary, RuleOutcome, judge_partitions
 from lockstep.features.quality.suite import judge_summary
 from lockstep.model.finding import Hole
+from lockstep.rules import InRange, Predicate, Unique
 from lockstep.table.ledger import Accepted
 from tests.integration.quality.stream_tables import CLEAN, Batch, Part, Place, clean_batches, quiet, write, write_more
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import NotNull, Unique
 from lockstep.features.quality.check import check_table
 from lockstep.features.quality.rules import RuleOutcome
+from lockstep.rules import NotNull, Unique
 from lockstep.table.layout import StreamFolders
 from tests.correctness.verify.forging import Forged
 from tests.correctness.verify.test_replayed_tables import EXAMPLES, make_table

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep import Severity
 from lockstep.features.quality.check import (
     Checked,
     CheckHistoryEntry,
@@ -21,6 +20,7 @@ from lockstep.features.quality.increment import find_matching_versions
 from lockstep.features.quality.report import QualityReport, build_report, write_report
 from lockstep.features.quality.rules import PartitionSummary, RuleOutcome, RuleResult
 from lockstep.html_page import LETTER_WIDTH, WIDTH, Bar, Line, draw_bars, draw_lines
+from lockstep.rules import Severity
 from lockstep.storage import find_storage
 from tests.integration.quality.stream_tables import clean_batches, write
 

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from fastavro import parse_schema, schemaless_writer
 
-from lockstep import RegisteredSchema, Registry
+from lockstep.decoders import RegisteredSchema, Registry
 
 FIRST_ID = 101
 

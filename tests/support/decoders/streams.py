@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lockstep import Avro, Decoder, NoIntegrity, Protobuf, Sequence, Stream, Strict, Topics
+from lockstep import NoIntegrity, Sequence, Stream, Strict, Topics
+from lockstep.decoders import Avro, Decoder, Protobuf
 from lockstep.integrity.base import IntegrityClass
 from tests.support.decoders.panel_pb2 import Snapshot as ProtoSnapshot
 from tests.support.decoders.panel_pb2 import Update as ProtoUpdate

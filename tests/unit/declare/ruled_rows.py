@@ -10,23 +10,9 @@ from typing import Annotated
 
 import msgspec
 
-from lockstep import (
-    DecimalType,
-    Envelope,
-    InitialState,
-    InRange,
-    InSet,
-    Kind,
-    Matches,
-    NoIntegrity,
-    NotNull,
-    Record,
-    Rule,
-    Stream,
-    Topics,
-    Transform,
-)
+from lockstep import DecimalType, Envelope, InitialState, Kind, NoIntegrity, Record, Stream, Topics, Transform
 from lockstep.integrity.base import IntegrityClass
+from lockstep.rules import InRange, InSet, Matches, NotNull, Rule
 
 
 class Colour(Enum):

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep import Bytes, Decoder, Function, Json, MessagePack
+from lockstep import Json
 from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause, has_null
+from lockstep.decoders import Bytes, Decoder, Function, MessagePack
 from lockstep.errors import DeclarationError
 from tests.unit.declare.panels import Snapshot, Update
 from tests.unit.declare.wrong_transforms import decode_update

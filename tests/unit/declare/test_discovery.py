@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import InRange, Limits, OnViolation, Sequence, Strict, Suspend
+from lockstep import Limits, Sequence, Strict, Suspend
 from lockstep.declare.discovery import ModuleBroken, digest_code, find_streams, load_streams
 from lockstep.errors import DeclarationError, SettingsError
+from lockstep.rules import InRange, OnViolation
 from tests.support.adding_stream import Adding, Mended, adding
 
 if TYPE_CHECKING:

@@ -12,35 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep import (
-    Envelope,
-    Expectation,
-    InRange,
-    InSet,
-    Kind,
-    LogOnly,
-    Matches,
-    NoIntegrity,
-    NotNull,
-    OnViolation,
-    Ordered,
-    Predicate,
-    Record,
-    References,
-    Rule,
-    Scope,
-    Severity,
-    Stream,
-    Strict,
-    Suspend,
-    TableFold,
-    Topics,
-    Unique,
-)
+from lockstep import Envelope, Kind, LogOnly, NoIntegrity, Ordered, Record, Stream, Strict, Suspend, TableFold, Topics
 from lockstep.declare.rules import check_rules
 from lockstep.declare.stream import format_source
 from lockstep.errors import DeclarationError
 from lockstep.model.finding import TEXT_MAX
+from lockstep.rules import (
+    Expectation,
+    InRange,
+    InSet,
+    Matches,
+    NotNull,
+    OnViolation,
+    Predicate,
+    References,
+    Rule,
+    Scope,
+    Severity,
+    Unique,
+)
 from lockstep.testing import run
 from tests.unit.declare.ruled_rows import ALL, ROWS, Message, Ruled, find_verdicts, ruled
 

@@ -14,22 +14,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 import pytest
 
-from lockstep import (
-    Decoder,
-    FileSize,
-    Function,
-    Halt,
-    Json,
-    MessagePack,
-    Objectives,
-    Sequence,
-    Stream,
-    Strict,
-    TableFold,
-    Transform,
-)
+from lockstep import FileSize, Halt, Json, Objectives, Sequence, Stream, Strict, TableFold, Transform
 from lockstep.declare.naming import NO_NAME
 from lockstep.declare.stream import TransformTypes, read_transform_types
+from lockstep.decoders import Decoder, Function, MessagePack
 from lockstep.errors import DeclarationError
 from tests.unit.declare import wrong_transforms as wrong
 from tests.unit.declare.panels import Panel, PanelTransform, Reading, Snapshot, Update, panels

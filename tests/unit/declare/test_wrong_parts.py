@@ -9,30 +9,28 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-import lockstep
 from lockstep import (
-    Avro,
     DecimalType,
     Every,
-    Export,
     FileSize,
-    Function,
     FuzzyWindow,
-    InRange,
     Limits,
     Lookup,
     Objectives,
     Ordered,
     Sequence,
-    Severity,
     Strict,
     Suspend,
     TableFields,
     Topics,
 )
+from lockstep.decoders import Avro, Function
+from lockstep.derived import Export
 from lockstep.errors import DeclarationError
 from lockstep.model.field_types import check_field_types, find_owner, read_types
+from lockstep.rules import InRange, Severity
 from tests.support.adding_stream import adding
+from tests.support.public_surface import list_public_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,10 +255,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-PUBLIC = [each for each in map(lockstep.__dict__.get, lockstep.__all__) if isinstance(each, type)]
-
-
-@pytest.mark.parametrize("kind", [each for each in PUBLIC if is_dataclass(each)], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list(filter(is_dataclass, list_public_classes())), ids=lambda kind: kind.__name__)
 def test_the_types_of_all_fields_are_known_where_they_are_checked(kind: type) -> None:
     """A name that only a type checker imports would end each declaration of the class in a NameError."""
     assert set(read_types(kind)) == {each.name for each in fields(kind)}

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep import Avro, RegisteredSchema, SchemaReference
 from lockstep.declare.decoders.avro_schema import LEVELS_MAX
 from lockstep.declare.decoders.base import DecodeCause, Undecodable, find_decode_cause
+from lockstep.decoders import Avro, RegisteredSchema, SchemaReference
 from lockstep.errors import DeclarationError
 from tests.support.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.support.decoders.readings import SNAPSHOT, TRADE, UPDATE, Side, Snapshot, Trade, Update, Where

@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep import Avro
 from lockstep.declare.decoders.base import Undecodable
+from lockstep.decoders import Avro
 from tests.support.decoders.generated_avro import Bytes, Evolution, Schemas, corrupt
 from tests.support.decoders.registered import FIRST_ID, InMemory, avro
 from tests.support.decoders.strict_avro import Names, Refused, decode

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import Function, Stream
+from lockstep import Stream
 from lockstep.declare.decoders.base import DecodeCause
+from lockstep.decoders import Function
 from lockstep.engine.driver.run import make_registry
 from lockstep.settings import load_settings
 from lockstep.testing import run

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep import Avro, Ordered, Protobuf, RegisteredSchema, Registry, Sequence, SessionStart, Stream, Strict, Topics
+from lockstep import Ordered, Sequence, SessionStart, Stream, Strict, Topics
 from lockstep.declare.decoders import schema_registry
 from lockstep.declare.decoders.base import DecodeCause, Decoder, Headers, Undecodable, describe_decode_error
 from lockstep.declare.decoders.schema_registry import HttpRegistry
+from lockstep.decoders import Avro, Protobuf, RegisteredSchema, Registry
 from lockstep.errors import RegistryUnreachable
 from lockstep.testing import SentMessage, run
 from tests.support.decoders import panel_pb2

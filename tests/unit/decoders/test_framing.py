@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from lockstep import Avro, Json, Protobuf, RegisteredSchema, Registry
+from lockstep import Json
 from lockstep.declare.decoders import schema_registry
 from lockstep.declare.decoders.base import DecodeCause, Undecodable
 from lockstep.declare.decoders.schema_registry import check_registry
+from lockstep.decoders import Avro, Protobuf, RegisteredSchema, Registry
 from lockstep.errors import RegistryUnreachable, SettingsError
 from tests.support.decoders.panel_pb2 import Update as ProtoUpdate
 from tests.support.decoders.readings import UPDATE, Update

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep import RegisteredSchema, SchemaReference
 from lockstep.declare.decoders import schema_registry
 from lockstep.declare.decoders.schema_registry import HttpRegistry
+from lockstep.decoders import RegisteredSchema, SchemaReference
 from lockstep.errors import RegistryUnreachable
 from tests.support.decoders.readings import UPDATE
 from tests.support.decoders.registered import FIRST_ID, HttpSchemas, http_schemas

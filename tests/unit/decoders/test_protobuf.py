@@ -16,9 +16,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep import Protobuf, RegisteredSchema
 from lockstep.declare.decoders.base import DecodeCause, Undecodable
 from lockstep.declare.decoders.protobuf import list_message_names
+from lockstep.decoders import Protobuf, RegisteredSchema
 from lockstep.errors import DeclarationError
 from tests.support.decoders import panel_pb2, strict_pb2
 from tests.support.decoders.panel_pb2 import Snapshot, Update

@@ -9,8 +9,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep import Protobuf, RegisteredSchema
 from lockstep.declare.decoders.base import Undecodable
+from lockstep.decoders import Protobuf, RegisteredSchema
 from tests.support.decoders.generated_avro import corrupt
 from tests.support.decoders.generated_protobuf import PACKAGE, Bytes, File
 from tests.support.decoders.registered import InMemory, protobuf_frame

@@ -17,24 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as some
 from typing_extensions import override
 
-from lockstep import (
-    Envelope,
-    InitialState,
-    InRange,
-    Kind,
-    OnViolation,
-    Record,
-    Stream,
-    Strict,
-    Suspend,
-    Topics,
-    Transform,
-)
+from lockstep import Envelope, InitialState, Kind, Record, Stream, Strict, Suspend, Topics, Transform
 from lockstep import Sequence as Numbers
 from lockstep.engine.executor import row_buffer
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.limits import EngineLimit
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
+from lockstep.rules import InRange, OnViolation
 from lockstep.table import row_encoder
 from lockstep.table.row_encoder import PartitionRun, Provenance, RowRejected, RowsBuilder
 from lockstep.testing.script import InLog

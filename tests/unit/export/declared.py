@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from lockstep import Envelope, Export, Kind, LogOnly, Record, Stream, Strict, Topics, Transform
+from lockstep import Envelope, Kind, LogOnly, Record, Stream, Strict, Topics, Transform
+from lockstep.derived import Export
 from tests.support.stream_table import Reading
 
 

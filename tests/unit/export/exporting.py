@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep import Export
+from lockstep.derived import Export
 from lockstep.features.export import dataset
 from lockstep.features.export.export import export_stream
 from lockstep.storage import LocalStorage

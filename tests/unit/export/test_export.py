@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from lockstep import Codec, Export
 from lockstep.declare.stream import RETENTION_MAX
+from lockstep.derived import Codec, Export
 from lockstep.errors import DeclarationError, LockstepError, TableError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.copies.backup import make_backup, restore_backup

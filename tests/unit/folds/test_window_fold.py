@@ -10,28 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-import lockstep
-from lockstep import (
-    CountWindows,
-    Envelope,
-    EventTime,
-    Kind,
-    NoIntegrity,
-    Record,
-    SessionStart,
-    SessionWindows,
-    SlidingWindows,
-    TumblingWindows,
-    Window,
-    WindowFold,
-)
+from lockstep import Envelope, EventTime, Kind, NoIntegrity, Record, SessionStart
 from lockstep.errors import DeclarationError
 from lockstep.testing import Judgement, SentMessage, run
+from lockstep.windows import CountWindows, SessionWindows, SlidingWindows, TumblingWindows, Window, WindowFold
 from tests.support.window_folds import (
     FUZZY,
     LATENESS,
@@ -220,8 +206,6 @@ def test_the_stream_of_the_page_counts_its_trades(monkeypatch: pytest.MonkeyPatc
     (declared,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     module = ModuleType("minutes_of_the_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    names = {name: getattr(lockstep, name) for name in lockstep.__all__ if name in declared}
-    vars(module).update(names, msgspec=msgspec, datetime=datetime, timedelta=timedelta)
     exec(compile(declared, module.__name__, "exec"), vars(module))  # noqa: S102  # our own page
     sent = [module.Trade(second * 1_000_000, 1.0, 5) for second in (3, 59, 40, 61, 89, 90)]
     ran = run(module.minutes, *(SentMessage(value=each, key="a") for each in sent)).or_raise()

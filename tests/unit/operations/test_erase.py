@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep import Export
+from lockstep.derived import Export
 from lockstep.errors import CommitUnknown, NotCommitted
 from lockstep.features.compaction.plan import LiveFiles
 from lockstep.features.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream

@@ -15,8 +15,9 @@ from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep import AvailableNow, Derived, Lookup, Objectives
+from lockstep import AvailableNow, Lookup, Objectives
 from lockstep.declare.stream import AnyStream
+from lockstep.derived import Derived
 from lockstep.orchestration.definitions import make_derived_assets
 from lockstep.orchestration.table_asset import (
     LEDGER_FAIL,

@@ -12,8 +12,8 @@ import pytest
 from dagster import AssetKey, DefaultScheduleStatus, Definitions
 
 from jobs.derived import derived_schedule
-from lockstep import Derived
 from lockstep.declare.discovery import find_derived
+from lockstep.derived import Derived
 from lockstep.features.derived.asset import make_derived_description
 from lockstep.orchestration.definitions import make_derived_assets
 from lockstep.orchestration.pruning import PruningScope

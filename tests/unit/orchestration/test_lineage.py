@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import AssetKey, AssetsDefinition, Definitions
 
-from lockstep import Derived, Lookup
+from lockstep import Lookup
+from lockstep.derived import Derived
 from lockstep.orchestration.definitions import make_assets
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings

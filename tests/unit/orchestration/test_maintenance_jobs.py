@@ -26,7 +26,7 @@ from jobs.compaction import compaction_schedules
 from jobs.export import export_schedules
 from jobs.housekeeping import housekeeping_schedules
 from jobs.quality import checks_schedules
-from lockstep import Export
+from lockstep.derived import Export
 from lockstep.features.compaction.compact import IDLE_SECONDS
 from lockstep.features.compaction.plan import plan_open_hour
 from lockstep.features.compaction.run import compact_in_process, compact_stream

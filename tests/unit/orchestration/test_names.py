@@ -18,8 +18,9 @@ from jobs.housekeeping import housekeeping_schedules
 from jobs.quality import checks_schedules
 from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
-from lockstep import Derived, Export, Topics
+from lockstep import Topics
 from lockstep.declare.naming import NAME
+from lockstep.derived import Derived, Export
 from lockstep.errors import DeclarationError
 from lockstep.orchestration import names
 from lockstep.orchestration.definitions import make_assets, make_stream_checks

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from lockstep import (
-    Bytes,
     Envelope,
     InitialState,
     Kind,
@@ -22,6 +21,7 @@ from lockstep import (
     Transform,
 )
 from lockstep.declare.stream import AnyStream
+from lockstep.decoders import Bytes
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.features.rehearsal.load_plan import Laps
 from lockstep.features.rehearsal.message_copy import CopiedMessage, choose_laps, keep_whole_sessions, name_lap_key

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 import lockstep.testing
-from lockstep import Function, Kind, LockstepError, MessagePack
+from lockstep import Kind, LockstepError
+from lockstep.decoders import Function, MessagePack
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.testing import ACCEPT, Judgement, SentMessage, Verdict, run
 from tests.unit.testing.panels import Closed, Message, Panel, Ping, Reading, Snapshot, Update, loose, panels

@@ -1,0 +1,22 @@
+"""Decoders of record values and the registries of their schemas; `Json`, the default, is at the top of lockstep."""
+
+from lockstep.declare.decoders.avro import Avro
+from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, SchemaReference
+from lockstep.declare.decoders.plain import Bytes, Function, MessagePack
+from lockstep.declare.decoders.protobuf import Protobuf
+from lockstep.errors import RegistryUnreachable
+from lockstep.model.record import TimestampType
+
+__all__ = [
+    "Avro",
+    "Bytes",
+    "Decoder",
+    "Function",
+    "MessagePack",
+    "Protobuf",
+    "RegisteredSchema",
+    "Registry",
+    "RegistryUnreachable",
+    "SchemaReference",
+    "TimestampType",
+]
