@@ -6,9 +6,9 @@ from lockstep.dagster import (
     MAINTENANCE,
     AnyStream,
     Settings,
-    make_export_key,
     make_maintenance_schedule,
-    name_export_job,
+    make_part_key,
+    name_part_job,
 )
 
 
@@ -17,8 +17,8 @@ def export_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefi
     if stream.export is None:
         return []
     job = define_asset_job(
-        name_export_job(stream),
-        selection=AssetSelection.assets(make_export_key(stream)),
+        name_part_job(stream, "export"),
+        selection=AssetSelection.assets(make_part_key(stream, "export")),
         description=f"Writes hours of {stream.name} that no rewind can go back to as plain Parquet, each once.",
         tags=MAINTENANCE,
     )

@@ -6,17 +6,17 @@ from lockstep.dagster import (
     MAINTENANCE,
     AnyStream,
     Settings,
-    make_housekeeping_key,
     make_maintenance_schedule,
-    name_housekeeping_job,
+    make_part_key,
+    name_part_job,
 )
 
 
 def housekeeping_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefinition]:
     """The schedule and its job: twenty past the hour, after compaction and apart from it."""
     job = define_asset_job(
-        name_housekeeping_job(stream),
-        selection=AssetSelection.assets(make_housekeeping_key(stream)),
+        name_part_job(stream, "housekeeping"),
+        selection=AssetSelection.assets(make_part_key(stream, "housekeeping")),
         description=f"Deletes old log entries, replaced files and unreachable state of {stream.name}.",
         tags=MAINTENANCE,
     )

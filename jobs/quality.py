@@ -15,13 +15,13 @@ from lockstep.dagster import (
     list_checks,
     make_maintenance_schedule,
     make_table_key,
-    name_checks_job,
+    name_part_job,
 )
 
 
 def checks_job(stream: AnyStream) -> AssetJob:
     """The job, the same object whoever requests it: Dagster refuses two of a name, equal or not."""
-    return _make_job(name_checks_job(stream), make_table_key(stream), list_checks(stream))
+    return _make_job(name_part_job(stream, "checks"), make_table_key(stream), list_checks(stream))
 
 
 @cache

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
     from tests.support.stream_table import StreamTable
@@ -201,7 +201,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A real single-node Kafka, shared: keep to topics below `topic_family`, and do not stop it."""
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
     with Broker.start(tmp_path_factory.mktemp("kafka")) as running:
         yield running
@@ -210,7 +210,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def harmed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A second one, for tests that kill it or take its files: each leaves it running, its own topics as they are."""
-    from lockstep.localdev.broker import Broker
+    from lockstep.features.localdev.broker import Broker
 
     with Broker.start(tmp_path_factory.mktemp("harmed_kafka")) as running:
         yield running

@@ -3,9 +3,10 @@
 A release keeps these names or names their successors: the files that import them belong to users.
 """
 
+from typing import TYPE_CHECKING
+
 from lockstep.declare.stream import AnyStream
-from lockstep.features.compaction.asset import request_minor_compaction
-from lockstep.features.health.sensor import HealthWatcher
+from lockstep.feature import list_features, load_reference
 from lockstep.orchestration.definitions import AssetJob, make_assets, make_stream_checks
 from lockstep.orchestration.maintenance_schedule import make_maintenance_schedule
 from lockstep.orchestration.names import (
@@ -15,17 +16,12 @@ from lockstep.orchestration.names import (
     STREAM_SUPERVISOR,
     STREAM_TOPICS,
     list_checks,
-    make_compaction_key,
     make_derived_key,
-    make_export_key,
-    make_housekeeping_key,
+    make_part_key,
     make_table_key,
-    name_checks_job,
-    name_compaction_job,
     name_derived_job,
-    name_export_job,
-    name_housekeeping_job,
-    name_minor_compaction_schedule,
+    name_part_job,
+    name_part_schedule,
     name_rotation_schedule,
     name_stream_job,
 )
@@ -35,6 +31,10 @@ from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.orchestration.supervisor_sensor import StreamSupervisor
 from lockstep.orchestration.topics_sensor import TopicsWatcher
 from lockstep.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from lockstep.features.compaction.asset import request_minor_compaction
+    from lockstep.features.health.sensor import HealthWatcher
 
 __all__ = [
     "MAINTENANCE",
@@ -52,23 +52,26 @@ __all__ = [
     "list_checks",
     "load_settings",
     "make_assets",
-    "make_compaction_key",
     "make_derived_key",
-    "make_export_key",
-    "make_housekeeping_key",
     "make_maintenance_schedule",
+    "make_part_key",
     "make_pruning_job",
     "make_rotation_cron",
     "make_stream_checks",
     "make_table_key",
-    "name_checks_job",
-    "name_compaction_job",
     "name_derived_job",
-    "name_export_job",
-    "name_housekeeping_job",
-    "name_minor_compaction_schedule",
+    "name_part_job",
+    "name_part_schedule",
     "name_rotation_schedule",
     "name_stream_job",
     "request_minor_compaction",
     "rotate_stream",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import a name that an installed feature adds."""
+    for feature in list_features():
+        if name in feature.wiring:
+            return load_reference(feature.wiring[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,11 +23,11 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)
 |  |- HourClosed              the hour of a planned batch was closed: it is planned again (table/commit.py)
 |  |- NoSuchLoss              a loss that is not the newest one to be accepted (table/commit.py)
-|  |- NotRewindable           a batch to which a rewind cannot go back any more (features/history/rewind_commit.py)
+|  |- NotRewindable           a batch to which a rewind cannot go back any more (operations/past_batches.py)
 |  |- ErasureOvertaken        a batch came before an erasure that was planned without it (features/erase/commit.py)
 |  |- CompactionRefused       some hours could not be compacted, the others are (features/compaction/run.py)
 |  |- InputsGone              another compaction was faster (features/compaction/run.py)
-|  |- OutOfOrder              rows of a partition are out of order (features/compaction/row_order.py)
+|  |- OutOfOrder              rows of a partition are out of order (table/row_order.py)
 |  `- ProofDiffers            a compacted file differs from its inputs (features/compaction/proof.py)
 |- StateError                 state cannot be used
 |  |- StateDamaged            a durable file is missing or damaged (state/changelog.py)

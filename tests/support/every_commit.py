@@ -14,8 +14,7 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from lockstep.features.compaction.ledger_files import compact_ledger
-from lockstep.features.compaction.plan import LiveFiles
-from lockstep.features.compaction.run import CompactionRefused, compact_stream, make_removal
+from lockstep.features.compaction.run import CompactionRefused, compact_stream
 from lockstep.features.compaction.side_files import compact_side_tables, redact_side_tables
 from lockstep.features.erase.commit import ErasureCommit, commit_erasure, compute_session_digest, finish_erasure
 from lockstep.features.erase.rows import WantedSession, rewrite_without
@@ -27,6 +26,7 @@ from lockstep.model.commit_hour import compute_next_hour
 from lockstep.table import delta_log
 from lockstep.table.commit import commit_closed_hour, commit_schema, raise_rewind_floor, set_desired_state
 from lockstep.table.head import Desired, Savepoint
+from lockstep.table.live_files import LiveFiles, make_removal
 from lockstep.table.parquet import DataFile
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from lockstep.table.restore import commit_restored, write_mark

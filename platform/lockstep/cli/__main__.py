@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from lockstep.cli import control, inspect, install, maintain, messages, prove, recover, rehearse, tables
-from lockstep.cli.app import app
+from importlib import import_module
 
-__all__ = [
-    "app",
-    "control",
-    "inspect",
-    "install",
-    "main",
-    "maintain",
-    "messages",
-    "prove",
-    "recover",
-    "rehearse",
-    "tables",
-]
+from lockstep.cli.app import app
+from lockstep.feature import list_features
+
+__all__ = ["app", "main", "register_commands"]
+
+COMMANDS = tuple(
+    f"lockstep.cli.{name}" for name in ("control", "inspect", "install", "messages", "prove", "recover", "tables")
+)
+"""Modules of the core's commands."""
+
+
+def register_commands() -> None:
+    """Import the modules of all commands: those of the core, and those of the installed features."""
+    for module in COMMANDS:
+        import_module(module)
+    for feature in list_features():
+        for module in feature.commands:
+            import_module(module)
+
+
+register_commands()
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from lockstep.errors import EnvironmentProblem, KafkaUnreachable, LockstepError, StoreFailed, TableError, name_stream
+from lockstep.feature import load_parts
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
@@ -284,10 +285,11 @@ def find_stream_or_exit(name: str) -> AnyStream:
     known = list_all_streams()
     if name in known:
         return known[name]
-    from lockstep.features.history.shadow import find_shadow
-
     settings = load_settings_or_exit()
-    return find_shadow(name, settings) or find_stream(name, known, settings.table_root)
+    found = (find(name, settings) for find in load_parts("stream_finders"))
+    return next((stream for stream in found if stream is not None), None) or find_stream(
+        name, known, settings.table_root
+    )
 
 
 def load_settings_or_exit() -> Settings:

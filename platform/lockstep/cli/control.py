@@ -1,4 +1,4 @@
-"""Run, start, stop, hold, retire, resume."""
+"""Run, start, stop, hold, retire, resume, close."""
 
 from __future__ import annotations
 
@@ -324,3 +324,27 @@ def _resumed(found: Resumed) -> RenderableType:
     if found.desired == "held":
         return style_text(f"{resumed}: lockstep start {name} releases and starts it, lockstep stop {name} releases it")
     return style_text(f"{resumed}; start it: lockstep start {name}, or lockstep run {name}")
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A closed hour.
+
+    Attributes:
+        stream: Name of the stream.
+        hour: The newest closed hour (UTC).
+    """
+
+    stream: str
+    hour: str
+
+
+@register_command("close order_books", Panel.MAINTAIN)
+def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Close the open hour of a stream, so that it can be compacted."""
+    from lockstep.operations.lifecycle import close_hour
+
+    print_answer(Closed(stream, close_hour(find_folders(stream))), _closed, as_json=as_json)
+
+
+def _closed(found: Closed) -> RenderableType:
+    return style_text(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -13,7 +12,6 @@ from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import msgspec
 import typer
 from msgspec.structs import asdict
 from rich.console import Group, RenderableType
@@ -21,7 +19,6 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
-from lockstep.addresses import make_absolute, to_url
 from lockstep.cli.app import (
     FAILED,
     AsJson,
@@ -54,7 +51,6 @@ from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
     from lockstep.features.derived.status import DerivedStatus
-    from lockstep.features.quality.report import QualityReport
     from lockstep.model.finding import Finding
     from lockstep.operations.alarms import Alarm, AlarmKind
     from lockstep.operations.inspect.history import History
@@ -112,42 +108,6 @@ def status(
         halted = bool(look.next_step)
     if halted and not watch:
         raise typer.Exit(FAILED)
-
-
-class Exporter(msgspec.Struct, frozen=True):
-    """A listening exporter of metrics."""
-
-    address: str
-    streams: tuple[str, ...]
-
-
-@register_command("metrics --port 9464", Panel.INSPECT)
-def metrics(
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 9464,
-    host: Annotated[str, typer.Option(help="Address to listen on; there is no login.")] = "127.0.0.1",
-    as_json: AsJson = False,  # noqa: FBT002  # a flag of a command line
-) -> None:
-    """Serve the health of all streams as Prometheus metrics, on loopback by default, until Ctrl-C.
-
-    Streams are read when they are scraped. Prints the address once it listens.
-    """
-    from lockstep.features.health.exporter import HealthCollector, start_exporter
-
-    declared = list_all_streams()
-    server = start_exporter(HealthCollector(declared.values(), load_settings_or_exit()), host, port)
-    over = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
-    found = Exporter(f"http://{host}:{server.server_port}/metrics", tuple(sorted(declared)))
-    print_answer(found, _exporter, as_json=as_json)
-    sys.stdout.flush()
-    over.wait()
-    server.shutdown()
-    server.server_close()
-
-
-def _exporter(found: Exporter) -> RenderableType:
-    return style_text(f"{found.address}: {', '.join(found.streams) or 'no stream is declared'}")
 
 
 @register_command("topics order_books", Panel.INSPECT)
@@ -543,25 +503,3 @@ def _restart(found: RestartPreview) -> RenderableType:
         *_findings(found.findings),
         style_text(f"next: {found.next_step}") if found.next_step else None,
     )
-
-
-@register_command("report order_books --open", Panel.INSPECT)
-def report(
-    stream: StreamName,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002  # a flag
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """Write the quality report of a stream as one HTML page: rules, completeness, quarantine, lag, growth.
-
-    It shows the last check; `lockstep check` and the hourly check of Dagster write it too.
-    """
-    from lockstep.features.quality.report import write_report
-
-    found = write_report(find_folders(stream), target_bytes=load_settings_or_exit().target_file_bytes)
-    print_answer(found, _quality_report, as_json=as_json)
-    if open_page:
-        webbrowser.open(to_url(make_absolute(found.file)))
-
-
-def _quality_report(found: QualityReport) -> RenderableType:
-    return make_lines(style_text(found.verdict, "green" if found.holds else "red"), style_text(str(found.file)))

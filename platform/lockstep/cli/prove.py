@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +11,6 @@ from rich.console import RenderableType
 
 from lockstep.cli.app import (
     DONE,
-    FAILED,
     INTEGRITY_LOST,
     NOT_PROVEN,
     AsJson,
@@ -33,41 +32,8 @@ from lockstep.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from lockstep.features.quality.check import Checked
     from lockstep.operations.losses import LossList, LossShown
     from lockstep.verify.report import LostInBatch, ProvenRange, VerifyReport
-
-
-@register_command("check order_books --full", Panel.MAINTAIN)
-def check(
-    stream: StreamName,
-    full: Annotated[bool, typer.Option("--full", help="The whole table, not what was added.")] = False,  # noqa: FBT002  # a flag
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
-    """Check what was added to a table since its last check, by the built-in rules and its own. Dagster does every hour.
-
-    Exit code 1 when a critical rule failed or a check crashed.
-    """
-    from lockstep.features.quality.run import check as do_check
-
-    found = do_check(find_stream_or_exit(stream), load_settings_or_exit(), find_folders(stream), full=full)
-    print_answer(found, _checked, as_json=as_json)
-    raise typer.Exit(0 if found.holds else FAILED)
-
-
-def _checked(found: Checked) -> RenderableType:
-    rows = ((r.rule, r.outcome.value, r.severity.value, r.observed, r.reason or r.sentence) for r in found.results)
-    places = {result.rule: result.sample or result.worst for result in found.results}
-    return make_lines(
-        style_text(f"{found.stream}: {found.rows} rows up to table version {found.versions.table}"),
-        style_text(f"read: {found.coverage.describe()}"),
-        make_grid(("rule", "outcome", "severity", "observed", "promise"), rows),
-        *(_places(rule, shown) for rule, shown in places.items() if shown),
-    )
-
-
-def _places(rule: str, shown: Sequence[Mapping[str, object]]) -> RenderableType:
-    return make_lines(style_text(f"{rule}:"), make_grid(list(shown[0]), [list(place.values()) for place in shown]))
 
 
 SHOWN_VIOLATIONS = 20

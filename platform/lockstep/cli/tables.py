@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-import webbrowser
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,20 +15,17 @@ from lockstep.cli.app import (
     AsJson,
     Panel,
     StreamName,
-    find_folders,
     find_stream_or_exit,
     list_all_derived,
     list_all_streams,
     load_settings_or_exit,
     open_handle,
     parse_time,
-    refuse_unwritable_page,
     register_command,
 )
 from lockstep.cli.output import make_grid, make_lines, make_records, print_answer, print_note, style_text
 
 if TYPE_CHECKING:
-    from lockstep.features.history.diff import StreamDiff
     from lockstep.operations.inspect.state import SessionStates
     from lockstep.operations.inspect.streams import Positions
     from lockstep.operations.query import QueryResult
@@ -78,59 +73,6 @@ def query(
         print_note(note)
     if found.more:
         print_note(f"the first {len(found.rows)} rows; more with --limit")
-
-
-DIFFERENT = 1
-
-
-@register_command("diff order_books order_books_v2 --topic order_books.eth", Panel.INSPECT)
-def diff(
-    stream: StreamName,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The stream to compare it with.")],
-    topic: Annotated[str | None, typer.Option(help="Only rows of this topic.")] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Most rows that are shown.")] = 20,
-    html: Annotated[Path | None, typer.Option(help="Write it to this file as a page, too.")] = None,
-    *,
-    show: Annotated[bool, typer.Option("--open", help="Open the page; without --html in a temporary file.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare the rows of two streams of the same topics, over the offsets that both have read.
-
-    For another fold, class or option under another name: which rows are missing, added or changed, in which columns.
-    Exit code 0 equal, 1 different.
-    """
-    from lockstep.features.history.diff import compare_streams, write_diff_page
-
-    refuse_unwritable_page(html, "--html")
-    found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
-    if html is not None or show:
-        file = write_diff_page(found, html)
-        print_note(f"page: {file}")
-        if show:
-            webbrowser.open(file.as_uri())
-    print_answer(found, _show_diff, as_json=as_json)
-    if not found.is_equal:
-        raise typer.Exit(DIFFERENT)
-
-
-def _show_diff(found: StreamDiff) -> RenderableType:
-    head = (
-        f"{found.left} (batch {found.left_batch}) and {found.right} (batch {found.right_batch}), {found.partitions} "
-        f"partitions: {found.equal} rows equal, {found.missing} missing, {found.added} added, {found.changed} changed"
-    )
-    rows = (
-        (row.kind, f"{row.topic}/{row.partition}@{row.emit_offset}", row.row, column, str(left), str(right))
-        for row in found.samples
-        for column, (left, right) in row.values.items()
-    )
-    columns = ("kind", "message", "row", "column", found.left, found.right)
-    return make_lines(
-        style_text(head, "green" if found.is_equal else "red"),
-        make_grid(("column", "rows"), ((each.column, each.rows) for each in found.columns)) if found.columns else None,
-        make_grid(columns, rows) if found.samples else None,
-        *(style_text(f"note: {note}", "yellow") for note in found.notes),
-        style_text(f"next: {found.next_step}"),
-    )
 
 
 @register_command("state order_books --topic order_books.spot_btcusdt --session BTCUSDT", Panel.INSPECT)

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, name_stream
-from lockstep.features.history.shadow import look_for_shadows
+from lockstep.feature import load_parts
 from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
@@ -145,7 +146,8 @@ def query_sql(
             next_step="lockstep query TABLE --version N, or SQL with --at TIME",
         )
     declared, parts = list(streams), dict[str, _Tables]()
-    for stream in [*declared, *(each.name for each in look_for_shadows(declared, root).shadows)]:
+    further = chain.from_iterable(list_tables(declared, root) for list_tables in load_parts("table_listers"))
+    for stream in [*declared, *further]:
         if as_of.time is not None and stream not in sql:
             continue  # what its table was then may not be known
         parts[stream] = _tables(StreamFolders(stream, root), as_of)

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 from dagster import AssetKey
 
 from lockstep.addresses import make_absolute
-from lockstep.features.compaction.asset import make_compaction_asset
-from lockstep.features.derived.asset import make_derived_asset
-from lockstep.features.export.asset import make_export_asset
-from lockstep.features.health.asset_check import make_health_check
-from lockstep.features.quality.asset_check import make_table_check
-from lockstep.features.retention.asset import make_housekeeping_asset
+from lockstep.feature import list_features_of, load_parts, load_reference
 from lockstep.orchestration.dagster_types import AssetJob
 from lockstep.orchestration.names import make_derived_key, make_ledger_key, make_table_key
 from lockstep.orchestration.observed_assets import make_ledger_asset, make_topics_asset
@@ -58,7 +53,7 @@ def make_assets(
 def make_stream_assets(
     stream: AnyStream, settings: Settings, *, owners: Sequence[str], lookups: Sequence[AssetKey] = ()
 ) -> list[AssetsDefinition | AssetSpec]:
-    """The table, its compaction and housekeeping, its topics and its ledger; its export, where it declares one.
+    """The table, its topics and its ledger, and the assets that features add to a stream.
 
     Args:
         stream: The stream.
@@ -66,26 +61,30 @@ def make_stream_assets(
         owners: Owners of the assets.
         lookups: The assets of the tables that it looks up; `make_assets` finds them.
     """
-    return [
+    assets: list[AssetsDefinition | AssetSpec] = [
         make_topics_asset(stream, owners),
         make_table_asset(stream, settings, owners, lookups),
         make_ledger_asset(stream, settings, owners),
-        make_compaction_asset(stream, settings, owners),
-        make_housekeeping_asset(stream, settings, owners),
-        *([] if stream.export is None else [make_export_asset(stream, settings, owners)]),
     ]
+    for feature in list_features_of(stream):
+        assets += [load_reference(reference)(stream, settings, owners) for reference in feature.stream_assets]
+    return assets
 
 
 def make_stream_checks(stream: AnyStream, settings: Settings) -> list[AssetChecksDefinition]:
-    """The checks of the table: of its contents, and of the stream's health."""
-    return [make_table_check(stream, settings), make_health_check(stream, settings)]
+    """The checks of the table that features add: of its contents, and of the stream's health."""
+    return [make(stream, settings) for make in load_parts("stream_checks")]
 
 
 def make_derived_assets(
     tables: Iterable[Derived], settings: Settings, *, owners: Sequence[str]
 ) -> list[AssetsDefinition]:
     """The derived tables."""
-    return [make_derived_asset(derived, settings, owners=owners) for derived in tables]
+    assets = list[AssetsDefinition]()
+    makers = tuple(load_parts("derived_assets"))
+    for derived in tables:
+        assets += [make(derived, settings, owners=owners) for make in makers]
+    return assets
 
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]")

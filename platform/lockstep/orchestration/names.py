@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dagster import AssetKey
 
 from lockstep.declare.rules import BUILT_IN
+from lockstep.feature import list_features_of
 
 if TYPE_CHECKING:
     from lockstep.declare.derived import Derived
@@ -60,19 +61,9 @@ def make_table_key(stream: AnyStream) -> AssetKey:
     return AssetKey([stream.name, "table"])
 
 
-def make_compaction_key(stream: AnyStream) -> AssetKey:
-    """The asset of the stream's compaction."""
-    return AssetKey([stream.name, "compaction"])
-
-
-def make_housekeeping_key(stream: AnyStream) -> AssetKey:
-    """The asset of the stream's housekeeping."""
-    return AssetKey([stream.name, "housekeeping"])
-
-
-def make_export_key(stream: AnyStream) -> AssetKey:
-    """The asset of the stream's export."""
-    return AssetKey([stream.name, "export"])
+def make_part_key(stream: AnyStream, part: str) -> AssetKey:
+    """The asset that a feature adds to a stream, such as "compaction"."""
+    return AssetKey([stream.name, part])
 
 
 def make_derived_key(derived: Derived) -> AssetKey:
@@ -100,29 +91,19 @@ def name_stream_job(stream: AnyStream) -> str:
     return f"{stream.name}_stream"
 
 
-def name_compaction_job(stream: AnyStream) -> str:
-    """The job that compacts closed hours."""
-    return f"{stream.name}_compaction"
+def name_part_job(stream: AnyStream, part: str) -> str:
+    """The job that a feature adds to a stream, such as "compaction"."""
+    return f"{stream.name}_{part}"
 
 
-def name_housekeeping_job(stream: AnyStream) -> str:
-    """The housekeeping job."""
-    return f"{stream.name}_housekeeping"
-
-
-def name_export_job(stream: AnyStream) -> str:
-    """The job that exports old hours, of streams that declare an export."""
-    return f"{stream.name}_export"
+def name_part_schedule(stream: AnyStream, part: str) -> str:
+    """A schedule that a feature adds to a stream, apart from those of its jobs."""
+    return f"{stream.name}_{part}"
 
 
 def name_derived_job(derived: Derived) -> str:
     """The job that brings a derived table up to its sources."""
     return f"{derived.name}_derive"
-
-
-def name_checks_job(stream: AnyStream) -> str:
-    """The job that runs the checks of the table."""
-    return f"{stream.name}_checks"
 
 
 def list_checks(stream: AnyStream) -> tuple[str, ...]:
@@ -162,33 +143,30 @@ def make_run_configuration(stream: AnyStream, *, available_now: bool) -> dict[st
 
 def list_all_assets(stream: AnyStream) -> tuple[AssetKey, ...]:
     """All assets of the stream."""
-    keys = (make_topics_key, make_table_key, make_ledger_key, make_compaction_key, make_housekeeping_key)
-    of_export = () if stream.export is None else (make_export_key(stream),)
-    return *(key(stream) for key in keys), *of_export
+    keys = [make_topics_key(stream), make_table_key(stream), make_ledger_key(stream)]
+    for feature in list_features_of(stream):
+        keys += [make_part_key(stream, part) for part in feature.assets]
+    return tuple(keys)
 
 
 def list_all_jobs(stream: AnyStream) -> tuple[str, ...]:
     """All jobs of the stream."""
-    return name_stream_job(stream), *_list_hourly_jobs(stream)
+    return name_stream_job(stream), *_list_feature_jobs(stream)
 
 
-def _list_hourly_jobs(stream: AnyStream) -> tuple[str, ...]:
-    of_export = () if stream.export is None else (name_export_job(stream),)
-    return name_compaction_job(stream), name_housekeeping_job(stream), name_checks_job(stream), *of_export
+def _list_feature_jobs(stream: AnyStream) -> tuple[str, ...]:
+    jobs = list[str]()
+    for feature in list_features_of(stream):
+        jobs += [name_part_job(stream, part) for part in feature.jobs]
+    return tuple(jobs)
 
 
 def list_all_schedules(stream: AnyStream) -> tuple[str, ...]:
     """All schedules of the stream."""
-    return (
-        *map(name_schedule, _list_hourly_jobs(stream)),
-        name_minor_compaction_schedule(stream),
-        name_rotation_schedule(stream),
-    )
-
-
-def name_minor_compaction_schedule(stream: AnyStream) -> str:
-    """The schedule of the compaction job that looks at the open hour."""
-    return f"{stream.name}_minor_schedule"
+    schedules = [name_rotation_schedule(stream), *map(name_schedule, _list_feature_jobs(stream))]
+    for feature in list_features_of(stream):
+        schedules += [name_part_schedule(stream, part) for part in feature.schedules]
+    return tuple(schedules)
 
 
 def name_rotation_schedule(stream: AnyStream) -> str:

@@ -18,10 +18,10 @@ from lockstep.features.compaction.run import compact_stream
 from lockstep.features.history import promote as promotion
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.rewind import Obstacle, rewind_stream
-from lockstep.features.history.rewind_commit import NotRewindable
 from lockstep.features.history.shadow import ShadowRefused, begin_shadow, drop_shadow
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.past_batches import NotRewindable
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.verify.verify import verify_stream
 from tests.correctness.rewind.rewinding import FOREVER, Rewinding

@@ -41,7 +41,6 @@ from lockstep.features.export.dataset import ExportMismatch, find_folder, list_e
 from lockstep.features.export.export import export_stream, list_proven_hours
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.rewind import Obstacle, plan_rewind, rewind_stream
-from lockstep.features.history.rewind_commit import NotRewindable
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.history.shadow import (
     NotAShadow,
@@ -55,6 +54,7 @@ from lockstep.features.retention import rows as retain
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.past_batches import NotRewindable
 from lockstep.operations.resume import resume_stream
 from lockstep.table import delta_log, side_tables
 from lockstep.table.checkpoint import write_checkpoint

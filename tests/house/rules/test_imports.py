@@ -24,7 +24,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    ("errors", "boot", "cron", "addresses", "native", "progress", "time_limit"),
+    ("errors", "feature", "boot", "cron", "addresses", "native", "progress", "time_limit"),
     ("store_clients",),
     ("settings", "storage", "html_page"),
     ("model",),
@@ -38,9 +38,10 @@ LAYERS = (
     ("verify",),
     ("operations",),
     ("orchestration",),
+    ("cli",),
     ("features",),
     ("dagster", "decoders", "derived", "rules", "windows"),
-    ("cli", "testing"),
+    ("testing",),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
@@ -73,16 +74,6 @@ DRIVER_ONLY = (
 # A module with one importer in its package is a part of it, unless it has a reason here. The modules of a feature are
 # its parts (plan, commit, asset, commands), so they need none.
 ONE_IMPORTER = {
-    **dict.fromkeys(
-        (
-            f"cli.{name}"
-            for name in (
-                *("control", "inspect", "install", "maintain", "messages"),
-                *("prove", "recover", "rehearse", "tables"),
-            )
-        ),
-        "commands, which the entry point only collects",
-    ),
     "cli.progress": "bars and lines, apart from the commands",
     "engine.executor.attempt": "what a task tries again with less, apart from how it works",
     "declare.decoders.protobuf_checks": "checks that Protobuf's library lacks, apart from frames and schemas",
@@ -129,11 +120,8 @@ ONE_IMPORTER = {
 # Modules of the core that still import a feature.
 KNOWS_FEATURES = {
     "lockstep.operations.inspect.health",
-    "lockstep.operations.inspect.state",
     "lockstep.operations.inspect.status",
     "lockstep.operations.lost_batch",
-    "lockstep.operations.query",
-    "lockstep.orchestration.definitions",
     "lockstep.state.translation",
 }
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep.feature import INSTALLED
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -27,9 +29,9 @@ VERBS = frozenset(_VERBS.split())
 PREDICATES = ("is", "has", "may", "was")
 
 # Commands of the command line are called as they are typed; entry points as everywhere.
-COMMANDS = tuple(
-    f"cli/{name}.py"
-    for name in ("control", "inspect", "install", "maintain", "messages", "prove", "recover", "rehearse", "tables")
+COMMANDS = (
+    *(f"cli/{name}.py" for name in ("control", "inspect", "install", "messages", "prove", "recover", "tables")),
+    *(f"features/{name}/commands.py" for name in INSTALLED),
 )
 ENTRY = "main"
 

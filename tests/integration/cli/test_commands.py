@@ -23,9 +23,10 @@ import pytest
 import typer
 
 from lockstep import __version__
-from lockstep.cli import control, inspect, maintain, recover
+from lockstep.cli import control, recover
 from lockstep.cli.__main__ import app
 from lockstep.cli.app import EXIT_CODES, find_problem
+from lockstep.features.health import commands
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations import lifecycle, losses, quarantine, query, repair, show_settings
 from lockstep.operations.doctor import doctor
@@ -166,7 +167,7 @@ def test_metrics_are_served_on_loopback_until_ctrl_c(platform: Platform) -> None
     environment = {**os.environ, **platform.environment}
     with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        exporter = msgspec.json.decode(process.stdout.readline(), type=inspect.Exporter)
+        exporter = msgspec.json.decode(process.stdout.readline(), type=commands.Exporter)
         with urlopen(exporter.address, timeout=60) as answer:  # noqa: S310  # loopback
             served = answer.read().decode()
         process.send_signal(signal.SIGINT)
@@ -333,7 +334,7 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     resumed = fresh.call("resume", "adding", "--why", "a test", *shlex.split(loss), "--json")
     assert msgspec.json.decode(resumed.stdout, type=control.Resumed) == control.Resumed("adding", 2, "bounded")
     closed = fresh.call("close", "adding", "--json")
-    assert msgspec.json.decode(closed.stdout, type=maintain.Closed).stream == "adding"
+    assert msgspec.json.decode(closed.stdout, type=control.Closed).stream == "adding"
     stopped = fresh.call("stop", "adding", "--why", "enough", "--json")
     assert msgspec.json.decode(stopped.stdout, type=lifecycle.Stopped).ended_by == "a claim"
     assert "stopped" in fresh.call("streams").stdout

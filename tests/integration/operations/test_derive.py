@@ -23,8 +23,7 @@ from deltalake import DeltaTable
 
 from lockstep import Ordered, Suspend
 from lockstep.derived import Derived, OutputMode
-from lockstep.features.compaction.plan import LiveFiles
-from lockstep.features.compaction.run import compact_stream, make_removal
+from lockstep.features.compaction.run import compact_stream
 from lockstep.features.derived.asset import make_derived_asset
 from lockstep.features.derived.derive import (
     BUILD_FOLDER,
@@ -49,6 +48,7 @@ from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import make_entry_path
 from lockstep.table.head import Retention
 from lockstep.table.layout import DerivedFolders, StreamFolders
+from lockstep.table.live_files import LiveFiles, make_removal
 from tests.integration.cli.conftest import Platform
 from tests.integration.operations.killed_derive import IN_BATCH, MOMENTS
 from tests.support.adding_stream import adding

@@ -16,8 +16,8 @@ from lockstep.features.history import promote as promotion
 from lockstep.features.history import shadow as operation
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.rewind import find_target, prepare_rewind, rewind_stream
-from lockstep.features.history.rewind_commit import NotRewindable
 from lockstep.features.history.shadow import ShadowRefused, begin_shadow, drop_shadow, make_pin
+from lockstep.operations.past_batches import NotRewindable
 from lockstep.operations.retire import RetirementRefused, retire_topic
 from tests.support.feed import session
 from tests.support.local_runs import read_in_batches

@@ -18,12 +18,12 @@ from lockstep.features.copies import relocate
 from lockstep.features.copies.copies import CopyDamaged, CopyInProgress, lock_copy
 from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
 from lockstep.features.history.rewind import Obstacle, rewind_stream
-from lockstep.features.history.rewind_commit import NotRewindable
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.history.shadow import list_shadows
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicNamePartition
+from lockstep.operations.past_batches import NotRewindable
 from lockstep.progress import send_progress
 from lockstep.state.codec import StateTypeChanged
 from lockstep.table.commit import OutputLog

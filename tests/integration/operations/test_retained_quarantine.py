@@ -170,8 +170,8 @@ def test_a_shadow_whose_messages_were_dropped_is_not_promoted(hours: LocalRuns, 
 
 
 def test_the_command_shows_what_goes_and_drops_it(hours: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.cli.maintain.find_folders", lambda _: hours.folders)
-    monkeypatch.setattr("lockstep.cli.maintain.timedelta", lambda days: timedelta(hours=days))
+    monkeypatch.setattr("lockstep.features.retention.commands.find_folders", lambda _: hours.folders)
+    monkeypatch.setattr("lockstep.features.retention.commands.timedelta", lambda days: timedelta(hours=days))
     arguments = ["expire", "adding", "--days", "1", "--quarantine"]
     shown = CliRunner().invoke(app, [*arguments, "--plan"]).stdout
     assert "adding: messages of batches up to 2, committed before" in shown

@@ -21,7 +21,6 @@ from lockstep.errors import LockstepError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.history import rewind
 from lockstep.features.history.rewind import Obstacle, RewindRefused, plan_rewind, rewind_stream
-from lockstep.features.history.rewind_commit import NotRewindable
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.retention import housekeeping
 from lockstep.features.retention import unreachable_state as state_gc
@@ -30,6 +29,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicNamePartition
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.past_batches import NotRewindable
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.operations.retire import retire_topic

@@ -26,7 +26,6 @@ from lockstep.features.history import shadow as operation
 from lockstep.features.history.diff import compare_streams, find_next_step
 from lockstep.features.history.promote import plan_promotion, promote_shadow
 from lockstep.features.history.rewind import SAVEPOINT_NAME, Obstacle, plan_rewind, rewind_stream
-from lockstep.features.history.rewind_commit import NotRewindable
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.history.shadow import (
     PIN,
@@ -43,6 +42,7 @@ from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicNamePartition
 from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.past_batches import NotRewindable
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.query import AsOf, query_sql
 from lockstep.operations.retire import retire_topic

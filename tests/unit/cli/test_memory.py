@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from lockstep.cli import recover
 from lockstep.cli.app import app
+from lockstep.features.copies import commands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def test_a_command_that_runs_out_of_memory_says_so(
     def fail(_: str) -> None:
         raise error
 
-    monkeypatch.setattr(recover, "find_folders", fail)
+    monkeypatch.setattr(commands, "find_folders", fail)
     done = CliRunner().invoke(app, ["restore", "books", str(tmp_path)])
     assert done.exit_code == 1
     assert "error: this command ran out of memory" in done.output

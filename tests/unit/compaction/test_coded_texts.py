@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.features.compaction.plan import Bin, LiveFile
+from lockstep.features.compaction.plan import Bin
 from lockstep.features.compaction.rewrite import (
     DICTIONARY_BYTES_MAX,
     RewriteTask,
@@ -29,6 +29,7 @@ from lockstep.features.compaction.rewrite import (
     prove_file,
     rewrite_bin,
 )
+from lockstep.table.live_files import LiveFile
 from lockstep.table.parquet import STRING_CHARACTERS, DataFile, DataFileWriter, is_self_describing, write_file
 
 HOUR = "2026-01-01T00"

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
-from lockstep.features.compaction import ledger_files, live_names
+from lockstep.features.compaction import ledger_files
 from lockstep.features.compaction.ledger_files import (
     REPLACED_SECONDS,
     NamedFile,
@@ -26,7 +26,7 @@ from lockstep.features.compaction.ledger_files import (
 )
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import FileStatus, LocalStorage
-from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table import delta_log, ledger, live_names, side_tables
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFileWriter

@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.features.compaction.plan import (
-    COMPACTED_PREFIX,
-    OPEN_FILES_MAX,
-    OPEN_PREFIX,
-    LiveFiles,
-    plan_bins,
-    plan_open_hour,
-    plan_table,
-)
+from lockstep.features.compaction.plan import OPEN_FILES_MAX, OPEN_PREFIX, plan_bins, plan_open_hour, plan_table
 from lockstep.features.compaction.run import (
     CompactionBudget,
     CompactionResult,
@@ -24,6 +16,7 @@ from lockstep.features.compaction.run import (
 )
 from lockstep.features.retention.housekeeping import find_replaced_data_files
 from lockstep.table.commit import raise_rewind_floor
+from lockstep.table.live_files import COMPACTED_PREFIX, LiveFiles
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 from tests.support.stream_table import (
     HOUR,

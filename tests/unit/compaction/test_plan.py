@@ -6,17 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.features.compaction.plan import (
-    COMPACTED_PREFIX,
-    Bin,
-    LeftFiles,
-    LeftReason,
-    LiveFile,
-    is_closed,
-    plan_bins,
-    plan_table,
-)
+from lockstep.features.compaction.plan import Bin, LeftFiles, LeftReason, plan_bins, plan_table
 from lockstep.table.head import Head
+from lockstep.table.live_files import COMPACTED_PREFIX, LiveFile, is_closed
 
 HOURS = ("2026-01-01T00", "2026-01-01T01", "2026-01-01T02")
 TARGET = 100

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.features.compaction.rewrite import collect_runs, regroup_rows, sort_in_order
-from lockstep.features.compaction.row_order import OutOfOrder
+from lockstep.table.row_order import OutOfOrder
 from tests.support.stream_table import Identity, identities
 
 COLUMNS: dict[str, pa.DataType] = {

@@ -22,7 +22,6 @@ from lockstep.features.compaction.dataset import DatasetRefused
 from lockstep.features.compaction.plan import Bin
 from lockstep.features.compaction.proof import ProofDiffers, RowProof
 from lockstep.features.compaction.rewrite import BinRefused
-from lockstep.features.compaction.row_order import OutOfOrder
 from lockstep.features.compaction.run import CompactionRefused, CompactionResult, InputsGone
 from lockstep.features.copies.backup import BackupOvertaken, RestoreRefused
 from lockstep.features.copies.copies import CopyDamaged, CopyInProgress
@@ -33,7 +32,6 @@ from lockstep.features.erase.commit import ErasureOvertaken
 from lockstep.features.erase.erase import EraseObstacle, EraseRefusal, EraseRefused
 from lockstep.features.export.dataset import ExportMismatch
 from lockstep.features.history.rewind import Obstacle, RewindObstacle, RewindRefused
-from lockstep.features.history.rewind_commit import NotRewindable
 from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
 from lockstep.features.localdev.broker import PortTaken
 from lockstep.features.localdev.recordings import RecordingError
@@ -48,6 +46,7 @@ from lockstep.operations.inspect.message import NoMessage
 from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
 from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.inspect.trial import NothingToTry
+from lockstep.operations.past_batches import NotRewindable
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
@@ -65,6 +64,7 @@ from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from lockstep.table.head import Origin
 from lockstep.table.layout import TableRootMissing
 from lockstep.table.row_encoder import RowOrigin, RowRejected
+from lockstep.table.row_order import OutOfOrder
 
 ORIGIN = Origin(
     stream="books", table_id="id", batch=7, digest="", code="/checkouts/fix", code_digest="", at=0.0, cause="a fix"

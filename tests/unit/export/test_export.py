@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep import Stream
-    from lockstep.features.compaction.plan import LiveFile
     from lockstep.features.export.dataset import ExportOptions, HourManifest
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
+    from lockstep.table.live_files import LiveFile
 
 A0, B0 = ("a", 0), ("b", 0)
 HOURS = tuple(f"2026-01-01T0{number}" for number in range(5))

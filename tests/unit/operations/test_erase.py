@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from lockstep.derived import Export
 from lockstep.errors import CommitUnknown, NotCommitted
-from lockstep.features.compaction.plan import LiveFiles
 from lockstep.features.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.features.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
 from lockstep.features.erase import erase
@@ -57,6 +56,7 @@ from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import FORGOTTEN, LedgerRow, write_ledger
+from lockstep.table.live_files import LiveFiles
 from lockstep.table.parquet import list_named_files
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA, QuarantineRow, write_quarantine
 from lockstep.verify.erasure import ErasedSessions

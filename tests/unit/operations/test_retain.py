@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lockstep.features.compaction.plan import LiveFile
     from lockstep.features.compaction.rewrite import RewriteTask
     from lockstep.features.compaction.run import Outcome
     from lockstep.table.layout import StreamFolders
+    from lockstep.table.live_files import LiveFile
 
 HOURS = 8
 KEEP = timedelta(hours=3)

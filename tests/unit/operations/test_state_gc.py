@@ -16,12 +16,13 @@ from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
 from lockstep.features.copies import backup
 from lockstep.features.copies.backup import make_backup, restore_backup
-from lockstep.features.history.rewind import read_head_of_batch, read_rewound_rows
+from lockstep.features.history.rewind import read_rewound_rows
 from lockstep.features.history.rewind_commit import RewindCommit, commit_rewind
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.retention.housekeeping import StepResult, run_housekeeping
 from lockstep.features.retention.unreachable_state import find_unreachable_state, raise_floor
 from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
+from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.repair import repair_stream
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import OutputLog, raise_rewind_floor

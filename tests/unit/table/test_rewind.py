@@ -13,14 +13,13 @@ from deltalake import DeltaTable
 from lockstep.errors import Fenced, TableError
 from lockstep.features.history.rewind_commit import (
     SAVEPOINTS_MAX,
-    NotRewindable,
     add_savepoint,
-    check_rewindable,
     commit_rewind,
     drop_savepoint,
     find_savepoint,
 )
 from lockstep.model.finding import Finding
+from lockstep.operations.past_batches import NotRewindable, check_rewindable
 from lockstep.table import delta_log, ledger
 from lockstep.table.commit import (
     Base,

@@ -21,7 +21,7 @@ from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.compact import Compacted, compact, has_large_open_hour, make_run_budget
 from lockstep.operations.tables import has_table
-from lockstep.orchestration.names import make_compaction_key, make_table_key
+from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
@@ -42,7 +42,7 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset(
-        key=make_compaction_key(stream),
+        key=make_part_key(stream, "compaction"),
         deps=[make_table_key(stream)],
         group_name=stream.name,
         description=(

@@ -15,7 +15,7 @@ from lockstep.features.compaction.ledger_files import (
     list_live_files,
     plan_ledger,
 )
-from lockstep.features.compaction.plan import TARGET_BYTES, CompactionPlan, LiveFiles, plan_open_hour
+from lockstep.features.compaction.plan import CompactionPlan, plan_open_hour
 from lockstep.features.compaction.run import (
     UNLIMITED,
     CompactionBudget,
@@ -39,6 +39,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
+from lockstep.table.live_files import TARGET_BYTES, LiveFiles
 
 IDLE_SECONDS = 3600.0
 """A stream that has committed nothing for so long is idle. A batch in progress for the hour would lose to the close

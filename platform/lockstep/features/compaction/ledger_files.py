@@ -22,8 +22,6 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.live_names import LiveNames
-from lockstep.features.compaction.plan import COMPACTED_PREFIX
 from lockstep.features.compaction.proof import PROOF, U64, hash_rows
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
@@ -35,6 +33,8 @@ from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
+from lockstep.table.live_files import COMPACTED_PREFIX
+from lockstep.table.live_names import LiveNames
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import Compression, DataFile, DataFileWriter
 

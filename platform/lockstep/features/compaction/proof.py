@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.row_order import RowPlace, Segments
 from lockstep.model.position import TopicIdPartition
+from lockstep.table.row_order import RowPlace, Segments
 
 PROOF = "lockstep.proof"
 """Metadata of the commit of a compaction: its proof as JSON."""

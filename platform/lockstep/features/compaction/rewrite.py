@@ -26,9 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.plan import COMPACTED_PREFIX, OPEN_PREFIX, Bin, LiveFile
+from lockstep.features.compaction.plan import OPEN_PREFIX, Bin
 from lockstep.features.compaction.proof import RowProof, compare_proofs, make_proof
-from lockstep.features.compaction.row_order import (
+from lockstep.model.position import TopicIdPartition
+from lockstep.storage import Scratch, find_storage
+from lockstep.table.live_files import COMPACTED_PREFIX, LiveFile
+from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, decode_schema, decode_texts, explain_unreadable
+from lockstep.table.row_order import (
     I64,
     OutOfOrder,
     RowPlace,
@@ -37,9 +41,6 @@ from lockstep.features.compaction.row_order import (
     check_disjoint,
     find_segments,
 )
-from lockstep.model.position import TopicIdPartition
-from lockstep.storage import Scratch, find_storage
-from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, decode_schema, decode_texts, explain_unreadable
 
 
 @dataclass(frozen=True, slots=True)

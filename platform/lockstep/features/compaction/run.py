@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.plan import (
-    OPEN_FILES_MAX,
-    TARGET_BYTES,
-    Bin,
-    CompactionPlan,
-    LiveFile,
-    LiveFiles,
-    plan_table,
-)
+from lockstep.features.compaction.plan import OPEN_FILES_MAX, Bin, CompactionPlan, plan_table
 from lockstep.features.compaction.proof import PROOF
 from lockstep.features.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.progress import report_items
 from lockstep.table.commit import Base, OutputLog, Proposal
 from lockstep.table.commit_kind import CommitKind
-from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
+from lockstep.table.live_files import TARGET_BYTES, LiveFiles, make_removal
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
 if TYPE_CHECKING:
@@ -290,11 +282,6 @@ def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -
         removes=tuple(make_removal(file) for file in part.files),
         metadata={PROOF: msgspec.json.encode(verdict).decode()},
     )
-
-
-def make_removal(file: LiveFile) -> RemoveAction:
-    """The action that removes a file from the table."""
-    return RemoveAction(file.path, file.size, file.commit_hour)
 
 
 def _added(result: CompactionResult, part: Bin, output: Rewritten) -> CompactionResult:

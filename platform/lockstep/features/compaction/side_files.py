@@ -31,7 +31,6 @@ from lockstep.features.compaction.ledger_files import (
     list_older,
     merge_rows,
 )
-from lockstep.features.compaction.plan import COMPACTED_PREFIX, is_closed
 from lockstep.features.erase.commit import compute_session_digest
 from lockstep.model.commit_hour import compute_next_hour, format_hour
 from lockstep.storage import find_storage
@@ -43,6 +42,7 @@ from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
+from lockstep.table.live_files import COMPACTED_PREFIX, is_closed
 from lockstep.table.log_tail import LogTail
 from lockstep.table.parquet import UNREADABLE, Compression, DataFile, DataFileWriter, explain_unreadable
 from lockstep.table.quarantine import ERASED, HIDDEN, KILLED_WORKER, NOT_STORABLE, UNKNOWN_SCHEMA

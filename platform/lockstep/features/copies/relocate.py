@@ -48,7 +48,6 @@ from lockstep.features.history.rewind import (
     RewindObstacle,
     find_state_files,
     publish_positions,
-    read_head_of_batch,
     read_rewound_rows,
 )
 from lockstep.features.history.rewind_commit import find_savepoint
@@ -60,6 +59,7 @@ from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.tables import StreamHandle, open_table, try_read_head
 from lockstep.state.changelog import read_header
 from lockstep.state.relocation import RelocatedState, take_state

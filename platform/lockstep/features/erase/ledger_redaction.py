@@ -25,7 +25,6 @@ from lockstep.features.compaction.ledger_files import (
     with_columns,
     write_proven,
 )
-from lockstep.features.compaction.plan import COMPACTED_PREFIX
 from lockstep.features.erase.commit import ErasedName
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
@@ -36,6 +35,7 @@ from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
+from lockstep.table.live_files import COMPACTED_PREFIX
 from lockstep.table.parquet import UNREADABLE, DataFile
 from lockstep.table.quarantine import ERASED
 

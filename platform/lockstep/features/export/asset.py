@@ -8,7 +8,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.export.export import ExportResult, export_stream
 from lockstep.operations.tables import has_table
-from lockstep.orchestration.names import make_compaction_key, make_export_key
+from lockstep.orchestration.names import make_part_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
@@ -21,8 +21,8 @@ def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[st
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset(
-        key=make_export_key(stream),
-        deps=[make_compaction_key(stream)],
+        key=make_part_key(stream, "export"),
+        deps=[make_part_key(stream, "compaction")],
         group_name=stream.name,
         description=(
             f"Hours of {stream.name} as a plain Parquet dataset: each is written once, when it is closed and compacted "

@@ -17,7 +17,7 @@ from lockstep.addresses import to_uri
 from lockstep.declare.options import Export
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.features.compaction.plan import TARGET_BYTES, LiveFile, LiveFiles, is_closed, plan_bins
+from lockstep.features.compaction.plan import plan_bins
 from lockstep.features.export.dataset import (
     ExportOptions,
     check_options,
@@ -39,6 +39,7 @@ from lockstep.table.commit import Base, OutputLog
 from lockstep.table.delta_log import find_head_of_batch
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
+from lockstep.table.live_files import TARGET_BYTES, LiveFile, LiveFiles, is_closed
 
 
 class WaitReason(Enum):

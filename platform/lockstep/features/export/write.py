@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.plan import LiveFile
 from lockstep.features.compaction.proof import digest_rows
 from lockstep.features.compaction.rewrite import regroup_rows, widen_schema
 from lockstep.features.export.dataset import (
@@ -28,6 +27,7 @@ from lockstep.features.export.dataset import (
 )
 from lockstep.features.export.publish import make_staging_folder
 from lockstep.storage import find_storage
+from lockstep.table.live_files import LiveFile
 from lockstep.table.parquet import UNREADABLE, explain_unreadable
 
 PARTITIONS_MAX = 200

@@ -29,7 +29,7 @@ from lockstep.operations.alarms import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.markdown import escape_markdown
-from lockstep.orchestration.names import HEALTH, list_checks, make_table_key, name_checks_job, name_checks_step
+from lockstep.orchestration.names import HEALTH, list_checks, make_table_key, name_checks_step, name_part_job
 from lockstep.settings import Settings
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def request_first_checks(
     events = (newest, *instance.fetch_observations(table, limit=1).records)
     if not any(map(_has_rows, events)):
         return None  # the checks would have nothing to check
-    job = name_checks_job(stream)
+    job = name_part_job(stream, "checks")
     return RunRequest(run_key=f"{job} {newest.storage_id} {len(known)}", job_name=job)
 
 

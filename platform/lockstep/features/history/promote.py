@@ -33,7 +33,6 @@ from lockstep.features.history.rewind import (
     count_rows,
     find_state_files,
     publish_positions,
-    read_head_of_batch,
     read_rewound_rows,
 )
 from lockstep.features.history.shadow import ShadowRefused, make_moved_rows, require_shadow
@@ -41,6 +40,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.tables import StreamHandle, open_table, try_read_head
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage

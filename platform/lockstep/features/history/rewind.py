@@ -22,23 +22,21 @@ from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_po
 from lockstep.errors import Fenced, KafkaError, LockstepError, Overtaken, format_some
 from lockstep.features.derived.derive import list_derived_from
 from lockstep.features.history.rewind_commit import (
-    NotRewindable,
     RewindCommit,
-    check_rewindable,
     commit_rewind,
     find_savepoint,
 )
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
+from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.quarantine import Place
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.commit import HourClosed
-from lockstep.table.commit_kind import CommitKind
-from lockstep.table.head import Head, Promotion
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import find_wrong_files, list_named_files
@@ -199,33 +197,6 @@ def find_target(folders: StreamFolders, head: Head, to: str) -> Head:
     else:
         batch = _find_batch_at(folders, _parse_time(to))
     return read_head_of_batch(folders, head, batch)
-
-
-def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
-    """The head right after a batch to which a rewind may go back. Raises NotRewindable for any other."""
-    check_rewindable(head, batch)
-    version = next((each.version for each in head.savepoints if each.batch == batch), None)
-    entry = None if version is None else delta_log.read_entry(folders.table, version)
-    found = entry.head if entry is not None else delta_log.find_head_of_batch(folders.table, batch)
-    promotion = _find_promotion(folders, head, batch) if found is None else None
-    if promotion is not None:
-        problem = f"batches {promotion.first} to {promotion.batch} are one commit, the promotion of {promotion.shadow}"
-        step = f"go back to batch {promotion.to_batch}, from which the shadow began, or to batch {promotion.batch}"
-        raise NotRewindable(head.stream, batch, problem, next_step=step)
-    if found is None:
-        step = f"lockstep repair {head.stream}; go back to another batch"
-        raise NotRewindable(head.stream, batch, "the log no longer has its entry", next_step=step)
-    return found
-
-
-def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion | None:
-    """The promotion in whose middle a batch is, also one that was undone; reads the entries of promotions."""
-    known = [head.promotion]
-    for version in reversed(delta_log.list_versions(folders.table)):
-        if delta_log.is_of_kind(folders.table, version, CommitKind.PROMOTE.value):
-            entry = delta_log.read_entry(folders.table, version)
-            known.append(None if entry is None or entry.head is None else entry.head.promotion)
-    return next((each for each in known if each is not None and each.first <= batch < each.batch), None)
 
 
 def _parse_time(text: str) -> datetime:

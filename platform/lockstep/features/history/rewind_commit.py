@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import TableError
+from lockstep.operations.past_batches import NotRewindable, check_rewindable
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check_writer
 from lockstep.table.commit_kind import CommitKind
@@ -16,19 +17,6 @@ from lockstep.table.head import Desired, Head, Lineage, Rewind, Savepoint, SideF
 from lockstep.table.losses import rewind_losses
 from lockstep.table.restore import Restoration, find_restored
 from lockstep.table.written_by import WrittenBy
-
-
-class NotRewindable(TableError):
-    """A batch to which a rewind cannot go back, or not any more.
-
-    Attributes:
-        stream: Name of the stream.
-        batch: The batch.
-    """
-
-    def __init__(self, stream: str, batch: int, problem: str, *, next_step: str) -> None:
-        super().__init__(f"stream {stream} cannot be rewound to batch {batch}: {problem}", next_step=next_step)
-        self.stream, self.batch = stream, batch
 
 
 class RewindCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,22 +41,6 @@ class RewindCommit(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     cause: str
     needs: Mapping[Path, int] = {}
-
-
-def check_rewindable(head: Head, batch: int) -> None:
-    """Refuse a batch of which files may be deleted, or that does not exist.
-
-    Raises:
-        NotRewindable: Names the oldest batch and the savepoints.
-    """
-    if batch > head.batch:
-        step = f"lockstep history {head.stream} lists the batches"
-        raise NotRewindable(head.stream, batch, f"the last batch is {head.batch}", next_step=step)
-    if not head.may_rewind_to(batch):
-        problem = f"the rewind floor is batch {head.rewind_floor}: files of earlier batches may be deleted"
-        named = "".join(f", or savepoint {each.name}" for each in head.savepoints)
-        step = f"go back to batch {head.rewind_floor}{named}; the setting rewind_hours moves the floor"
-        raise NotRewindable(head.stream, batch, problem, next_step=step)
 
 
 def commit_rewind(planned: RewindCommit) -> Proposal:

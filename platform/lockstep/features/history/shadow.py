@@ -234,6 +234,11 @@ def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
     return look_for_shadows({stream}, root).shadows
 
 
+def list_shadow_names(streams: Collection[str], root: Path) -> list[str]:
+    """The names of the shadows of these streams, as `look_for_shadows` finds them."""
+    return [each.name for each in look_for_shadows(streams, root).shadows]
+
+
 def look_for_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
     """The shadows of streams below a table root; a table of somebody else, or a damaged one, hides none.
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 from rich.filesize import decimal
 
-from lockstep.features.compaction.plan import TARGET_BYTES
 from lockstep.features.quality.check import Checked, CheckHistoryEntry, read_last_check
 from lockstep.features.quality.rules import PartitionSummary, RuleOutcome, RuleResult
 from lockstep.features.retention.growth import DiskGrowth, read_growth
@@ -23,6 +22,7 @@ from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
 from lockstep.table.layout import StreamFolders
+from lockstep.table.live_files import TARGET_BYTES
 
 REPORT_FILE = "report.html"
 MARKS = {

@@ -10,7 +10,7 @@ from lockstep.errors import LockstepError
 from lockstep.features.retention.growth import DiskGrowth
 from lockstep.features.retention.housekeeping import HousekeepingResult, run_housekeeping
 from lockstep.operations.tables import has_table
-from lockstep.orchestration.names import make_housekeeping_key, make_table_key
+from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
@@ -23,7 +23,7 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
     folders = StreamFolders(stream.name, settings.table_root)
 
     @asset(
-        key=make_housekeeping_key(stream),
+        key=make_part_key(stream, "housekeeping"),
         deps=[make_table_key(stream)],
         group_name=stream.name,
         description=(

@@ -18,9 +18,6 @@ import pyarrow.parquet as pq
 
 from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import CommitUnknown, TableError
-from lockstep.features.compaction.plan import LiveFile, LiveFiles
-from lockstep.features.compaction.row_order import RowPlace, find_segments
-from lockstep.features.compaction.run import make_removal
 from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import IDENTITY
@@ -31,6 +28,8 @@ from lockstep.table.commit import Base, Proposal
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head, Retention
 from lockstep.table.layout import StreamFolders
+from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
+from lockstep.table.row_order import RowPlace, find_segments
 
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.errors import LockstepError, TableError
-from lockstep.features.compaction.plan import TARGET_BYTES, LiveFiles, plan_bins
+from lockstep.features.compaction.plan import plan_bins
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.commit_hour import parse_hour
@@ -34,6 +34,7 @@ from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.live_files import TARGET_BYTES, LiveFiles
 
 GROWTH_SECONDS = 3_600.0
 """What entered quarantine within this time counts as its growth."""

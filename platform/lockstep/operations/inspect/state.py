@@ -12,8 +12,8 @@ from lockstep.declare.stream import AnyStream
 from lockstep.declare.transform import find_migration
 from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError
-from lockstep.features.history.rewind import read_head_of_batch
 from lockstep.model.map_state import MapState
+from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.tables import open_table
 from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, make_state_version, read_segment
 from lockstep.state.codec import StateMigrator, StateSchema

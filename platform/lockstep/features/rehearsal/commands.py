@@ -1,4 +1,4 @@
-"""Load tests."""
+"""Load tests on the command line."""
 
 from __future__ import annotations
 

@@ -1,0 +1,15 @@
+"""The feature as the core sees it."""
+
+from __future__ import annotations
+
+from lockstep.feature import Feature
+
+FEATURE = Feature(
+    name="compaction",
+    commands=("lockstep.features.compaction.commands",),
+    assets=("compaction",),
+    jobs=("compaction",),
+    schedules=("minor_schedule",),
+    stream_assets=("lockstep.features.compaction.asset:make_compaction_asset",),
+    wiring={"request_minor_compaction": "lockstep.features.compaction.asset:request_minor_compaction"},
+)

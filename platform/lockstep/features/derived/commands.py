@@ -1,0 +1,97 @@
+"""Derived tables on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import RenderableType
+
+from lockstep.cli.app import (
+    FAILED,
+    AsJson,
+    Panel,
+    list_all_derived,
+    load_settings_or_exit,
+    register_command,
+    show_error,
+)
+from lockstep.cli.output import (
+    make_grid,
+    print_answer,
+)
+from lockstep.errors import LockstepError
+from lockstep.progress import report_items
+
+if TYPE_CHECKING:
+    from lockstep.declare.derived import Derived
+    from lockstep.features.derived.derive import DerivedPlan, DerivedRun
+
+
+T = TypeVar("T")
+
+
+@register_command("derive book_activity --plan", Panel.MAINTAIN)
+def derive(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a derived table; all by default.")] = None,
+    *,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Compute all rows again, whatever is there.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what is unread, and what would be rebuilt.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring derived tables up to the tables of their streams. Dagster does so by the schedule of each.
+
+    A table whose source was rewound, promoted or erased from, or whose checkpoint is lost, is rebuilt: readers see the
+    old rows until the new ones replace them, all at once. Without a name, a table that fails leaves the others their
+    turn; exit code 1 follows.
+    """
+    from lockstep.features.derived.derive import choose_derived, plan_derived, run_derived, start_session
+
+    chosen, settings = choose_derived(name, list_all_derived()), load_settings_or_exit()
+    root = settings.table_root
+    if plan:
+        planned, failed = _act_on_each(chosen, lambda each: plan_derived(each, root))
+        print_answer(planned, _derived_plans, as_json=as_json)
+    else:
+        done, failed = _act_on_each(
+            chosen, lambda each: run_derived(each, root, partial(start_session, each, settings), rebuild=rebuild)
+        )
+        print_answer(done, _derived_runs, as_json=as_json)
+    for error in failed:
+        show_error(error)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _act_on_each(chosen: Sequence[Derived], act: Callable[[Derived], T]) -> tuple[list[T], list[LockstepError]]:
+    """The results, and the errors of those that failed: none keeps the others from their turn."""
+    done, failed = list[T](), list[LockstepError]()
+    for each in report_items(chosen, "derived tables", len(chosen)):
+        try:
+            done.append(act(each))
+        except LockstepError as error:
+            failed.append(error)
+    return done, failed
+
+
+def _derived_plans(found: list[DerivedPlan]) -> RenderableType:
+    from lockstep.features.derived.status import describe_next_run
+
+    columns = ("derived table", "source", "version", "read from", "watermark (UTC)", "the next run")
+    rows = (
+        (each.name, source.stream, source.version, source.next_version, each.watermark, describe_next_run(each))
+        for each in found
+        for source in each.sources
+    )
+    return make_grid(columns, rows)
+
+
+def _derived_runs(found: list[DerivedRun]) -> RenderableType:
+    columns = ("derived table", "rows", "before", "version", "watermark (UTC)", "rebuilt because")
+    rows = (
+        (each.name, each.rows, each.rows_before, each.version, each.watermark, "; ".join(c.value for c in each.rebuilt))
+        for each in found
+    )
+    return make_grid(columns, rows)

@@ -1,0 +1,391 @@
+"""Rewind, savepoints, shadows and their comparison on the command line."""
+
+from __future__ import annotations
+
+import getpass
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+
+from lockstep.cli.app import (
+    AsJson,
+    Panel,
+    StreamName,
+    find_folders,
+    find_stream_or_exit,
+    list_all_streams,
+    load_settings_or_exit,
+    open_handle,
+    refuse_unwritable_page,
+    register_command,
+    require_reason,
+)
+from lockstep.cli.output import (
+    make_derived_note,
+    make_first_rows,
+    make_grid,
+    make_lines,
+    make_more,
+    print_answer,
+    print_note,
+    style_text,
+)
+from lockstep.errors import LockstepError
+from lockstep.integrity.resume_options import SHOWN_MAX
+
+if TYPE_CHECKING:
+    from lockstep.features.history.diff import StreamDiff
+    from lockstep.features.history.promote import Promoted, PromotionPlan
+    from lockstep.features.history.rewind import RewindPlan, Rewound
+    from lockstep.features.history.savepoint import SavepointList
+    from lockstep.features.history.shadow import ShadowDropped, ShadowPlan, ShadowShown
+
+
+@register_command(
+    'rewind order_books --to order_books.eth/0@120 --why "wrong prices since Friday" --plan', Panel.RECOVER
+)
+def rewind(  # an option a question
+    stream: StreamName,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="A batch (4711), a time (2026-11-20T14:00, UTC), the name of a savepoint, or "
+            "TOPIC/PARTITION@OFFSET: the last batch before that message."
+        ),
+    ],
+    why: Annotated[
+        str | None, typer.Option(callback=require_reason, help="Reason, stored in the ledger; not for --plan.")
+    ] = None,
+    *,
+    accept_expired: Annotated[
+        bool, typer.Option("--accept-expired", help="Lose rows whose messages Kafka no longer has.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would go and be read again.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to an earlier batch: rows, state, positions, ledger and quarantine, in one commit; then stopped.
+
+    A rewind can be taken back by another one, to a batch that it undid. Exit code 1, with the reason, where something
+    that it needs is gone.
+    """
+    from lockstep.features.history.rewind import plan_rewind, rewind_stream
+
+    handle = open_handle(stream)
+    if plan:
+        print_answer(plan_rewind(handle, to), _rewind_plan, as_json=as_json)
+        return
+    if why is None:
+        raise typer.BadParameter("name the reason; the ledger keeps it", param_hint="--why")
+    done = rewind_stream(handle, to, who=getpass.getuser(), why=why, accept_expired=accept_expired)
+    print_answer(done, _rewound, as_json=as_json)
+
+
+@register_command('savepoint order_books before-release --why "version 2 of the fold"', Panel.RECOVER)
+def savepoint(  # an option a question
+    stream: StreamName,
+    name: Annotated[str, typer.Argument(help="Name of the savepoint; without one, all are listed.")] = "",
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored with the savepoint.")
+    ] = "made by hand",
+    *,
+    at: Annotated[
+        str | None, typer.Option(help="An earlier batch, as `lockstep rewind --to` takes it; by default the newest.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the savepoint.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a batch restorable for longer than rewind_hours: its rows, state and log entry are not deleted.
+
+    Works while the stream runs. `lockstep rewind --to NAME` goes back to it.
+    """
+    from lockstep.features.history.savepoint import drop_named_savepoint, list_savepoints, make_savepoint
+
+    folders, who = find_folders(stream), getpass.getuser()
+    if not name:
+        found = list_savepoints(folders)
+    elif delete:
+        found = drop_named_savepoint(folders, name, who=who, why=why)
+    else:
+        found = make_savepoint(folders, name, who=who, why=why, at=at)
+    print_answer(found, _savepoints, as_json=as_json)
+
+
+@register_command("shadow order_books --code ../fix --from before-release", Panel.RECOVER)
+def shadow(  # noqa: PLR0913  # an option a question
+    stream: StreamName,
+    code: Annotated[
+        str,
+        typer.Option(
+            help="The new code: the folder of a checkout, a file, or a module; by default assets/ declares --name."
+        ),
+    ] = "",
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="The batch with whose state and positions it begins, as `lockstep rewind --to` takes it."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the shadow; by default STREAM_shadow.")] = None,
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored with the shadow.")
+    ] = "begun by hand",
+    *,
+    drop: Annotated[bool, typer.Option("--drop", help="Delete the shadow with all its tables.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show where it would begin.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a shadow: new code with its own tables, from the state and positions of a batch. Without --from, list them.
+
+    The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `diff`,
+    `verify` and the others take the shadow's name; `lockstep promote` makes it the stream.
+    """
+    from lockstep.features.history.shadow import SUFFIX, drop_shadow, list_shadows
+
+    settings, chosen, who = load_settings_or_exit(), name or f"{stream}{SUFFIX}", getpass.getuser()
+    if drop:
+        print_answer(drop_shadow(stream, chosen, settings, who=who), _shadow_dropped, as_json=as_json)
+    elif start is None:
+        found = list_shadows(find_stream_or_exit(stream).name, settings.table_root)
+        print_answer(found, lambda shown: _shadows(stream, shown), as_json=as_json)
+    else:
+        _begin_shadow(stream, chosen, start, code, None if plan else why, as_json=as_json)
+
+
+def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None, *, as_json: bool) -> None:
+    """Begin a shadow, or show its plan where no reason is given."""
+    from lockstep.features.history.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
+    from lockstep.operations.tables import StreamHandle
+
+    if not code and name not in list_all_streams():
+        step = f"name the new code: lockstep shadow {stream} --code FOLDER --from {start}; or declare {name} in assets/"
+        raise LockstepError(f"no --code is given, and assets/ declares no stream {name!r}", next_step=step)
+    declared = load_shadow_code(code, stream, name) if code else find_stream_or_exit(name)
+    source = StreamHandle(name_shadow(declared, stream), load_settings_or_exit())
+    if why is None:
+        print_answer(plan_shadow(source, name, start), _shadow_plan, as_json=as_json)
+    else:
+        begun = begin_shadow(source, name, start, code=code, who=getpass.getuser(), why=why)
+        print_answer(begun, _shadow_begun, as_json=as_json)
+
+
+@register_command("promote order_books order_books_shadow --plan", Panel.RECOVER)
+def promote(  # an option a question
+    stream: StreamName,
+    name: Annotated[str, typer.Argument(metavar="SHADOW", help="Name of the shadow.")],
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored in the ledger and shown.")
+    ] = "promoted by hand",
+    *,
+    accept_behind: Annotated[
+        bool, typer.Option("--accept-behind", help="Although the shadow has not read as far as the stream.")
+    ] = False,
+    accept_code: Annotated[
+        bool, typer.Option("--accept-code", help="Although the deployed code is not the shadow's, byte by byte.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would go and what would come.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a shadow the stream: rows up to its beginning stay, its own replace the later ones, in one commit; stopped.
+
+    Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow STREAM --drop`. A
+    promotion is taken back by `lockstep rewind`. Exit code 1, with the reason, where something does not agree.
+    """
+    from lockstep.features.history.promote import plan_promotion, promote_shadow
+
+    handle = open_handle(stream)
+    if plan:
+        print_answer(plan_promotion(handle, name), _promotion_plan, as_json=as_json)
+        return
+    who = getpass.getuser()
+    done = promote_shadow(handle, name, who=who, why=why, accept_behind=accept_behind, accept_code=accept_code)
+    print_answer(done, _promoted, as_json=as_json)
+
+
+def _promotion_plan(found: PromotionPlan) -> RenderableType:
+    columns = ("topic", "partition", "position", "position of the shadow", "behind", "expired")
+    rows = (
+        (each.topic, each.partition, each.position, each.shadow_at, each.behind, each.expired)
+        for each in found.partitions
+    )
+    return make_lines(
+        style_text(
+            f"{found.stream}: rows up to batch {found.to_batch} stay, {found.rows_gone} rows after it go, "
+            f"{found.rows_added} rows of {found.shadow} come ({found.files} files, {found.bytes} bytes are copied)"
+        ),
+        style_text(
+            f"batch {found.last_batch} becomes batch {found.batch} of generation {found.generation}; "
+            f"{found.quarantined} messages come to quarantine and late table"
+        ),
+        make_first_rows(columns, rows),
+        *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
+        make_derived_note(found.derived),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
+    )
+
+
+def _promoted(found: Promoted) -> RenderableType:
+    plan = found.plan
+    published = "" if found.published else "; Kafka did not take the group offsets, the next start publishes them"
+    return make_lines(
+        style_text(
+            f"{plan.stream}: {plan.shadow} promoted by batch {plan.batch} of generation {plan.generation}: "
+            f"{plan.rows_gone} rows went, {plan.rows_added} came; stopped{published}"
+        ),
+        style_text(f"next: lockstep start {plan.stream}"),
+        style_text(f"to delete the shadow: lockstep shadow {plan.stream} --name {plan.shadow} --drop"),
+        style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
+        make_derived_note(plan.derived),
+    )
+
+
+def _shadow_plan(found: ShadowPlan) -> RenderableType:
+    columns = ("topic", "partition", "begins at", "position of the stream", "expired")
+    rows = ((each.topic, each.partition, each.begins_at, each.position, each.expired) for each in found.partitions)
+    return make_lines(
+        style_text(
+            f"{found.name}: from batch {found.from_batch} of {found.stream}, whose last batch is {found.last_batch}: "
+            f"{found.state_bytes} bytes of state files are read, {found.to_read} offsets up to the stream"
+        ),
+        make_first_rows(columns, rows),
+        *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
+    )
+
+
+def _shadow_begun(found: ShadowShown) -> RenderableType:
+    return make_lines(
+        style_text(f"{found.name}: begun from batch {found.from_batch} of {found.stream}"),
+        style_text(f"next: lockstep run {found.name} --available-now, then lockstep diff {found.stream} {found.name}"),
+    )
+
+
+def _shadows(stream: str, found: Sequence[ShadowShown]) -> RenderableType:
+    columns = ("shadow", "from batch", "begun (UTC)", "batch", "desired", "code", "cause")
+    rows = (
+        (
+            each.name,
+            each.from_batch,
+            f"{each.begun_at:%Y-%m-%d %H:%M}",
+            each.batch,
+            each.desired,
+            each.code or "assets/",
+            each.cause,
+        )
+        for each in found
+    )
+    if not found:
+        return style_text(f"{stream} has no shadow; begin one: lockstep shadow {stream} --code ... --from ...")
+    return make_grid(columns, rows)
+
+
+def _shadow_dropped(found: ShadowDropped) -> RenderableType:
+    return style_text(f"{found.name}: deleted after batch {found.batch}; {found.stream} is not touched")
+
+
+def _rewind_plan(found: RewindPlan) -> RenderableType:
+    back = " (undone by an earlier rewind, it comes back)" if found.restores_undone else ""
+    at = f" of {found.to_at:%Y-%m-%d %H:%M:%S} UTC" if found.to_at is not None else ""
+    columns = ("topic", "partition", "position", "back to", "read again", "Kafka has from", "expired")
+    rows = (
+        (each.topic, each.partition, each.position, each.back_to, each.read_again, each.log_start, each.expired)
+        for each in found.partitions
+    )
+    return make_lines(
+        style_text(f"{found.stream}: back to batch {found.to_batch}{at}{back}, after batch {found.last_batch}"),
+        style_text(
+            f"{found.batches} batches and {found.rows} rows go, {found.quarantined} messages leave quarantine and late "
+            f"table, {found.read_again} offsets are read again; generation {found.generation} begins"
+        ),
+        make_first_rows(columns, rows),
+        *(style_text(f"accepted since, to be accepted again: {each}") for each in found.decisions[:SHOWN_MAX]),
+        make_more(len(found.decisions) - SHOWN_MAX),
+        *(style_text(f"adopted later, read again from its first offset: {each}") for each in found.topics[:SHOWN_MAX]),
+        make_derived_note(found.derived),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
+    )
+
+
+def _rewound(found: Rewound) -> RenderableType:
+    plan = found.plan
+    published = "" if found.published else "; Kafka did not take the group offsets, the next start publishes them"
+    return make_lines(
+        style_text(
+            f"{plan.stream}: back at batch {plan.to_batch} by batch {found.batch} of generation {plan.generation}, "
+            f"{plan.rows} rows went; stopped{published}"
+        ),
+        style_text(
+            f"next: deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}"
+        ),
+        style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
+        make_derived_note(plan.derived),
+    )
+
+
+def _savepoints(found: SavepointList) -> RenderableType:
+    rows = (
+        (each.name, each.batch, each.version, f"{each.made_at:%Y-%m-%d %H:%M}", each.cause) for each in found.savepoints
+    )
+    return make_lines(
+        style_text(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}, and to its savepoints:"),
+        make_grid(("savepoint", "batch", "version", "made (UTC)", "cause"), rows),
+    )
+
+
+DIFFERENT = 1
+
+
+@register_command("diff order_books order_books_v2 --topic order_books.eth", Panel.INSPECT)
+def diff(
+    stream: StreamName,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The stream to compare it with.")],
+    topic: Annotated[str | None, typer.Option(help="Only rows of this topic.")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Most rows that are shown.")] = 20,
+    html: Annotated[Path | None, typer.Option(help="Write it to this file as a page, too.")] = None,
+    *,
+    show: Annotated[bool, typer.Option("--open", help="Open the page; without --html in a temporary file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the rows of two streams of the same topics, over the offsets that both have read.
+
+    For another fold, class or option under another name: which rows are missing, added or changed, in which columns.
+    Exit code 0 equal, 1 different.
+    """
+    from lockstep.features.history.diff import compare_streams, write_diff_page
+
+    refuse_unwritable_page(html, "--html")
+    found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
+    if html is not None or show:
+        file = write_diff_page(found, html)
+        print_note(f"page: {file}")
+        if show:
+            webbrowser.open(file.as_uri())
+    print_answer(found, _show_diff, as_json=as_json)
+    if not found.is_equal:
+        raise typer.Exit(DIFFERENT)
+
+
+def _show_diff(found: StreamDiff) -> RenderableType:
+    head = (
+        f"{found.left} (batch {found.left_batch}) and {found.right} (batch {found.right_batch}), {found.partitions} "
+        f"partitions: {found.equal} rows equal, {found.missing} missing, {found.added} added, {found.changed} changed"
+    )
+    rows = (
+        (row.kind, f"{row.topic}/{row.partition}@{row.emit_offset}", row.row, column, str(left), str(right))
+        for row in found.samples
+        for column, (left, right) in row.values.items()
+    )
+    columns = ("kind", "message", "row", "column", found.left, found.right)
+    return make_lines(
+        style_text(head, "green" if found.is_equal else "red"),
+        make_grid(("column", "rows"), ((each.column, each.rows) for each in found.columns)) if found.columns else None,
+        make_grid(columns, rows) if found.samples else None,
+        *(style_text(f"note: {note}", "yellow") for note in found.notes),
+        style_text(f"next: {found.next_step}"),
+    )

@@ -1,0 +1,65 @@
+"""Reads the head right after an earlier batch."""
+
+from __future__ import annotations
+
+from lockstep.errors import TableError
+from lockstep.table import delta_log
+from lockstep.table.commit_kind import CommitKind
+from lockstep.table.head import Head, Promotion
+from lockstep.table.layout import StreamFolders
+
+
+def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
+    """The head right after a batch to which a rewind may go back. Raises NotRewindable for any other."""
+    check_rewindable(head, batch)
+    version = next((each.version for each in head.savepoints if each.batch == batch), None)
+    entry = None if version is None else delta_log.read_entry(folders.table, version)
+    found = entry.head if entry is not None else delta_log.find_head_of_batch(folders.table, batch)
+    promotion = _find_promotion(folders, head, batch) if found is None else None
+    if promotion is not None:
+        problem = f"batches {promotion.first} to {promotion.batch} are one commit, the promotion of {promotion.shadow}"
+        step = f"go back to batch {promotion.to_batch}, from which the shadow began, or to batch {promotion.batch}"
+        raise NotRewindable(head.stream, batch, problem, next_step=step)
+    if found is None:
+        step = f"lockstep repair {head.stream}; go back to another batch"
+        raise NotRewindable(head.stream, batch, "the log no longer has its entry", next_step=step)
+    return found
+
+
+def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion | None:
+    """The promotion in whose middle a batch is, also one that was undone; reads the entries of promotions."""
+    known = [head.promotion]
+    for version in reversed(delta_log.list_versions(folders.table)):
+        if delta_log.is_of_kind(folders.table, version, CommitKind.PROMOTE.value):
+            entry = delta_log.read_entry(folders.table, version)
+            known.append(None if entry is None or entry.head is None else entry.head.promotion)
+    return next((each for each in known if each is not None and each.first <= batch < each.batch), None)
+
+
+class NotRewindable(TableError):
+    """A batch to which a rewind cannot go back, or not any more.
+
+    Attributes:
+        stream: Name of the stream.
+        batch: The batch.
+    """
+
+    def __init__(self, stream: str, batch: int, problem: str, *, next_step: str) -> None:
+        super().__init__(f"stream {stream} cannot be rewound to batch {batch}: {problem}", next_step=next_step)
+        self.stream, self.batch = stream, batch
+
+
+def check_rewindable(head: Head, batch: int) -> None:
+    """Refuse a batch of which files may be deleted, or that does not exist.
+
+    Raises:
+        NotRewindable: Names the oldest batch and the savepoints.
+    """
+    if batch > head.batch:
+        step = f"lockstep history {head.stream} lists the batches"
+        raise NotRewindable(head.stream, batch, f"the last batch is {head.batch}", next_step=step)
+    if not head.may_rewind_to(batch):
+        problem = f"the rewind floor is batch {head.rewind_floor}: files of earlier batches may be deleted"
+        named = "".join(f", or savepoint {each.name}" for each in head.savepoints)
+        step = f"go back to batch {head.rewind_floor}{named}; the setting rewind_hours moves the floor"
+        raise NotRewindable(head.stream, batch, problem, next_step=step)
