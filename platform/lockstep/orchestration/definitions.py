@@ -80,7 +80,7 @@ def make_derived_assets(
     tables: Iterable[Derived], settings: Settings, *, owners: Sequence[str]
 ) -> list[AssetsDefinition]:
     """The derived tables."""
-    assets = list[AssetsDefinition]()
+    assets: list[AssetsDefinition] = []
     makers = tuple(load_parts("derived_assets"))
     for derived in tables:
         assets += [make(derived, settings, owners=owners) for make in makers]
