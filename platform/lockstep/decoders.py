@@ -1,7 +1,7 @@
-"""Decoders of record values and the registries of their schemas; `Json`, the default, is at the top of lockstep."""
+"""Decoders of record values; `Json`, the default, is at the top of lockstep."""
 
 from lockstep.declare.decoders.avro import Avro
-from lockstep.declare.decoders.base import Decoder, RegisteredSchema, Registry, SchemaReference
+from lockstep.declare.decoders.base import Decoder, RegisteredSchema, SchemaReference
 from lockstep.declare.decoders.plain import Bytes, Function, MessagePack
 from lockstep.declare.decoders.protobuf import Protobuf
 from lockstep.errors import RegistryUnreachable
@@ -15,7 +15,6 @@ __all__ = [
     "MessagePack",
     "Protobuf",
     "RegisteredSchema",
-    "Registry",
     "RegistryUnreachable",
     "SchemaReference",
     "TimestampType",

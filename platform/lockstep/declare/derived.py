@@ -17,7 +17,7 @@ from lockstep.cron import find_cron_problem
 from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.stream import AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError
-from lockstep.model.field_types import check_field_types
+from lockstep.model.field_types import check_classes, check_field_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,6 +92,7 @@ class Derived:
 
     def __post_init__(self) -> None:
         """Check everything that needs neither Spark nor the tables."""
+        check_classes(self)
         given = cast("object", self.name)
         if not isinstance(given, str) or not NAME.fullmatch(given):
             raise DeclarationError("Derived.name", self.name, NO_NAME, "for example 'book_activity'")

@@ -13,21 +13,11 @@ from itertools import accumulate
 from typing import cast
 
 from lockstep.errors import DeclarationError
-from lockstep.model.field_types import check_field_types
-
-
-class StartingOffsets:
-    """The offset from which a partition that the stream has never read is read.
-
-    A partition that is read from its first offset, and whose first offset is 0, is read whole: there a session without
-    a snapshot is a fault. In every other partition that does not start with `Earliest`, sessions may have begun before
-    the first offset read: their messages up to their first snapshot are skipped and counted, and the message count of
-    an END (`Envelope.count`) is not compared.
-    """
+from lockstep.model.field_types import check_class, check_field_types
 
 
 @dataclass(frozen=True)
-class Earliest(StartingOffsets):
+class Earliest:
     """From the first offset in Kafka, which is expected to begin all sessions: one without a snapshot is a fault.
 
     Topics that the stream finds after its first batch begin at offset 0: what retention has deleted of one before is an
@@ -36,7 +26,7 @@ class Earliest(StartingOffsets):
 
 
 @dataclass(frozen=True)
-class FirstSnapshot(StartingOffsets):
+class FirstSnapshot:
     """From the first offset in Kafka; where retention has deleted earlier ones, each session from its first snapshot.
 
     For topics whose first snapshots retention has deleted. A snapshot in several messages must mark its first one by
@@ -45,7 +35,7 @@ class FirstSnapshot(StartingOffsets):
 
 
 @dataclass(frozen=True)
-class Latest(StartingOffsets):
+class Latest:
     """From the end of the topics that exist when the stream first runs, each session from its first snapshot.
 
     Topics that appear later are read as `FirstSnapshot` reads them: their first messages are newer than the start.
@@ -53,7 +43,7 @@ class Latest(StartingOffsets):
 
 
 @dataclass(frozen=True)
-class FromTime(StartingOffsets):
+class FromTime:
     """From the first message with this Kafka timestamp or a later one, each session from its first snapshot.
 
     Attributes:
@@ -71,7 +61,7 @@ class FromTime(StartingOffsets):
 
 
 @dataclass(frozen=True)
-class GroupOffsets(StartingOffsets):
+class GroupOffsets:
     """From the committed offsets of a consumer group, each session from its first snapshot.
 
     A partition without a committed offset is read as `FirstSnapshot` reads it. Committed offsets that Kafka no longer
@@ -90,6 +80,10 @@ class GroupOffsets(StartingOffsets):
             raise DeclarationError("GroupOffsets.group", self.group, "is no consumer group", 'GroupOffsets("old-job")')
 
 
+StartingOffsets = Earliest | FirstSnapshot | Latest | FromTime | GroupOffsets
+"""The offset from which a partition that the stream has never read is read."""
+
+
 class NewTopics(Enum):
     """How topics that appear while a stream runs are read. A bounded run reads those that exist at its start."""
 
@@ -102,6 +96,11 @@ class NewTopics(Enum):
 @dataclass(frozen=True, kw_only=True)
 class Topics:
     r"""The topics of a stream, by name.
+
+    A partition that is read from its first offset, and whose first offset is 0, is read whole: there a session without
+    a snapshot is a fault. In every other partition that does not start with `Earliest`, sessions may have begun before
+    the first offset read: their messages up to their first snapshot are skipped and counted, and the message count of
+    an END (`Envelope.count`) is not compared.
 
     Attributes:
         pattern: Regular expression (RE2) that a whole topic name must match: `sensors\..+`.
@@ -129,6 +128,7 @@ class Topics:
         if not isinstance(self.new_topics, NewTopics):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
             raise DeclarationError("Topics.new_topics", self.new_topics, "is not one of NewTopics", "NewTopics.ADOPT")
         for start in (self.start, *self.start_by_topic.values()):
+            check_class("Topics.start", start)
             if not isinstance(start, StartingOffsets):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
                 raise DeclarationError("Topics.start", start, "is not a start", "for example FirstSnapshot()")
         if not _is_positive(self.inactive_after):
@@ -190,12 +190,8 @@ def _check_expression(field: str, value: str) -> None:
         )
 
 
-class Trigger:
-    """When the next batch begins, and whether the stream ever ends by itself."""
-
-
 @dataclass(frozen=True)
-class Every(Trigger):
+class Every:
     """A batch at a fixed interval, endlessly; immediately when the previous batch left a backlog.
 
     Attributes:
@@ -215,7 +211,7 @@ def _is_pace(seconds: object) -> bool:
 
 
 @dataclass(frozen=True)
-class AvailableNow(Trigger):
+class AvailableNow:
     """Read up to the ends at the start, in as many batches as needed, then end.
 
     A partition without a leader is waited for, two minutes at most: then the run fails, and all others are read. One
@@ -229,7 +225,7 @@ bytes of Parquet. Without a bound rows that a fold gives seldom would make batch
 
 
 @dataclass(frozen=True)
-class FileSize(Trigger):
+class FileSize:
     """A batch when its rows fill a file, or when a message has waited long enough.
 
     Until then messages stay in Kafka, which stores them more safely than a half-written file: a stop has
@@ -263,6 +259,10 @@ class FileSize(Trigger):
     def target_bytes(self) -> int:
         """The target in bytes."""
         return _bytes(self.target) or 0
+
+
+Trigger = Every | AvailableNow | FileSize
+"""When the next batch begins, and whether the stream ever ends by itself."""
 
 
 def _is_wait(at_most: object) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from functools import cached_property
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -37,7 +38,7 @@ from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.model.fault import Fault
-from lockstep.model.field_types import check_field_types
+from lockstep.model.field_types import check_classes, check_field_types, format_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,6 +169,7 @@ class Stream(Generic[M, S, R]):
 
     def __post_init__(self) -> None:
         """Check everything that needs neither Kafka nor the table."""
+        check_classes(self)
         _check_parts(self)
         if not NAME.fullmatch(self.name):
             raise DeclarationError("Stream.name", self.name, NO_NAME, "for example 'order_books'")
@@ -207,7 +209,7 @@ class Stream(Generic[M, S, R]):
         return {name: value for name, value in self.__dict__.items() if name != "types"}
 
 
-_PARTS: Mapping[str, tuple[type, str]] = {
+_PARTS: Mapping[str, tuple[type | UnionType, str]] = {
     "name": (str, "for example 'order_books'"),
     "topics": (Topics, r"for example Topics(pattern=r'sensors\..+')"),
     "transform": (Transform, "an instance, for example MyTransform()"),
@@ -228,7 +230,7 @@ def _check_parts(stream: Stream[M, S, R]) -> None:
     for name, (kind, instead) in _PARTS.items():
         value = getattr(stream, name)
         if not isinstance(value, kind):
-            raise DeclarationError(f"Stream.{name}", value, f"is not of type {kind.__name__}", instead)
+            raise DeclarationError(f"Stream.{name}", value, f"is not of type {format_type(kind)}", instead)
 
 
 def _check_start(stream: AnyStream) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, SessionStart
+from lockstep.model.field_types import mark_extension_point
 from lockstep.model.record import Envelope, Record
 
 M = TypeVar("M")
@@ -29,6 +30,7 @@ class InitialState(msgspec.Struct, Generic[S, R], frozen=True):
     rows: Iterable[R] = ()
 
 
+@mark_extension_point
 class Transform(ABC, Generic[M, S, R]):
     """Folds messages of type M into a state of type S per session and emits rows of type R.
 

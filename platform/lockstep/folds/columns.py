@@ -23,7 +23,7 @@ from lockstep.declare.stream import read_transform_types
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
 from lockstep.folds.changed_values import find_change_test
-from lockstep.model.field_types import check_field_types
+from lockstep.model.field_types import check_class, check_field_types
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.model.storable import StorableType
 
@@ -181,6 +181,7 @@ class ColumnNames:
     def __init__(self, transform: type[ColumnFold[Any, Any, Any, Any]]) -> None:
         """Check a declaration. Raises DeclarationError."""
         declared = getattr(transform, "fields", None)
+        check_class(f"{transform.__name__}: fields", declared)
         if not isinstance(declared, TableFields):
             raise _refuse(transform, "fields", declared, "is not set", "fields = TableFields(snapshot=..., rows=...)")
         types = read_transform_types(transform)

@@ -28,6 +28,7 @@ from lockstep.integrity.base import (
     find_event_time,
     to_microseconds,
 )
+from lockstep.model.field_types import check_class
 from lockstep.model.record import Kind, Record
 
 A = TypeVar("A")
@@ -232,6 +233,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
             DeclarationError: There are no windows, or session windows without `merge`.
         """
         kind, windows = type(self), getattr(type(self), "windows", None)
+        check_class(f"{kind.__name__}.windows", windows)
         if not isinstance(windows, Windows):
             right = "windows = TumblingWindows(timedelta(minutes=1))"
             raise DeclarationError(f"{kind.__name__}.windows", windows, "are no windows", right)

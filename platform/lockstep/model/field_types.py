@@ -2,6 +2,9 @@
 
 Users need no type checker, so declarations check themselves. Only fields that classes of lockstep declare are checked,
 also in classes that users derive from them.
+
+Users derive classes from extension points only (`mark_extension_point`). The engine knows every other class by its
+type, so a derived class would run without end, or be ignored.
 """
 
 from __future__ import annotations
@@ -12,11 +15,48 @@ from datetime import timedelta
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from lockstep.errors import DeclarationError
 
 PACKAGE = "lockstep."
+EXTENSION_POINTS: Final[list[type]] = []
+"""The classes that users may derive from; docs/how-to-add has a page for each."""
+
+T = TypeVar("T", bound=type)
+
+
+def mark_extension_point(kind: T) -> T:
+    """Let users derive classes from a class of lockstep."""
+    EXTENSION_POINTS.append(kind)
+    return kind
+
+
+def check_class(field: str, value: object) -> None:
+    """Refuse a value of a class that a user derived from a closed class.
+
+    Raises:
+        DeclarationError: Names both classes.
+    """
+    bases = type(value).__mro__
+    if bases[0].__module__.startswith(PACKAGE) or any(each in EXTENSION_POINTS for each in bases):
+        return
+    closed = next((base for base in bases if base.__module__.startswith(PACKAGE)), None)
+    if closed is not None:
+        problem = f"is of the class {bases[0].__name__}, and no class may be derived from {closed.__name__}"
+        next_step = f"{_suggest(closed)}; docs/how-to-add lists what can be extended"
+        raise DeclarationError(field, value, problem, next_step)
+
+
+def check_classes(part: object) -> None:
+    """Check the classes of all values in a declared value, and of those in them, as `check_class`."""
+    owner = find_owner(type(part))
+    if owner is None:
+        return
+    for each in fields(owner):
+        for inner in _list_parts(getattr(part, each.name)):
+            check_class(f"{type(part).__name__}.{each.name}", inner)
+            check_classes(inner)
 
 
 def check_field_types(part: object) -> None:
@@ -32,9 +72,9 @@ def check_field_types(part: object) -> None:
         return
     for name, kind in read_types(owner).items():
         value = getattr(part, name)
+        field = f"{type(part).__name__}.{name}"
         if not _fits(value, kind):
-            problem = f"is not of type {_format(kind)}"
-            raise DeclarationError(f"{type(part).__name__}.{name}", value, problem, _suggest(kind))
+            raise DeclarationError(field, value, f"is not of type {format_type(kind)}", _suggest(kind))
         for inner in _list_parts(value):
             check_field_types(inner)
 
@@ -91,7 +131,8 @@ def _list_kinds(kind: Any) -> list[Any]:
     )
 
 
-def _format(kind: Any) -> str:
+def format_type(kind: Any) -> str:
+    """Write a type as a declaration would."""
     shown = [
         each.__name__ if isinstance(each, type) and not get_args(each) else str(each) for each in _list_kinds(kind)
     ]
@@ -114,6 +155,12 @@ def _suggest(kind: Any) -> str:
         return " or ".join(f"{first.__name__}.{name}" for name in first.__members__)
     if first in _EXAMPLES:
         return _EXAMPLES[first]
-    if isinstance(first, type) and (derived := cast("list[type]", type.__subclasses__(first))):
-        return f"for example {min(each.__name__ for each in derived)}()"
-    return f"a value of type {_format(kind)}"
+    if isinstance(first, type) and (derived := _list_derived(first)):
+        return f"for example {min(derived)}()"
+    return f"a value of type {format_type(kind)}"
+
+
+def _list_derived(kind: type) -> list[str]:
+    """The names of the library's classes that are derived from a class."""
+    derived = cast("list[type]", type.__subclasses__(kind))
+    return [each.__name__ for each in derived if each.__module__.startswith(PACKAGE)]

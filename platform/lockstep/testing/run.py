@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, cast
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
+from typing_extensions import override
 
+from lockstep.declare.decoders.base import RegisteredSchema, Registry
 from lockstep.declare.lookup import Lookup, LookupRows, bind_lookups, make_row_index
 from lockstep.declare.stream import Stream
 from lockstep.declare.transform import M, R, S
@@ -39,6 +42,7 @@ def run(
     topic: str = "testing",
     split: int | Split | None = None,
     lookups: Mapping[str, Iterable[msgspec.Struct]] | None = None,
+    schemas: Mapping[int | UUID, RegisteredSchema] | None = None,
 ) -> RunResult[S, R]:
     """Fold messages as one partition of a topic, from offset 0, until the first violation.
 
@@ -53,6 +57,7 @@ def run(
         split: Batches of this many messages, with state files in a temporary folder, and a crash and a restart
             after each (see `Split`). The result is the same for every split; None folds all at once in memory.
         lookups: The rows of each lookup table, by the name of the lookup; `ChangedLookup` changes them on the way.
+        schemas: The schema registry of `Avro` and `Protobuf`: schemas by id or GUID.
 
     Raises:
         LockstepError: A typed message cannot be encoded: pass its bytes. Or the rows of a lookup are not as declared.
@@ -61,18 +66,37 @@ def run(
     """
     tables = make_lookup_rows(stream.lookups, lookups or {})
     with bind_lookups(tables):
-        return _run(stream, messages, key, topic, Split.of(split) if split is not None else None, tables)
+        made = compile_stream(
+            cast("Stream[object, object, msgspec.Struct]", stream),
+            GivenSchemas(schemas) if schemas is not None else None,
+        )
+        return _run(stream, made, messages, key, topic, Split.of(split) if split is not None else None, tables)
+
+
+class GivenSchemas(Registry):
+    """A schema registry of a test."""
+
+    def __init__(self, schemas: Mapping[int | UUID, RegisteredSchema]) -> None:
+        self._schemas = schemas
+
+    @override
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        return self._schemas.get(schema_id)
+
+    @override
+    def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
+        return self._schemas.get(guid)
 
 
 def _run(
     stream: Stream[M, S, R],
+    made: CompiledStream,
     messages: Sequence[M | bytes | SentMessage[M] | Event],
     key: str | bytes | None,
     topic: str,
     split: Split | None,
     tables: dict[str, LookupRows],
 ) -> RunResult[S, R]:
-    made = compile_stream(cast("Stream[object, object, msgspec.Struct]", stream))
     if split is None and not any(isinstance(each, Event) for each in messages):
         sent = cast("Sequence[M | bytes | SentMessage[M]]", messages)
         log = [to_log(at, message, key, stream.decoder) for at, message in enumerate(sent)]

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from lockstep.declare.decoders.base import Registry, has_null
+from lockstep.declare.decoders.schema_registry import build_decode
 from lockstep.declare.options import EventTime
 from lockstep.declare.replay import ReplayKey
 from lockstep.declare.stream import Stream
@@ -111,7 +112,7 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in _HOOKS if _has_own(transform, name)}
     hooks |= {name: rules.guard(hooks[name]) for name in _EMITTING if name in hooks}
     declared = Declared(
-        decode=stream.decoder.connected(registry).build(types.message),
+        decode=build_decode(stream.decoder, registry, types.message),
         envelope=transform.envelope,
         on_snapshot=rules.guard_snapshot(transform.on_snapshot),
         on_update=rules.guard(transform.on_update),

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lockstep import Checksum, FuzzyWindow, Halt, Limits, NoIntegrity, Once, Ordered, Sequence, Strict, Suspend
+from lockstep.declare.rules import Rule
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
 from lockstep.model.fault import Fault
-from lockstep.rules import Rule
 from lockstep.table import delta_log
 from tests.correctness.verify.clean_tables import Made
 from tests.correctness.verify.metering import FAULTS, Metering

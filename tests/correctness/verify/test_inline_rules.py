@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from lockstep import InitialState
-from lockstep.declare.rules import ColumnRule, check_first_rows, check_rows, check_rules, find_inline_rules
+from lockstep.declare.rules import ColumnRule, Rule, check_first_rows, check_rows, check_rules, find_inline_rules
 from lockstep.errors import Violation
-from lockstep.rules import InRange, InSet, Matches, NotNull, OnViolation, Rule
+from lockstep.rules import InRange, InSet, Matches, NotNull, OnViolation
 from lockstep.verify.inline_rules import read_inline_rules
 from lockstep.verify.report import InvariantStatus, ViolationKind
 from lockstep.verify.verify import verify_stream

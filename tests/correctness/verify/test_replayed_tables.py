@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, SessionStart, Strict, Suspend
+from lockstep.declare.rules import Rule
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.rules import InRange, NotNull, OnViolation
 from lockstep.table.layout import StreamFolders
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.rules import Rule
 
 FIRST_MESSAGE = SessionStart.FIRST_MESSAGE
 LATENESS = timedelta(seconds=5)

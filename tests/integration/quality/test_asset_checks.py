@@ -18,11 +18,12 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from deltalake import DeltaTable
 
 from lockstep import NoIntegrity, Stream, Topics
+from lockstep.declare.rules import Rule
 from lockstep.features.quality.asset_check import make_table_check
 from lockstep.features.quality.increment import load_state
 from lockstep.orchestration.names import list_checks
 from lockstep.orchestration.spark_resource import SparkResource
-from lockstep.rules import InRange, Predicate, Rule, Severity
+from lockstep.rules import InRange, Predicate, Severity
 from lockstep.settings import Settings
 from lockstep.table.commit import OutputLog
 from tests.integration.quality.stream_tables import (

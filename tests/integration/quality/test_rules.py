@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import AnalysisException
 
 from lockstep import DecimalType
-from lockstep.declare.rules import check_rules
+from lockstep.declare.rules import Rule, check_rules
 from lockstep.features.quality.aggregate import compile_rules, summarize
 from lockstep.features.quality.check import RULES, Checked, check_stream
 from lockstep.features.quality.increment import (
@@ -32,7 +32,7 @@ from lockstep.features.quality.rules import RuleOutcome
 from lockstep.features.quality.suite import judge_expectations
 from lockstep.model.finding import Hole
 from lockstep.model.table_schema import make_row_schema
-from lockstep.rules import Expectation, InRange, InSet, Matches, NotNull, Predicate, References, Rule, Severity, Unique
+from lockstep.rules import Expectation, InRange, InSet, Matches, NotNull, Predicate, References, Severity, Unique
 from lockstep.storage import find_storage
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog, commit_claim

@@ -19,7 +19,9 @@ from uuid import UUID
 
 from fastavro import parse_schema, schemaless_writer
 
-from lockstep.decoders import RegisteredSchema, Registry
+from lockstep.declare.decoders.base import Decode, Registry
+from lockstep.declare.decoders.schema_registry import FramedDecoder
+from lockstep.decoders import RegisteredSchema
 
 FIRST_ID = 101
 
@@ -36,6 +38,17 @@ class InMemory(Registry):
 
     def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
         return self.schema(guid.int)
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A decoder in an installation with a schema registry."""
+
+    decoder: FramedDecoder
+    registry: Registry
+
+    def build(self, message_type: object) -> Decode:
+        return self.decoder.build_with(self.registry, message_type)
 
 
 def guid_header(schema_id: int = FIRST_ID) -> bytes:

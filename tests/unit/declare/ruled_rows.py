@@ -11,8 +11,9 @@ from typing import Annotated
 import msgspec
 
 from lockstep import DecimalType, Envelope, InitialState, Kind, NoIntegrity, Record, Stream, Topics, Transform
+from lockstep.declare.rules import Rule
 from lockstep.integrity.base import IntegrityClass
-from lockstep.rules import InRange, InSet, Matches, NotNull, Rule
+from lockstep.rules import InRange, InSet, Matches, NotNull
 
 
 class Colour(Enum):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import Envelope, Kind, LogOnly, NoIntegrity, Ordered, Record, Stream, Strict, Suspend, TableFold, Topics
-from lockstep.declare.rules import check_rules
+from lockstep.declare.rules import Rule, check_rules
 from lockstep.declare.stream import format_source
 from lockstep.errors import DeclarationError
 from lockstep.model.finding import TEXT_MAX
@@ -26,7 +26,6 @@ from lockstep.rules import (
     OnViolation,
     Predicate,
     References,
-    Rule,
     Scope,
     Severity,
     Unique,

@@ -50,7 +50,7 @@ def test_a_name_that_is_no_lower_case_name_is_refused(name: str) -> None:
         ("transform", PanelTransform, "is not of type Transform\n  next: an instance, for example MyTransform()"),
         ("integrity", Strict, "is not of type IntegrityClass\n  next: for example Strict(evidence=Sequence())"),
         ("decoder", Json, "is not of type Decoder\n  next: for example Json()"),
-        ("trigger", 5, "is not of type Trigger\n  next: for example Every(seconds=5)"),
+        ("trigger", 5, "is not of type Every | AvailableNow | FileSize\n  next: for example Every(seconds=5)"),
         ("limits", {"topics": 5}, "is not of type Limits\n  next: for example Limits(batch_messages=100_000)"),
         ("description", 5, "is not of type str\n  next: for example 'Order books of all markets'"),
     ],

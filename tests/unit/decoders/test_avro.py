@@ -74,7 +74,7 @@ def plain(trade: Trade) -> dict[str, Any]:
 
 
 def decoder(message_type: object, *schemas: object, **options: str) -> Callable[[bytes], object]:
-    return Avro(registry=InMemory(tuple(map(avro, schemas))), **options).build(message_type)
+    return Avro(**options).build_with(InMemory(tuple(map(avro, schemas))), message_type)
 
 
 def cause(decode: Callable[[bytes], object], value: bytes) -> tuple[DecodeCause, str]:
@@ -276,7 +276,7 @@ def test_a_writers_default_may_fit_no_type(default: object) -> None:
     assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0})) == Update(2, "a", 2.0)
     outer = {"type": "record", "name": "Either", "fields": [{"name": "body", "type": "acme.Update"}]}
     reference = SchemaReference("acme.Update", json.dumps(schema))
-    decode = Avro(registry=InMemory((RegisteredSchema("AVRO", json.dumps(outer), (reference,)),))).build(Holder)
+    decode = Avro().build_with(InMemory((RegisteredSchema("AVRO", json.dumps(outer), (reference,)),)), Holder)
     assert decode(frame(UPDATE, {"seq": 2, "id": "a", "value": 2.0})) == Holder(Update(2, "a", 2.0))
 
 
@@ -341,7 +341,7 @@ def test_a_schema_is_read_with_those_that_it_refers_to() -> None:
         where: Where
 
     whole = {"type": "record", "name": "Outer", "fields": [{"name": "where", "type": named}]}
-    decode = Avro(registry=InMemory((registered,))).build(Outer)
+    decode = Avro().build_with(InMemory((registered,)), Outer)
     assert decode(frame(whole, {"where": {"room": "r", "floor": 1}})) == Outer(Where("r", 1))
 
 
@@ -354,12 +354,12 @@ def test_a_union_of_schemas_that_it_refers_to_is_read(referred: list[Any]) -> No
     references = tuple(SchemaReference(f"acme.{one['name']}", json.dumps(one)) for one in referred)
     registered = RegisteredSchema("AVRO", json.dumps(["acme.Snapshot", "acme.Update"]), references)
     update = {"seq": 2, "id": "a", "value": 2.0}
-    decode = Avro(registry=InMemory((registered,))).build(Snapshot | Update)
+    decode = Avro().build_with(InMemory((registered,)), Snapshot | Update)
     assert decode(frame([SNAPSHOT, UPDATE], update)) == Update(2, "a", 2.0)
-    decode = Avro(registry=InMemory((registered,)), reader_schema=json.dumps(UPDATE)).build(Update)
+    decode = Avro(reader_schema=json.dumps(UPDATE)).build_with(InMemory((registered,)), Update)
     assert decode(frame([SNAPSHOT, UPDATE], update)) == Update(2, "a", 2.0)
     alone = RegisteredSchema("AVRO", '"acme.Update"', references)
-    assert Avro(registry=InMemory((alone,))).build(Update)(frame(UPDATE, update)) == Update(2, "a", 2.0)
+    assert Avro().build_with(InMemory((alone,)), Update)(frame(UPDATE, update)) == Update(2, "a", 2.0)
 
 
 GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
@@ -461,7 +461,7 @@ def test_a_schema_that_holds_no_message_of_the_stream_refuses_its_messages_alone
 
 
 def test_a_schema_of_another_format_is_refused() -> None:
-    decode = Avro(registry=InMemory((RegisteredSchema("JSON", "{}"),))).build(Update)
+    decode = Avro().build_with(InMemory((RegisteredSchema("JSON", "{}"),)), Update)
     assert cause(decode, GOOD) == (DecodeCause.UNFIT_SCHEMA, f"schema {FIRST_ID}: is of type JSON, not AVRO")
 
 
@@ -533,5 +533,5 @@ def test_a_readers_schema_that_is_none_is_refused_when_declared() -> None:
 
 
 def test_a_decoder_goes_to_executors_and_comes_back_equal() -> None:
-    one = Avro(registry=InMemory((avro(UPDATE),)))
+    one = Avro(reader_schema=json.dumps(UPDATE))
     assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301  # made here

@@ -32,7 +32,7 @@ def message_of(schema: Any) -> Any:
 
 def by_decoder(body: bytes, writer: Any, reader: Any = None) -> str:
     own = {} if reader is None else {"reader_schema": json.dumps(message_of(reader))}
-    read = Avro(registry=InMemory((avro(message_of(writer)),)), **own).build(Message)
+    read = Avro(**own).build_with(InMemory((avro(message_of(writer)),)), Message)
     try:
         message = read(HEADER + body)
     except (Undecodable, msgspec.ValidationError):

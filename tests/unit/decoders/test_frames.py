@@ -15,15 +15,21 @@ from hypothesis import strategies as st
 
 from lockstep import Ordered, Sequence, SessionStart, Stream, Strict, Topics
 from lockstep.declare.decoders import schema_registry
-from lockstep.declare.decoders.base import DecodeCause, Decoder, Headers, Undecodable, describe_decode_error
+from lockstep.declare.decoders.base import (
+    DecodeCause,
+    Decoder,
+    Headers,
+    Undecodable,
+    describe_decode_error,
+)
 from lockstep.declare.decoders.schema_registry import HttpRegistry
-from lockstep.decoders import Avro, Protobuf, RegisteredSchema, Registry
-from lockstep.errors import RegistryUnreachable
+from lockstep.decoders import Avro, Protobuf, RegisteredSchema
 from lockstep.testing import SentMessage, run
 from tests.support.decoders import panel_pb2
 from tests.support.decoders.readings import SNAPSHOT, UPDATE, Lengths, Panels, Reading, Snapshot, Update, Where
 from tests.support.decoders.registered import (
     FIRST_ID,
+    Connected,
     InMemory,
     avro,
     frame,
@@ -37,8 +43,8 @@ HEADER = "__value_schema_id"
 GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
 BODY = GOOD[5:]
 PANEL = RegisteredSchema("PROTOBUF", (Path(panel_pb2.__file__).parent / "panel.proto").read_text())
-AVRO = Avro(registry=InMemory((avro(UPDATE), avro(SNAPSHOT))))
-PROTOBUF = Protobuf(registry=InMemory((PANEL,)))
+AVRO = Connected(Avro(), InMemory((avro(UPDATE), avro(SNAPSHOT))))
+PROTOBUF = Connected(Protobuf(), InMemory((PANEL,)))
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +52,9 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "SECOND_LOOK_SECONDS", 0.0)
 
 
-def cause(decoder: Decoder, message_type: object, value: bytes, headers: Headers = ()) -> tuple[DecodeCause, str]:
+def cause(
+    decoder: Decoder | Connected, message_type: object, value: bytes, headers: Headers = ()
+) -> tuple[DecodeCause, str]:
     with pytest.raises(Undecodable) as refused:
         decoder.build(message_type)(value, headers)
     return refused.value.cause, str(refused.value)
@@ -81,7 +89,7 @@ def test_the_header_of_protobuf_ends_with_the_message_indexes(path: tuple[int, .
 def test_a_header_counts_before_a_frame_in_front_of_the_message() -> None:
     """The body of another schema may begin like a frame: 0x00, and a known id."""
     odd = {"type": "record", "name": "Update", "fields": [{"name": "raw", "type": {**FIXED, "size": len(GOOD)}}]}
-    decode = Avro(registry=InMemory((avro(UPDATE), avro(odd)))).build(Raw)
+    decode = Avro().build_with(InMemory((avro(UPDATE), avro(odd))), Raw)
     assert decode(GOOD, ((HEADER, guid_header(FIRST_ID + 1)),)) == Raw(GOOD)
     assert AVRO.build(Update)(GOOD, ((HEADER, None),)) == Update(2, "abc", 2.0)
 
@@ -93,7 +101,7 @@ class Raw(msgspec.Struct):
     raw: bytes
 
 
-NO_IDS: dict[str, tuple[Decoder, bytes]] = {
+NO_IDS: dict[str, tuple[Connected, bytes]] = {
     "nothing": (AVRO, b""),
     "another magic byte": (AVRO, b"\x02" + guid_header()[1:]),
     "half of a GUID": (AVRO, guid_header()[:-1]),
@@ -127,26 +135,16 @@ def test_headers_that_differ_are_refused() -> None:
     )
 
 
-def test_an_unknown_guid_is_a_verdict_and_one_of_a_registry_without_guids_is_none() -> None:
+def test_an_unknown_guid_is_a_verdict() -> None:
     headers = ((HEADER, guid_header(7)),)
     problem = f"the schema registry knows no schema GUID {UUID(int=7)}"
     assert cause(AVRO, Update, BODY, headers) == (DecodeCause.UNKNOWN_SCHEMA_ID, problem)
-
-    class Numbers(Registry):
-        def schema(self, schema_id: int) -> RegisteredSchema | None:
-            return avro(UPDATE)
-
-    decode = Avro(registry=Numbers()).build(Update)
-    assert decode(GOOD) == Update(2, "abc", 2.0)
-    with pytest.raises(RegistryUnreachable, match="finds no schemas by GUID") as unclear:
-        decode(BODY, headers)
-    assert unclear.value.next_step.endswith("Numbers.schema_by_guid")
 
 
 def test_a_guid_is_asked_by_the_path_that_registries_document() -> None:
     with http_schemas() as schemas:
         schemas.register("updates", msgspec.json.encode(UPDATE).decode())
-        decode = Avro(registry=HttpRegistry(schemas.url)).build(Update)
+        decode = Avro().build_with(HttpRegistry(schemas.url), Update)
         for _ in range(2):
             assert decode(BODY, ((HEADER, guid_header()),)) == Update(2, "abc", 2.0)
         assert schemas.asked == [f"/schemas/guids/{UUID(int=FIRST_ID)}"]
@@ -219,8 +217,14 @@ PANELS = Stream(
     topics=Topics(pattern="values"),
     transform=Panels(),
     integrity=Strict(evidence=Sequence(), buffer_until_snapshot=True),
-    decoder=Avro(registry=InMemory((avro(SNAPSHOT), avro(UPDATE)))),
+    decoder=Avro(),
 )
+
+
+SCHEMAS: dict[int | UUID, RegisteredSchema] = {
+    UUID(int=FIRST_ID): avro(SNAPSHOT),
+    UUID(int=FIRST_ID + 1): avro(UPDATE),
+}
 
 
 def sent(schema: Any, message: Any, schema_id: int) -> SentMessage[Snapshot | Update]:
@@ -232,7 +236,7 @@ def test_a_fold_reads_the_ids_of_its_messages_in_their_headers() -> None:
     second = sent(UPDATE, {"seq": 2, "id": "a", "value": 1.5}, FIRST_ID + 1)
     for messages in ((first, second), (second, first)):  # the second order buffers the update, in state files
         for split in (None, 1):
-            assert run(PANELS, *messages, key="s", split=split).rows == [Reading("a", 1.5, 1.0)]
+            assert run(PANELS, *messages, key="s", split=split, schemas=SCHEMAS).rows == [Reading("a", 1.5, 1.0)]
 
 
 class Tenants(Decoder):

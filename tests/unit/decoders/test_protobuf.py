@@ -37,7 +37,7 @@ GOOD = protobuf_frame(UPDATE.SerializeToString(), (1,))
 
 
 def decoder(message_type: object, *schemas: RegisteredSchema) -> Callable[[bytes], object]:
-    return Protobuf(registry=InMemory(schemas or (PANEL,))).build(message_type)
+    return Protobuf().build_with(InMemory(schemas or (PANEL,)), message_type)
 
 
 def cause(decode: Callable[[bytes], object], value: bytes) -> tuple[DecodeCause, str]:

@@ -39,7 +39,7 @@ def plain_field(message: Any, one: FieldDescriptor) -> Any:
 
 
 def by_decoder(file: File, body: bytes) -> str:
-    read = Protobuf(registry=InMemory((SCHEMA,))).build(file.cls)
+    read = Protobuf().build_with(InMemory((SCHEMA,)), file.cls)
     try:
         return repr(plain(read(protobuf_frame(body))))
     except Undecodable:

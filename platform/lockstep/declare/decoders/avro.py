@@ -29,6 +29,7 @@ from lockstep.declare.decoders.base import (
     Decode,
     DecodeCause,
     RegisteredSchema,
+    Registry,
     Undecodable,
     list_decoded,
 )
@@ -127,7 +128,6 @@ class Avro(FramedDecoder):
     the tag's name.
 
     Attributes:
-        registry: The schema registry; by default the installation's (`[registry]` of the settings).
         reader_schema: An Avro schema as JSON text to which messages are resolved before they are
             converted, for its aliases and defaults. Seldom needed.
     """
@@ -135,9 +135,9 @@ class Avro(FramedDecoder):
     reader_schema: str | None = None
 
     @override
-    def build(self, message_type: object) -> Decode:
+    def build_with(self, registry: Registry | None, message_type: object) -> Decode:
         make_reader = partial(_make_reader, find_target(message_type), self._parse_own())
-        framed = Framed(self.registry, make_reader, "Avro", lambda _, start: start)
+        framed = Framed(registry, make_reader, lambda _, start: start)
         return make_canonical(framed.decode, message_type)
 
     def _parse_own(self) -> Schema | None:

@@ -1,4 +1,4 @@
-"""Decoder, its errors, the Registry protocol.
+"""Decoder, its errors, the base of schema registries.
 
 msgspec decoders raise msgspec's errors; these are classified only after they were raised, so that valid
 messages cost nothing.
@@ -16,7 +16,8 @@ from uuid import UUID
 import msgspec
 
 from lockstep.declare.decoders.wire_formats import describe_format
-from lockstep.errors import DeclarationError, RegistryUnreachable
+from lockstep.errors import DeclarationError
+from lockstep.model.field_types import mark_extension_point
 
 Headers = tuple[tuple[str, bytes | None], ...]
 """A record's headers: names and values, in order."""
@@ -24,6 +25,7 @@ Decode = Callable[..., object]
 """From a record's value to a message; with `Decoder.reads_headers` from the value and the headers."""
 
 
+@mark_extension_point
 class Decoder(ABC):
     """Makes the function that decodes one value strictly to a message type.
 
@@ -52,15 +54,6 @@ class Decoder(ABC):
         Raises:
             DeclarationError: This decoder does not support messages of this type.
         """
-
-    def connected(self, registry: Registry | None) -> Decoder:
-        """This decoder connected to an installation; by default there is nothing to connect.
-
-        Args:
-            registry: The installation's schema registry, if it has one.
-        """
-        del registry
-        return self
 
 
 def list_members(message_type: object) -> tuple[object, ...]:
@@ -180,11 +173,10 @@ class Registry(ABC):
             RegistryUnreachable: It does not answer, refuses, or sends an invalid answer.
         """
 
+    @abstractmethod
     def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
         """The schema of a GUID, which some producers send in a header instead of an id.
 
         Raises:
-            RegistryUnreachable: As `schema`; also by default, because a registry need not know GUIDs.
+            RegistryUnreachable: As `schema`.
         """
-        problem = f"{type(self).__qualname__} finds no schemas by GUID, and a message has {guid} in its header"
-        raise RegistryUnreachable(problem, next_step=f"implement {type(self).__qualname__}.schema_by_guid")

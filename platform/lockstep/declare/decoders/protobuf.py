@@ -19,6 +19,7 @@ from lockstep.declare.decoders.base import (
     Decode,
     DecodeCause,
     RegisteredSchema,
+    Registry,
     Undecodable,
     list_decoded,
     make_missing_extra,
@@ -126,19 +127,16 @@ class Protobuf(FramedDecoder):
     The full name of the message is taken from the writer's schema, so that a message of another
     type is never read as one of the stream. Fields evolve by Protobuf's own rules: unknown ones
     are preserved, absent ones have their default, and only `required` ones can be missing.
-
-    Attributes:
-        registry: The schema registry; by default the installation's (`[registry]` of the settings).
     """
 
     @override
-    def build(self, message_type: object) -> Decode:
+    def build_with(self, registry: Registry | None, message_type: object) -> Decode:
         try:
             classes = _classes(message_type)
         except ImportError as error:
             raise make_missing_extra("Protobuf()", "protobuf,registry", error) from error
         parsers = {one.DESCRIPTOR.full_name: _make_parser(one) for one in classes}
-        return Framed(self.registry, partial(_make_reader, parsers), "Protobuf", _find_body).decode
+        return Framed(registry, partial(_make_reader, parsers), _find_body).decode
 
 
 def _find_body(value: bytes, start: int) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import quote
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from lockstep.declare.decoders.base import (
     Undecodable,
 )
 from lockstep.declare.decoders.wire_formats import FRAME_BYTES, GUID_FRAME_BYTES, describe_format
-from lockstep.errors import DeclarationError, LockstepError, RegistryUnreachable, SettingsError
+from lockstep.errors import LockstepError, RegistryUnreachable, SettingsError
 from lockstep.time_limit import describe_silence, run_within
 
 if TYPE_CHECKING:
@@ -44,25 +45,31 @@ UNKNOWN_IDS_MAX: Final = 10_000
 
 @dataclass(frozen=True)
 class FramedDecoder(Decoder):
-    """A decoder of messages with a schema id, in front of each or in a header.
+    """A decoder of messages with a schema id, in front of each or in a header."""
 
-    Attributes:
-        registry: The schema registry; by default the installation's (`[registry]` of the settings).
-    """
-
-    registry: Registry | None = None
     reads_headers: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        """Refuse an address: it would be found by the first message."""
-        given = cast("object", self.registry)  # users need no checker
-        if given is not None and not isinstance(given, Registry):
-            remedy = "leave it out and set url in the [registry] part of the settings, or give a Registry"
-            raise DeclarationError(f"{type(self).__name__}.registry", given, "is no Registry", remedy)
+    @override
+    def build(self, message_type: object) -> Decode:
+        """Build the decode function of a declaration that is checked, without a registry."""
+        return self.build_with(None, message_type)
 
-    def connected(self, registry: Registry | None) -> FramedDecoder:
-        """See `Decoder.connected`; the decoder's own registry takes precedence over the installation's."""
-        return replace(self, registry=self.registry or registry)
+    @abstractmethod
+    def build_with(self, registry: Registry | None, message_type: object) -> Decode:
+        """Build the decode function with the installation's schema registry; otherwise as `Decoder.build`."""
+
+
+def build_decode(decoder: Decoder, registry: Registry | None, message_type: object) -> Decode:
+    """Build the decode function of a stream in an installation.
+
+    Args:
+        decoder: The stream's decoder.
+        registry: The installation's schema registry, if it has one.
+        message_type: The stream's message type.
+    """
+    if isinstance(decoder, FramedDecoder):
+        return decoder.build_with(registry, message_type)
+    return decoder.build(message_type)
 
 
 VALUE_SCHEMA_ID: Final = "__value_schema_id"
@@ -82,19 +89,17 @@ class Framed:
     """Decodes framed values; each id is requested once per worker."""
 
     def __init__(
-        self, registry: Registry | None, make_reader: MakeReader, decoder: str, find_body: Callable[[bytes, int], int]
+        self, registry: Registry | None, make_reader: MakeReader, find_body: Callable[[bytes, int], int]
     ) -> None:
         """See the class.
 
         Args:
             registry: The registry; without one only the declaration can be checked.
             make_reader: Makes the reader of a schema.
-            decoder: Name of the decoder, for people.
             find_body: The position of the message in a frame, from the position after the id.
         """
         self._registry = registry
         self._make_reader = make_reader
-        self._decoder = decoder
         self._find_body = find_body
         self._readers: dict[bytes, Decode] = {}
         self._unknown: dict[bytes, float] = {}
@@ -151,7 +156,7 @@ class Framed:
 
     def _ask(self, schema_id: bytes) -> RegisteredSchema | None:
         if self._registry is None:
-            raise RegistryUnreachable("no schema registry is connected", next_step=_name_one(self._decoder))
+            raise RegistryUnreachable("no schema registry is connected", next_step=_NAME_ONE)
         found = _answer_of(self._registry, schema_id)
         if found is None and self._second_looks > 0:
             self._second_looks -= 1
@@ -183,39 +188,30 @@ def _format_id(schema_id: bytes, prefix: str = "") -> str:
 
 
 def _answer_of(registry: Registry, schema_id: bytes) -> RegisteredSchema | None:
-    """The registry's answer. Whatever else it does is no verdict on a message, not even a ValueError."""
-    name = f"{type(registry).__qualname__}.schema({_format_id(schema_id)})"
-    remedy = f"correct {type(registry).__qualname__}: it returns a RegisteredSchema, or None for an unknown id"
+    """The registry's answer. No error of its client is a verdict on a message, not even a ValueError."""
     try:
         if len(schema_id) == FRAME_BYTES:
-            found = cast("object", registry.schema(int.from_bytes(schema_id[1:], "big")))  # users need no checker
-        else:
-            found = registry.schema_by_guid(UUID(bytes=schema_id[1:]))
+            return registry.schema(int.from_bytes(schema_id[1:], "big"))
+        return registry.schema_by_guid(UUID(bytes=schema_id[1:]))
     except LockstepError:
         raise
-    except Exception as error:  # the user's class ends here
-        raise RegistryUnreachable(f"{name} raised {type(error).__name__}: {error}", next_step=remedy) from error
-    if found is not None and not isinstance(found, RegisteredSchema):
-        raise RegistryUnreachable(f"{name} returned a {type(found).__name__}", next_step=remedy)
-    return found
+    except Exception as error:
+        problem = f"the client of the schema registry failed: {type(error).__name__}: {error}"
+        raise RegistryUnreachable(problem, next_step="report this as an error of lockstep") from error
 
 
-def check_registry(decoder: Decoder) -> None:
-    """Refuse a connected decoder without a registry.
+def check_registry(decoder: Decoder, registry: Registry | None) -> None:
+    """Refuse a decoder that needs a schema registry, in an installation without one.
 
     Raises:
-        SettingsError: It needs a schema registry, and neither it nor the installation names one.
+        SettingsError: The settings name no schema registry.
     """
-    if isinstance(decoder, FramedDecoder) and decoder.registry is None:
+    if isinstance(decoder, FramedDecoder) and registry is None:
         name = type(decoder).__name__
-        raise SettingsError(f"{name}() needs a schema registry and none is set", next_step=_name_one(name))
+        raise SettingsError(f"{name}() needs a schema registry and none is set", next_step=_NAME_ONE)
 
 
-def _name_one(decoder: str) -> str:
-    return (
-        "set url in the [registry] part of the settings, or LOCKSTEP_REGISTRY__URL; "
-        f"or give the decoder its own: {decoder}(registry=...)"
-    )
+_NAME_ONE: Final = "set url in the [registry] part of the settings, or LOCKSTEP_REGISTRY__URL"
 
 
 def _check_frame(value: bytes, headers: Headers) -> None:

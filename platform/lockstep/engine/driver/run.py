@@ -52,7 +52,7 @@ def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegis
         SettingsError: The stream's decoder needs a registry, and none is configured.
     """
     registry = make_registry(settings)
-    check_registry(stream.decoder.connected(registry))
+    check_registry(stream.decoder, registry)
     return registry
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from lockstep.declare.decoders.base import Registry, has_null
+from lockstep.declare.decoders.schema_registry import build_decode
 from lockstep.declare.lookup import Lookup, without_lookups
 from lockstep.declare.options import EventTime
 from lockstep.declare.rules import InlineRule, check_first_rows, check_rows, find_inline_rules
@@ -145,7 +146,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
     rows, copies = RowsBuilder(types.row), may_share_objects(types.state, types.row)
     hooks = find_hooks(transform, rules, copies_rows=copies)
     return CompiledStream(
-        decode=stream.decoder.connected(registry).build(types.message),
+        decode=build_decode(stream.decoder, registry, types.message),
         envelope=without_lookups(transform.envelope) if stream.lookups else transform.envelope,
         on_snapshot=copy_first_rows(check_first_rows(rules, transform.on_snapshot), copies=copies),
         on_update=copy_rows(check_rows(rules, transform.on_update), copies=copies),
