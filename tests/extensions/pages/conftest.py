@@ -1,0 +1,36 @@
+"""A project that holds the code of the pages below docs/how-to-add, outside of the library, as a user has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.streams.tutorial.conftest import BLOCK, ROOT, Reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGES = sorted((ROOT / "docs" / "how-to-add").glob("*.md"))
+
+
+@pytest.fixture(scope="session")
+def blocks() -> dict[str, str]:
+    """The Python blocks of all pages, by the file that their first line names."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        found.update(BLOCK.findall(page.read_text()))
+    return found
+
+
+@pytest.fixture
+def project(tmp_path: Path, blocks: dict[str, str]) -> Reader:
+    """A project of `lockstep init` with the files of all pages."""
+    reader = Reader(tmp_path / "project")
+    reader.folder.mkdir()
+    reader.does("lockstep", "init", str(reader.folder))
+    for name, code in blocks.items():
+        path = reader.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+    return reader

@@ -1,0 +1,80 @@
+"""Pages below docs/how-to-add are tested: their code runs in a project as a user has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.model.field_types import EXTENSION_POINTS
+from tests.extensions.pages.conftest import PAGES
+from tests.streams.tutorial.conftest import ROOT
+from tests.support.feed import Feed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.features.localdev.broker import Broker
+    from tests.streams.tutorial.conftest import Reader
+
+pytestmark = pytest.mark.timeout(900)  # some commands start Spark, on a machine that other suites share
+
+
+def test_no_python_of_the_pages_is_left_untested(blocks: dict[str, str]) -> None:
+    written = sum(page.read_text().count("```python") for page in PAGES)
+    assert written == len(blocks)
+
+
+def test_each_extension_point_has_a_page_that_derives_a_class_from_it() -> None:
+    pages = {page.stem: page.read_text() for page in PAGES}
+    for point in EXTENSION_POINTS:
+        assert f"({point.__name__}" in pages[point.__name__.lower()]
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "how-to-add" / "README.md").read_text()
+    assert [page.name for page in PAGES if f"({page.name})" not in index] == ["README.md"]
+
+
+def test_the_unit_tests_of_the_pages_pass_and_can_fail(project: Reader) -> None:
+    assert "7 passed" in project.does("python", "-m", "pytest", "-q", "tests")
+    stream = project.folder / "assets" / "machines.py"
+    stream.write_text(stream.read_text().replace("max(state.highest, message.temperature)", "state.highest"))
+    assert "1 failed, 6 passed" in project.does("python", "-m", "pytest", "-q", "tests", code=1)
+
+
+def test_the_code_passes_a_strict_type_checker(project: Reader, mypy_cache: Path) -> None:
+    house = ("--config", str(ROOT / "pyproject.toml"), "--config", f"src=['.', '{ROOT / 'platform'}']")
+    project.does("ruff", "check", *house, "--ignore", "D102,INP001", "my_platform", "assets")
+    project.does("ruff", "format", "--check", *house, "my_platform", "assets")
+    project.does("mypy", "--strict", "--config-file=", "--cache-dir", str(mypy_cache), "assets/machines.py")
+
+
+@pytest.mark.slow
+def test_a_stream_of_these_parts_runs_is_checked_and_proven(project: Reader, broker: Broker, tmp_path: Path) -> None:
+    feed = Feed(broker.bootstrap_servers, f"machines.{uuid.uuid4().hex[:8]}")
+    topic = feed.create("halls")
+    feed.send(topic, [b"1|70.0", b"2|72.5", b"3|71.0"], key="press")
+    feed.send(topic, [b"1|1200.0"], key="oven")
+    exported = {
+        "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+        "LOCKSTEP_TABLE_ROOT": str(tmp_path / "tables"),
+        "LOCKSTEP_LOCAL_ROOT": str(tmp_path / "local"),
+        "LOCKSTEP_SPARK__MASTER": "local[1]",
+    }
+    project = dataclasses.replace(project, environment=exported)
+    stream = project.folder / "assets" / "machines.py"
+    stream.write_text(stream.read_text().replace(r"machines\..+", feed.pattern))
+    project.does("lockstep", "run", "machines", "--available-now")
+    rows = json.loads(project.does("lockstep", "query", "machines", "--json"))["rows"]
+    assert len(rows) == 4
+    assert "proven" in project.does("lockstep", "verify", "machines")
+    checked = project.does("lockstep", "check", "machines", "--json", code=1)
+    results = {each["rule"]: each["outcome"] for each in json.loads(checked[checked.index("{") :])["results"]}
+    assert (results["below_melting"], results["mild"]) == ("failed", "passed")
+    feed.send(topic, [b"4|70.0|ok"], key="press")
+    refused = project.does("lockstep", "run", "machines", "--available-now", code=3)
+    assert "3 fields between bars, expected 2" in refused
