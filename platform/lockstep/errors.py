@@ -2,6 +2,7 @@
 
 LockstepError                 base class; `next_step` names the remedy
 |- DeclarationError           an invalid declaration: field, value, valid alternative
+|  `- CallError               a declared class was called with other arguments than it has
 |- SettingsError              the settings file or environment is wrong
 |- EnvironmentProblem         Java, jars, disk or network of this machine
 |  |- EngineLimit             a limit of the machine or of a library (engine/executor/limits.py)
@@ -149,6 +150,15 @@ class DeclarationError(LockstepError):
         super().__init__(f"{field} = {value!r}: {problem}", next_step=next_step)
         self.field = field
         self.value = value
+
+
+class CallError(DeclarationError, TypeError):
+    """A declared class was called with other arguments than it has."""
+
+    def __init__(self, field: str, problem: str, next_step: str) -> None:
+        super(DeclarationError, self).__init__(f"{field}: {problem}", next_step=next_step)
+        self.field = field
+        self.value = None
 
 
 class SettingsError(LockstepError):

@@ -17,6 +17,7 @@ from lockstep.cron import find_cron_problem
 from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.stream import AnyStream, Stream, format_source
 from lockstep.errors import DeclarationError
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_classes, check_field_types
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ class OutputMode(Enum):
 
 
 @dataclass(frozen=True)
-class Watermark:
+class Watermark(Declaration):
     """The event-time watermark of the source rows, as `DataFrame.withWatermark` takes it.
+
+    Example: `Watermark("_event_time", timedelta(minutes=10))`
 
     Attributes:
         column: The column with the event time, of every source.
@@ -61,10 +64,12 @@ class Watermark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Derived:
+class Derived(Declaration):
     """A table derived from the committed rows of streams: event-time windows, joins, aggregates across sessions.
 
     Structured Streaming reads the rows and writes the table, with promises weaker than a stream's (docs/derived.md).
+
+    Example: `Derived(name="activity", sources=(plants,), derive=count_by_hour)`
 
     Attributes:
         name: Lower-case name; folder of the table and asset key.

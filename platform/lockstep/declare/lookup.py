@@ -15,6 +15,7 @@ import msgspec
 from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.transform import R
 from lockstep.errors import DeclarationError, EnvironmentProblem
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_field_types
 
 ROWS_MAX = 1_000_000
@@ -47,10 +48,12 @@ class LookupNotBound(EnvironmentProblem):
 
 
 @dataclass(frozen=True)
-class Lookup(Generic[R]):
+class Lookup(Declaration, Generic[R]):
     """A Delta table with one row per key, such as instruments or customers, that a fold reads by key.
 
     Each batch reads the version that was the newest when it was planned. The ledger names it.
+
+    Example: `Lookup("units", "reference/units", key="number", row=Unit)`
 
     Attributes:
         name: Lower-case name, in the ledger and in errors.

@@ -13,11 +13,12 @@ from itertools import accumulate
 from typing import cast
 
 from lockstep.errors import DeclarationError
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_class, check_field_types
 
 
 @dataclass(frozen=True)
-class Earliest:
+class Earliest(Declaration):
     """From the first offset in Kafka, which is expected to begin all sessions: one without a snapshot is a fault.
 
     Topics that the stream finds after its first batch begin at offset 0: what retention has deleted of one before is an
@@ -26,7 +27,7 @@ class Earliest:
 
 
 @dataclass(frozen=True)
-class FirstSnapshot:
+class FirstSnapshot(Declaration):
     """From the first offset in Kafka; where retention has deleted earlier ones, each session from its first snapshot.
 
     For topics whose first snapshots retention has deleted. A snapshot in several messages must mark its first one by
@@ -35,7 +36,7 @@ class FirstSnapshot:
 
 
 @dataclass(frozen=True)
-class Latest:
+class Latest(Declaration):
     """From the end of the topics that exist when the stream first runs, each session from its first snapshot.
 
     Topics that appear later are read as `FirstSnapshot` reads them: their first messages are newer than the start.
@@ -43,8 +44,10 @@ class Latest:
 
 
 @dataclass(frozen=True)
-class FromTime:
+class FromTime(Declaration):
     """From the first message with this Kafka timestamp or a later one, each session from its first snapshot.
+
+    Example: `FromTime(datetime(2026, 1, 31, tzinfo=UTC))`
 
     Attributes:
         time: The time, with its time zone.
@@ -61,11 +64,13 @@ class FromTime:
 
 
 @dataclass(frozen=True)
-class GroupOffsets:
+class GroupOffsets(Declaration):
     """From the committed offsets of a consumer group, each session from its first snapshot.
 
     A partition without a committed offset is read as `FirstSnapshot` reads it. Committed offsets that Kafka no longer
     has are a fault like any other loss: the integrity class decides.
+
+    Example: `GroupOffsets("old-job")`
 
     Attributes:
         group: The consumer group, for example of the job that the stream replaces.
@@ -94,13 +99,15 @@ class NewTopics(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Topics:
+class Topics(Declaration):
     r"""The topics of a stream, by name.
 
     A partition that is read from its first offset, and whose first offset is 0, is read whole: there a session without
     a snapshot is a fault. In every other partition that does not start with `Earliest`, sessions may have begun before
     the first offset read: their messages up to their first snapshot are skipped and counted, and the message count of
     an END (`Envelope.count`) is not compared.
+
+    Example: `Topics(pattern=r"sensors\..+")`
 
     Attributes:
         pattern: Regular expression (RE2) that a whole topic name must match: `sensors\..+`.
@@ -174,10 +181,13 @@ def _match_whole(expression: str, names: Iterable[str]) -> frozenset[str]:
 def _check_expression(field: str, value: str) -> None:
     import pyarrow as pa  # as above
 
+    if not isinstance(cast("object", value), str):  # users need no checker
+        problem = "is not a text: one regular expression matches all topics"
+        raise DeclarationError(field, value, problem, r"for example r'sensors\..+', or r'sensors\..+|meters\..+'")
     try:
         re.compile(value)  # its errors say where
         matches_nothing = _match_whole(value, [""])
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise DeclarationError(
             field, value, f"is not a regular expression: {error}", r"for example r'sensors\..+'"
         ) from error
@@ -191,8 +201,10 @@ def _check_expression(field: str, value: str) -> None:
 
 
 @dataclass(frozen=True)
-class Every:
+class Every(Declaration):
     """A batch at a fixed interval, endlessly; immediately when the previous batch left a backlog.
+
+    Example: `Every(seconds=5)`
 
     Attributes:
         seconds: Time from the start of a batch to the start of the next; at least 0.05.
@@ -211,7 +223,7 @@ def _is_pace(seconds: object) -> bool:
 
 
 @dataclass(frozen=True)
-class AvailableNow:
+class AvailableNow(Declaration):
     """Read up to the ends at the start, in as many batches as needed, then end.
 
     A partition without a leader is waited for, two minutes at most: then the run fails, and all others are read. One
@@ -225,7 +237,7 @@ bytes of Parquet. Without a bound rows that a fold gives seldom would make batch
 
 
 @dataclass(frozen=True)
-class FileSize:
+class FileSize(Declaration):
     """A batch when its rows fill a file, or when a message has waited long enough.
 
     Until then messages stay in Kafka, which stores them more safely than a half-written file: a stop has
@@ -236,6 +248,8 @@ class FileSize:
 
     A file takes at most 20 times `Limits.batch_messages`: where a message adds so little that these do
     not fill it, the batch begins with a smaller file; raise `batch_messages` for larger ones.
+
+    Example: `FileSize("128 MB")`
 
     Attributes:
         target: Wanted size of a file: a number and kB, MB or GB (or KiB, MiB, GiB), "128 MB".
@@ -294,8 +308,10 @@ def _bytes(size: object) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Declaration):
     """Bounds of a stream; exceeding one is a named error or an alarm.
+
+    Example: `Limits(batch_messages=50_000)`
 
     Attributes:
         batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one
@@ -340,12 +356,14 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventTime:
+class EventTime(Declaration):
     """Event time of a stream.
 
     Each partition has a watermark: the largest event time it has seen (or the result of `Transform.watermark`).
     Lateness, timers and the end of idle sessions are measured against it, so any split into batches gives the
     same rows.
+
+    Example: `EventTime(session_idle=timedelta(hours=1))`
 
     Attributes:
         max_skew: Event times further ahead of the planning time of their batch than this are ignored by the watermark:
@@ -371,8 +389,10 @@ class EventTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objectives:
+class Objectives(Declaration):
     """When a stream raises an alarm (docs/health.md). The defaults suit most streams.
+
+    Example: `Objectives(freshness=timedelta(minutes=5))`
 
     Attributes:
         freshness: Longest time that a message may wait to be committed, counted from its Kafka timestamp; None for no
@@ -416,11 +436,13 @@ class Codec(Enum):
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(Declaration):
     """A plain Parquet dataset of the stream's old hours, for readers without Delta.
 
     Each hour is written once, as the folder `commit_hour=YYYY-MM-DDTHH`, and never touched again: only hours that are
     closed, compacted, and that no rewind can go back to (setting `rewind_hours`).
+
+    Example: `Export(partition_by=("_topic",), codec=Codec.SNAPPY)`
 
     Attributes:
         columns: Names of the columns, in order; empty for all.

@@ -14,7 +14,7 @@ import enum
 import math
 import re
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -27,6 +27,7 @@ from typing_extensions import override
 from lockstep.declare.lookup import find_path_problem
 from lockstep.declare.transform import InitialState
 from lockstep.errors import DeclarationError, Violation
+from lockstep.model.declaration import Declaration
 
 if TYPE_CHECKING:
     import msgspec
@@ -74,7 +75,7 @@ _TAKEN = (*BUILT_IN, "health")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule(ABC):
+class Rule(Declaration):
     """A promise about the rows of a table, checked as its own expectation and its own asset check.
 
     Attributes:
@@ -213,7 +214,10 @@ def _holds_map(column: Column) -> bool:
 
 @dataclass(frozen=True)
 class NotNull(ColumnRule):
-    """No value of a column is null."""
+    """No value of a column is null.
+
+    Example: `NotNull("price")`
+    """
 
     suffix = "not_null"
 
@@ -250,6 +254,8 @@ _BOUNDS: Mapping[str, tuple[type, ...]] = {
 @dataclass(frozen=True)
 class InRange(ColumnRule):
     """The values of a column lie between two bounds, or beyond one; the bounds belong to the range. NaN never does.
+
+    Example: `InRange("price", at_least=0)`
 
     Attributes:
         at_least: Lowest value.
@@ -322,6 +328,8 @@ _SET_TYPES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool
 class InSet(ColumnRule):
     """The values of a column are among a few known ones.
 
+    Example: `InSet("side", {"bid", "ask"})`
+
     Attributes:
         values: The known values; of an enum column its members, or their values.
         nullable: Null keeps the promise.
@@ -385,6 +393,8 @@ class Matches(ColumnRule):
     Only what Python and Java read alike; other parts are refused, such as named groups, sets within sets, `\b`, and
     braces that are no number of times. `\d`, `\w` and `\s` are ASCII; only `\n` ends a line.
 
+    Example: `Matches("price", r"\d+(\.\d+)?")`
+
     Attributes:
         pattern: The expression.
         nullable: Null keeps the promise.
@@ -433,6 +443,8 @@ class Unique(Rule):
     A check compares the rows that it reads together. An incremental check of a session or of the table does not see
     the rows of earlier ones: `lockstep check --full` does.
 
+    Example: `Unique(("side", "price"))`
+
     Attributes:
         columns: The columns.
         scope: The rows that are compared.
@@ -468,6 +480,8 @@ class Unique(Rule):
 @dataclass(frozen=True)
 class References(Rule):
     """Each value of a column is a key of another Delta table (a foreign key), as that table is when it is checked.
+
+    Example: `References("unit", "reference/units")`
 
     Attributes:
         column: The column of the row type.
@@ -507,6 +521,8 @@ class References(Rule):
 class Predicate(Rule):
     """A condition in Spark SQL that each row fulfils; it may use all columns of the table.
 
+    Example: `Predicate("low <= high", id="low_is_lowest")`
+
     Attributes:
         condition: The condition, for example "quantity is null or cast(quantity as double) > 0".
     """
@@ -535,6 +551,8 @@ class Predicate(Rule):
 @dataclass(frozen=True)
 class Expectation(Rule):
     """An expectation of Great Expectations, on the rows of the increment; it costs Spark jobs of its own.
+
+    Example: `Expectation("expect_column_values_to_not_be_null", {"column": "price"})`
 
     Attributes:
         type: Its name there, for example "expect_column_mean_to_be_between".

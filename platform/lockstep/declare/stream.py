@@ -37,6 +37,7 @@ from lockstep.declare.transform import M, R, S, Transform, is_overridden
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Judgement
+from lockstep.model.declaration import Declaration
 from lockstep.model.fault import Fault
 from lockstep.model.field_types import check_classes, check_field_types, format_type
 
@@ -126,8 +127,10 @@ def _replace(argument: object, known: dict[object, object]) -> object:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream(Generic[M, S, R]):
+class Stream(Declaration, Generic[M, S, R]):
     """A declared pipeline from a family of topics to one table.
+
+    Example: `Stream(name="plants", topics=Topics(pattern="plants"), transform=Plants(), integrity=NoIntegrity())`
 
     Attributes:
         name: Lower-case name; folder of the table, asset key, name of the consumer group.

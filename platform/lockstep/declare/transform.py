@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Generic, TypeVar
 
@@ -10,6 +10,7 @@ import msgspec
 
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, SessionStart
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import mark_extension_point
 from lockstep.model.record import Envelope, Record
 
@@ -31,7 +32,7 @@ class InitialState(msgspec.Struct, Generic[S, R], frozen=True):
 
 
 @mark_extension_point
-class Transform(ABC, Generic[M, S, R]):
+class Transform(Declaration, Generic[M, S, R]):
     """Folds messages of type M into a state of type S per session and emits rows of type R.
 
     M is the decoder's result (a Struct, or a union of tagged Structs), and None in it is a record without a value: a

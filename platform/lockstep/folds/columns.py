@@ -23,6 +23,7 @@ from lockstep.declare.stream import read_transform_types
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
 from lockstep.folds.changed_values import find_change_test
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_class, check_field_types
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.model.storable import StorableType
@@ -36,8 +37,10 @@ PREVIOUS = "previous_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableFields:
+class TableFields(Declaration):
     """The fields of the messages of a `ColumnFold`, by name.
+
+    Example: `TableFields(snapshot=Snapshot, rows="sensors", key="name")`
 
     Attributes:
         snapshot: The message type that sets the whole table; messages of the other types change rows of it.

@@ -28,6 +28,7 @@ from lockstep.integrity.base import (
     find_event_time,
     to_microseconds,
 )
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_class
 from lockstep.model.record import Kind, Record
 
@@ -86,7 +87,7 @@ class WindowState(msgspec.Struct, Generic[A]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TimeWindows:
+class _TimeWindows(Declaration):
     """Windows of event time.
 
     Attributes:
@@ -102,6 +103,8 @@ class _TimeWindows:
 @dataclass(frozen=True)
 class TumblingWindows(_TimeWindows):
     """Windows of one size, one after another: each message is in one of them.
+
+    Example: `TumblingWindows(timedelta(minutes=1), lateness=timedelta(seconds=30))`
 
     Attributes:
         size: Their length.
@@ -131,6 +134,8 @@ class TumblingWindows(_TimeWindows):
 @dataclass(frozen=True)
 class SlidingWindows(_TimeWindows):
     """Windows of one size that overlap (hopping windows): each message is in size / slide of them.
+
+    Example: `SlidingWindows(timedelta(hours=1), slide=timedelta(minutes=5))`
 
     Attributes:
         size: Their length.
@@ -169,6 +174,8 @@ class SlidingWindows(_TimeWindows):
 class SessionWindows(_TimeWindows):
     """Windows that end with silence (Flink's session windows): of the messages of one session of the stream.
 
+    Example: `SessionWindows(timedelta(minutes=30))`
+
     Attributes:
         gap: A message that comes this long after the one before it, or later, is in another window.
         lateness: How long a window stays open after its end. Under `FuzzyWindow` it is that of the class.
@@ -186,8 +193,10 @@ class SessionWindows(_TimeWindows):
 
 
 @dataclass(frozen=True)
-class CountWindows:
+class CountWindows(Declaration):
     """Windows of a number of messages of a session, in the order in which they are applied.
+
+    Example: `CountWindows(100)`
 
     Attributes:
         size: Messages of a window.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +15,7 @@ from lockstep.integrity.multipart import MultipartGate
 from lockstep.integrity.opening import JoinedLog, OpeningAtFirst
 from lockstep.integrity.suspension import SkipGate, SuspensionGate, migrate_gate_state
 from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.model.declaration import Declaration
 from lockstep.model.fault import Fault
 from lockstep.model.position import SuspendedSession
 from lockstep.model.readable_times import EARLIEST_US, VALUE_NOT_STORABLE
@@ -110,7 +111,7 @@ MAY_SKIP: Mapping[Fault, Judgement] = {
 """Answers of classes that preserve order but tolerate loss: losses are counted, affected sessions suspended."""
 
 
-class Policy:
+class Policy(Declaration):
     """The reaction of the stream to a violation."""
 
 
@@ -127,6 +128,8 @@ class HaltScope(Enum):
 class Halt(Policy):
     """Commit everything before the violation, commit the halt with its findings, and wait for an operator.
 
+    Example: `Halt(HaltScope.TOPIC)`
+
     Attributes:
         scope: What is halted. A run of a halted stream ends; with `HaltScope.TOPIC` it reads the other topics.
     """
@@ -137,6 +140,8 @@ class Halt(Policy):
 @dataclass(frozen=True)
 class Suspend(Policy):
     """Quarantine the session's messages until its next snapshot; the rest of the stream continues.
+
+    Example: `Suspend(accept_loss=True)`
 
     Attributes:
         accept_loss: With that snapshot, record in the ledger that the loss is accepted.
@@ -165,7 +170,7 @@ class SessionStart(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegrityClass(ABC):
+class IntegrityClass(Declaration):
     """A promise about the messages of a stream.
 
     Attributes:

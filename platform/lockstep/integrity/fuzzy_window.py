@@ -278,6 +278,8 @@ class _AnyOrder(Gate):
 class FuzzyWindow(IntegrityClass):
     """Any order within the bound; later messages go to the late table.
 
+    Example: `FuzzyWindow(lateness=timedelta(minutes=5))`
+
     Attributes:
         lateness: The bound, in event time.
         reorder: Buffer messages and release them in order: by number where the producer numbers them, else

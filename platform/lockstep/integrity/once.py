@@ -86,6 +86,8 @@ def _judge_repeated_id(envelope: Envelope, *, same: bool) -> Verdict:
 class Once(IntegrityClass):
     """Every message exactly once, in any order.
 
+    Example: `Once(keep_ids=1_000)`
+
     Attributes:
         keep_ids: How many message ids of a session are remembered; older duplicates are not detected.
     """

@@ -84,6 +84,8 @@ def _report_mix(envelope: Envelope) -> Verdict:
 class Ordered(IntegrityClass):
     """In order; may skip; duplicates and late messages are dropped and counted.
 
+    Example: `Ordered(on_violation=Suspend())`
+
     Attributes:
         on_violation: What happens on a violation, for example a deleted topic.
         on_growth: What the growth of a topic by partitions does.

@@ -40,6 +40,7 @@ from lockstep.integrity.verdict import (
     report_unknown_session,
     report_violation,
 )
+from lockstep.model.declaration import Declaration
 from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Link, Record
 
@@ -114,7 +115,7 @@ def drop_duplicates(state: GateState) -> GateState:
 SNAPSHOT, END = Kind.SNAPSHOT, Kind.END
 
 
-class Evidence(Gate):
+class Evidence(Gate, Declaration):
     """Base of the evidences: a pure gate over the messages of one session."""
 
     @property
@@ -130,6 +131,8 @@ class Sequence(Evidence):
     Proves order, completeness and no duplicates. The state is the last number seen. A snapshot in
     the middle of a session may carry the next number, or repeat the last one, as real feeds do; with
     `restarts_sequence` it may carry any.
+
+    Example: `Sequence(wraps_at=65_536)`
 
     Attributes:
         wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits. A larger number is refused. Detection is
@@ -318,6 +321,8 @@ def _no_evidence(name: str, envelope: Envelope) -> Verdict:
 @dataclass(frozen=True, kw_only=True)
 class Strict(IntegrityClass):
     """In order, none missing, no duplicates.
+
+    Example: `Strict(evidence=Sequence())`
 
     Attributes:
         evidence: `Sequence()`, `Linked()`, `Checksum()` or `LogOnly()`.

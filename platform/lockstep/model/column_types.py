@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Annotated, Final
 
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_field_types
 
 MAX_PRECISION: Final = 38
@@ -25,8 +26,10 @@ Number = str | int | float | Decimal
 
 
 @dataclass(frozen=True, slots=True)
-class DecimalType:
+class DecimalType(Declaration):
     """Marks a Decimal column as decimal(precision, scale); values that do not fit are refused, never rounded.
+
+    Example: `DecimalType(18, 8)`
 
     Attributes:
         precision: Digits in all, 1 to 38.
@@ -69,8 +72,10 @@ class DecimalType:
 
 
 @dataclass(frozen=True, slots=True)
-class IntegerType:
+class IntegerType(Declaration):
     """Marks an int column as 32 bits wide, not 64; values that do not fit are refused.
+
+    Example: `IntegerType(32)`
 
     Attributes:
         bits: 32 or 64.

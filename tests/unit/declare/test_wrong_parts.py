@@ -63,8 +63,15 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a pattern that is no text": (
         lambda: Topics(pattern=None),  # type: ignore[arg-type]  # wrong on purpose
         (
-            "Topics.pattern = None: is not a regular expression: first argument must be string or compiled pattern\n"
-            r"  next: for example r'sensors\..+'"
+            "Topics.pattern = None: is not a text: one regular expression matches all topics\n"
+            r"  next: for example r'sensors\..+', or r'sensors\..+|meters\..+'"
+        ),
+    ),
+    "patterns in a list": (
+        lambda: Topics(pattern=["a"]),  # type: ignore[arg-type]  # wrong on purpose
+        (
+            "Topics.pattern = ['a']: is not a text: one regular expression matches all topics\n"
+            r"  next: for example r'sensors\..+', or r'sensors\..+|meters\..+'"
         ),
     ),
     "a pattern that matches everything": (

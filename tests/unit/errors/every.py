@@ -88,6 +88,7 @@ STEP = "start the stream again: it goes on from the ledger"
 
 EVERY: tuple[LockstepError, ...] = (
     LockstepError("stream books has no batch yet, no hour is open", next_step="lockstep run books"),
+    errors.CallError("Strict.evidence", "is missing", "for example Strict(evidence=Sequence())"),
     errors.DeclarationError("Every.seconds", 0.0, "is not above 0", "Every(seconds=5)"),
     errors.SettingsError("kafka.bootstrap_servers is missing", next_step="set it in lockstep.toml"),
     errors.EnvironmentProblem("no Java of 17 or 21 was found", next_step="install OpenJDK 17 or 21"),

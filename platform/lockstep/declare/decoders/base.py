@@ -7,7 +7,7 @@ messages cost nothing.
 from __future__ import annotations
 
 import types
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from enum import StrEnum
 from typing import ClassVar, Union, get_args, get_origin
@@ -17,6 +17,7 @@ import msgspec
 
 from lockstep.declare.decoders.wire_formats import describe_format
 from lockstep.errors import DeclarationError
+from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import mark_extension_point
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -26,7 +27,7 @@ Decode = Callable[..., object]
 
 
 @mark_extension_point
-class Decoder(ABC):
+class Decoder(Declaration):
     """Makes the function that decodes one value strictly to a message type.
 
     A decoder is a value: it is pickled to executors, and opens files or connections only there.
@@ -158,7 +159,7 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
     references: tuple[SchemaReference, ...] = ()
 
 
-class Registry(ABC):
+class Registry(Declaration):
     """Finds schemas by the id that comes with each message.
 
     A registry is a value: it is pickled to executors and opens connections only there. The

@@ -68,6 +68,8 @@ class Bytes(Decoder):
 class Function(Decoder):
     """A function of the user's own.
 
+    Example: `Function(read_line)`
+
     Attributes:
         decode: Takes the value's bytes; raises `ValueError` when they are not a message. It must
             be importable by name, because executors import it. An annotated return type is
