@@ -18,10 +18,10 @@ NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%
 	$(wildcard tests/*/*/test_*.py)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down kafka gameday test test-nightly test-all mutants check bench lock clean
+.PHONY: help setup demo up down kafka gameday test test-nightly test-all mutants check bench release-check lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: ## Make .venv from requirements.lock (every other target does this first)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
@@ -65,6 +65,9 @@ check: setup ## Lint, format, types, and the house rules
 
 bench: setup ## lockstep against bare loops, in pairs within one run, two minutes; the others: .venv/bin/python -m benchmarks --help
 	@$(BIN)/python -m benchmarks pairs
+
+release-check: setup ## Build wheel and sdist, install the wheel elsewhere in an empty home, run a first stream there
+	@$(BIN)/python tools/release_check.py
 
 lock: ## Renew requirements.lock and requirements-runtime.lock from pyproject.toml (for maintainers)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh --lock
