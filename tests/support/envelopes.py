@@ -9,7 +9,8 @@ from lockstep import Envelope, Kind, Link, Record
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lockstep.integrity.verdict import Gate, GateState, Verdict
+    from lockstep.integrity.gate_states import GateState
+    from lockstep.integrity.verdict import AnyGate, Verdict
 
 
 class NoMessage:
@@ -51,7 +52,7 @@ def end(number: int | None = None, *, link: Link | None = None) -> Envelope:
     return Envelope("s", Kind.END, sequence=number, link=link)
 
 
-def refused_at(gate: Gate, envelopes: Iterable[Envelope]) -> tuple[int, Verdict] | None:
+def refused_at(gate: AnyGate, envelopes: Iterable[Envelope]) -> tuple[int, Verdict] | None:
     """Where a gate first refuses, as the engine drives it: state is kept only of accepted messages."""
     from lockstep.integrity.verdict import Judgement
 

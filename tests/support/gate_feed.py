@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from lockstep import Envelope, Kind, Record
 from lockstep.integrity.base import PartitionTime
-from lockstep.integrity.verdict import Gate, GateState, Judgement
+from lockstep.integrity.gate_states import GateState
+from lockstep.integrity.verdict import AnyGate, Judgement
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ Told = tuple[str, str, tuple[int, ...]]
 """Judgement, cause, and the offsets that follow."""
 
 
-def judged(gate: Gate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
+def judged(gate: AnyGate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
     """What a gate says of messages at offsets from 0, driven as the engine drives it."""
     state: GateState = None
     told: list[Told] = []
@@ -76,7 +77,7 @@ def judged(gate: Gate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
         envelope, record = sent.at(offset)
         time.advance(envelope.event_time_us or 0)
         while (due_us := gate.due_us(state)) is not None and due_us <= time.watermark_us:
-            state, verdict = gate.due(state, due_us)
+            state, verdict = gate.release_due(state, due_us)
             told.append(("due", verdict.cause, verdict.after))
         after, verdict = gate.check(state, envelope, record)
         if verdict.judgement in KEPT:

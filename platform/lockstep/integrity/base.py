@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from lockstep.integrity.buffering import drop_buffer
+from lockstep.integrity.gate_states import GateState
 from lockstep.integrity.multipart import MultipartGate
 from lockstep.integrity.opening import JoinedLog, OpeningAtFirst
 from lockstep.integrity.suspension import SkipGate, SuspensionGate, migrate_gate_state
-from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.integrity.verdict import AnyGate, Judgement, Verdict
 from lockstep.model.declaration import Declaration
 from lockstep.model.fault import Fault
 from lockstep.model.position import SuspendedSession
@@ -181,7 +182,7 @@ class IntegrityClass(Declaration):
     on_violation: Policy = Halt()  # a frozen value without parts
     session_start: SessionStart = SessionStart.SNAPSHOT
 
-    answers: ClassVar[Mapping[Fault, Judgement]]
+    fault_policy: ClassVar[Mapping[Fault, Judgement]]
     """The class's answer to each fault: violation, suspend, quarantine, or gap (counted, the stream continues)."""
     passes_unknown_sessions: ClassVar[bool] = False
     """Whether an update of an unknown session opens it."""
@@ -212,7 +213,7 @@ class IntegrityClass(Declaration):
 
     def judge(self, fault: Fault) -> Judgement:
         """The verdict on a fault, with the policy applied."""
-        verdict = self.answers[fault]
+        verdict = self.fault_policy[fault]
         if fault is Fault.UNDECODABLE and verdict is Judgement.SUSPEND and self.opens_at_first:
             return Judgement.QUARANTINE  # a lost message is tolerated, and no snapshot would repair more than that
         if fault is Fault.PARTITIONS_ADDED and getattr(self, "on_growth", None) is OnGrowth.RESTART_SESSIONS:
@@ -266,7 +267,7 @@ class IntegrityClass(Declaration):
         *,
         spread: bool = False,
         joined: bool = False,
-    ) -> Gate:
+    ) -> AnyGate:
         """The gate of one partition.
 
         A class that halts also has suspended sessions, after an operator accepted a loss.
@@ -314,7 +315,7 @@ class IntegrityClass(Declaration):
         return self.suspends or (bool(suspended_from or skipped) and not self.passes_unknown_sessions)
 
     @abstractmethod
-    def gate(self, time: PartitionTime) -> Gate:
+    def gate(self, time: PartitionTime) -> AnyGate:
         """The gate of this class for one partition."""
 
     @abstractmethod

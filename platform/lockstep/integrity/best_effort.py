@@ -14,16 +14,17 @@ from typing import ClassVar
 from typing_extensions import override
 
 from lockstep.integrity.base import IntegrityClass, PartitionTime
+from lockstep.integrity.gate_states import KNOWN, GateState, KnownSession
 from lockstep.integrity.sequence_numbers import check_range, check_wrap, describe_wrap, unwrap_sequence
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, accept_with_remark
+from lockstep.integrity.verdict import ACCEPT, Gate, Judgement, Verdict, accept_with_remark
 from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
 
-class _Counting(Gate):
+class _Counting(Gate[int | KnownSession]):
     """Accepts everything; compares sequence numbers that the producer can have sent.
 
-    The state is the newest number of the session, True while there is none. A snapshot restarts the
+    The state is the newest number of the session; `KnownSession` while there is none. A snapshot restarts the
     comparison with its own number, even where that is lower.
     """
 
@@ -31,11 +32,13 @@ class _Counting(Gate):
         self._wraps_at = wraps_at
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(
+        self, state: int | KnownSession | None, envelope: Envelope, record: Record
+    ) -> tuple[int | KnownSession, Verdict]:
         number, snapshot = envelope.sequence, envelope.kind is Kind.SNAPSHOT
         if number is None or check_range(number, self._wraps_at) is not None:
-            return (True if state is None else state), ACCEPT
-        last = state if isinstance(state, int) and state is not True else None
+            return (KNOWN if state is None else state), ACCEPT
+        last = state if isinstance(state, int) else None
         if last is not None and not (snapshot and envelope.restarts_sequence):
             number = unwrap_sequence(number, last, self._wraps_at)
         if last is None or number == last + 1 or (snapshot and (envelope.restarts_sequence or number == last)):
@@ -45,9 +48,9 @@ class _Counting(Gate):
         cause = "repeat" if number == last else "sequence goes back"
         return (number if snapshot else last), accept_with_remark(cause, last + 1, number)
 
-    def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: a session known to another class stays known."""
-        return state if isinstance(state, int) else True
+    def migrate_state(self, state: GateState) -> int | KnownSession:
+        """See `Gate.migrate_state`: a session known to another class stays known."""
+        return state if isinstance(state, int) else KNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class NoIntegrity(IntegrityClass):
 
     wraps_at: int | None = None
 
-    answers: ClassVar[Mapping[Fault, Judgement]] = {
+    fault_policy: ClassVar[Mapping[Fault, Judgement]] = {
         **dict.fromkeys(Fault, Judgement.GAP),
         Fault.UNDECODABLE: Judgement.QUARANTINE,
         Fault.TRANSFORM_FAILED: Judgement.QUARANTINE,
@@ -79,7 +82,7 @@ class NoIntegrity(IntegrityClass):
         return describe_wrap(self.wraps_at)
 
     @override
-    def gate(self, time: PartitionTime) -> Gate:
+    def gate(self, time: PartitionTime) -> Gate[int | KnownSession]:
         del time
         return _Counting(self.wraps_at)
 

@@ -19,8 +19,9 @@ from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import ClassVar, NotRequired, TypedDict, cast
+from typing import ClassVar, cast
 
+import msgspec
 from typing_extensions import override
 
 from lockstep.errors import DeclarationError
@@ -37,11 +38,20 @@ from lockstep.integrity.base import (
     report_late,
     to_microseconds,
 )
+from lockstep.integrity.gate_states import (
+    GateState,
+    NumberOrder,
+    RecentMessage,
+    RecentMessages,
+    RecentWindow,
+    TimeOrder,
+    WaitingMessage,
+)
 from lockstep.integrity.sequence_numbers import check_range, make_digest
 from lockstep.integrity.verdict import (
     ACCEPT,
+    AnyGate,
     Gate,
-    GateState,
     Judgement,
     Verdict,
     report_unknown_session,
@@ -50,16 +60,13 @@ from lockstep.integrity.verdict import (
 from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
-RecentMessages = dict[int, list[bytes | int]]
-"""By number: [digest of the content, event time in microseconds], oldest first."""
-
 
 def check_duplicate(recent: RecentMessages, number: int | None, record: Record) -> Verdict | None:
     """The verdict on a number seen before; None for a new one, or without a number."""
     known = recent.get(number) if number is not None else None
     if known is None:
         return None
-    if known[0] == make_digest(record):
+    if known.content == make_digest(record):
         return Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
     return report_violation("same number, other content", "the content it had before", number)
 
@@ -69,10 +76,10 @@ def remember(
 ) -> RecentMessages:
     """Remember one more message, and forget those beyond the bound."""
     if number is not None:
-        recent[number] = [make_digest(record), happened_us]
+        recent[number] = RecentMessage(make_digest(record), happened_us)
     while recent:
         oldest = next(iter(recent))
-        if recent[oldest][1] >= floor_us:  # type: ignore[operator]  # the second part is an int
+        if recent[oldest].happened_us >= floor_us:
             break
         del recent[oldest]
     return recent
@@ -88,27 +95,18 @@ HELD_MAX = 10_000
 """Buffered messages of one session; with more, the bound is considered never to pass. Each costs some 30
 bytes in the state of its session, which is rewritten with every batch that touches it."""
 
-Waiting = list[int]
-"""[number or event time, offset, watermark at which it is released]."""
+Order = NumberOrder | TimeOrder
+"""State of a session: its messages are all numbered, or none is."""
 
 
-class Order(TypedDict):
-    """Memory of a session: last released number ("n") or time ("t"), buffered messages, recent messages."""
-
-    h: list[Waiting]
-    w: RecentMessages
-    n: NotRequired[int]
-    t: NotRequired[int]
-
-
-class Reordering(Gate):
+class Reordering(Gate[Order]):
     """See the module."""
 
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
         self._lateness_us, self._time = lateness_us, time
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: Order | None, envelope: Envelope, record: Record) -> tuple[Order | None, Verdict]:
         happened_us, number = find_event_time(envelope, record), envelope.sequence
         if self._time.is_implausible(happened_us):
             return state, report_implausible_time(envelope, happened_us)
@@ -116,136 +114,135 @@ class Reordering(Gate):
             return state, refused
         if state is None:
             return self._opened(envelope, record, happened_us)
-        order = cast("Order", state)
-        if ("n" in order) is (number is None):
-            return state, report_violation(
-                "no evidence", "messages of a session all numbered, or none", f"sequence={number}"
-            )
-        if number is None:
-            return self._by_time(order, record, happened_us)
-        return self._by_number(order, envelope, record, happened_us)
+        if number is None and isinstance(state, TimeOrder):
+            return self._by_time(state, record, happened_us)
+        if number is not None and isinstance(state, NumberOrder):
+            return self._by_number(state, number, envelope, record, happened_us)
+        expected = "messages of a session all numbered, or none"
+        return state, report_violation("no evidence", expected, f"sequence={number}")
 
     @override
-    def adapt(self, state: GateState) -> GateState:
-        return state if isinstance(state, dict) and "h" in state else None
+    def migrate_state(self, state: GateState) -> Order | None:
+        return state if isinstance(state, Order) else None
 
     @override
-    def held(self, state: GateState) -> tuple[int, ...]:
-        return () if state is None else _offsets(cast("Order", state)["h"])
+    def buffered_offsets(self, state: Order | None) -> tuple[int, ...]:
+        return () if state is None else _offsets(state.waiting)
 
     @override
-    def due_us(self, state: GateState) -> int | None:
-        return None if state is None else min((each[2] for each in cast("Order", state)["h"]), default=None)
+    def due_us(self, state: Order | None) -> int | None:
+        return None if state is None else min((each.release_us for each in state.waiting), default=None)
 
-    def due(self, state: GateState, until_us: int) -> tuple[GateState, Verdict]:
-        """See `Gate.due`: all up to the last one that is due, despite gaps between them."""
-        order = cast("Order", state)
-        last_due = max((at for at, each in enumerate(order["h"]) if each[2] <= until_us), default=-1)
-        if last_due < 0:
+    def release_due(self, state: Order | None, until_us: int) -> tuple[Order | None, Verdict]:
+        """See `Gate.release_due`: all up to the last one that is due, despite gaps between them."""
+        waiting = [] if state is None else state.waiting
+        last_due = max((at for at, each in enumerate(waiting) if each.release_us <= until_us), default=-1)
+        if state is None or last_due < 0:
             return state, ACCEPT
         ready = last_due + 1
-        if "n" in order:
-            ready += _in_a_row(order["h"][ready:], order["h"][last_due][0])
-        return _released(order, ready)
+        if isinstance(state, TimeOrder):
+            return _release_by_time(state, ready)
+        return _release_by_number(state, ready + _in_a_row(waiting[ready:], waiting[last_due].rank))
 
     @override
     def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
         return find_late(envelope, record, self._time, self._lateness_us)
 
     @override
-    def buffer_first(self, envelope: Envelope, record: Record) -> tuple[GateState, Verdict] | None:
+    def buffer_first(self, envelope: Envelope, record: Record) -> tuple[Order, Verdict] | None:
         if envelope.sequence is not None:
             return None
         happened_us = find_event_time(envelope, record)
-        return self._waiting(Order(h=[], w={}), happened_us, record, happened_us)
+        return self._wait(TimeOrder([], None), happened_us, record, happened_us)
 
-    def _opened(self, envelope: Envelope, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
+    def _opened(self, envelope: Envelope, record: Record, happened_us: int) -> tuple[Order | None, Verdict]:
         if envelope.kind is not Kind.SNAPSHOT:
             return None, report_unknown_session(envelope, Judgement.SUSPEND)
-        recent = self._remember({}, envelope.sequence, record, happened_us)
         if envelope.sequence is None:
-            return _state(Order(h=[], w=recent, t=happened_us)), ACCEPT
-        return _state(Order(h=[], w=recent, n=envelope.sequence)), ACCEPT
+            return TimeOrder([], happened_us), ACCEPT
+        recent = self._remember({}, envelope.sequence, record, happened_us)
+        return NumberOrder([], recent, envelope.sequence), ACCEPT
 
     def _by_number(
-        self, order: Order, envelope: Envelope, record: Record, happened_us: int
-    ) -> tuple[GateState, Verdict]:
-        number, last, held = cast("int", envelope.sequence), order.get("n", 0), order["h"]
+        self, order: NumberOrder, number: int, envelope: Envelope, record: Record, happened_us: int
+    ) -> tuple[Order, Verdict]:
+        last = order.last_number
+        waiting = order.waiting
         if envelope.kind is Kind.SNAPSHOT and envelope.restarts_sequence:
             recent = self._remember({}, number, record, happened_us)
-            return _state(Order(h=[], w=recent, n=number)), Verdict(Judgement.ACCEPT, before=_offsets(held))
+            return NumberOrder([], recent, number), Verdict(Judgement.ACCEPT, before=_offsets(waiting))
         if envelope.kind is Kind.SNAPSHOT and number == last:  # real feeds send it with the number of the last update
-            return _state(order), ACCEPT
-        if (met := check_duplicate(order["w"], number, record)) is not None:
-            return _state(order), met
+            return order, ACCEPT
+        if (met := check_duplicate(order.recent, number, record)) is not None:
+            return order, met
         if number <= last:
-            return _state(order), Verdict(Judgement.LATE, "late", f"number {last + 1} or later", str(number))
-        recent = self._remember(order["w"], number, record, happened_us)
+            return order, Verdict(Judgement.LATE, "late", f"number {last + 1} or later", str(number))
+        recent = self._remember(order.recent, number, record, happened_us)
         if number > last + 1:
-            return self._waiting(Order(h=held, w=recent, n=last), number, record, happened_us)
-        ready = 0 if envelope.kind is Kind.END else _in_a_row(held, number)  # messages buffered behind an end are freed
-        after = Order(h=held[ready:], w=recent, n=number + ready)
-        return _state(after), Verdict(Judgement.ACCEPT, after=_offsets(held[:ready])) if ready else ACCEPT
+            return self._wait(NumberOrder(waiting, recent, last), number, record, happened_us)
+        # Messages that are buffered behind an end are freed.
+        ready = 0 if envelope.kind is Kind.END else _in_a_row(waiting, number)
+        after = NumberOrder(waiting[ready:], recent, number + ready)
+        return after, Verdict(Judgement.ACCEPT, after=_offsets(waiting[:ready])) if ready else ACCEPT
 
-    def _by_time(self, order: Order, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
-        floor_us = max(order.get("t", 0), self._time.watermark_us - self._lateness_us)
+    def _by_time(self, order: TimeOrder, record: Record, happened_us: int) -> tuple[Order, Verdict]:
+        floor_us = max(order.last_us or 0, self._time.watermark_us - self._lateness_us)
         if happened_us < floor_us:
-            return _state(order), report_late(happened_us, floor_us)
-        return self._waiting(order, happened_us, record, happened_us)
+            return order, report_late(happened_us, floor_us)
+        return self._wait(order, happened_us, record, happened_us)
 
-    def _waiting(self, order: Order, rank: int, record: Record, happened_us: int) -> tuple[GateState, Verdict]:
-        if len(order["h"]) >= HELD_MAX:
-            return _state(order), report_violation(
-                "buffer limit exceeded", f"at most {HELD_MAX} of a session", HELD_MAX + 1
-            )
-        held = list(order["h"])
-        insort(held, [rank, record.offset, happened_us + self._lateness_us])
-        after = cast("Order", {**order, "h": held})
-        return _state(after), Verdict(Judgement.BUFFER, "buffered", str(order.get("n", rank - 1) + 1), str(rank))
+    def _wait(self, order: Order, rank: int, record: Record, happened_us: int) -> tuple[Order, Verdict]:
+        if len(order.waiting) >= HELD_MAX:
+            expected = f"at most {HELD_MAX} of a session"
+            return order, report_violation("buffer limit exceeded", expected, HELD_MAX + 1)
+        waiting = list(order.waiting)
+        insort(waiting, WaitingMessage(rank, record.offset, happened_us + self._lateness_us))
+        expected = str(order.last_number + 1 if isinstance(order, NumberOrder) else rank)
+        after = msgspec.structs.replace(order, waiting=waiting)
+        return after, Verdict(Judgement.BUFFER, "buffered", expected, str(rank))
 
     def _remember(self, recent: RecentMessages, number: int | None, record: Record, happened_us: int) -> RecentMessages:
         return remember(recent, number, record, happened_us, self._time.watermark_us - self._lateness_us)
 
 
-def _released(order: Order, ready: int) -> tuple[GateState, Verdict]:
+def _release_by_time(order: TimeOrder, ready: int) -> tuple[TimeOrder, Verdict]:
+    """Release the first `ready` buffered messages."""
+    released = order.waiting[:ready]
+    after = TimeOrder(order.waiting[ready:], released[-1].rank)
+    return after, Verdict(Judgement.ACCEPT, after=_offsets(released))
+
+
+def _release_by_number(order: NumberOrder, ready: int) -> tuple[NumberOrder, Verdict]:
     """Release the first `ready` buffered messages; a gap in their numbers is noticed."""
-    released, rest = order["h"][:ready], order["h"][ready:]
-    last, offsets = released[-1][0], _offsets(released)
-    if "n" not in order:
-        return _state(Order(h=rest, w=order["w"], t=last)), Verdict(Judgement.ACCEPT, after=offsets)
-    missing = last - order["n"] - len(released)
-    after = _state(Order(h=rest, w=order["w"], n=last))
+    released = order.waiting[:ready]
+    last = released[-1].rank
+    missing = last - order.last_number - len(released)
+    after = NumberOrder(order.waiting[ready:], order.recent, last)
+    cause = "gap" if missing else ""
+    expected = str(order.last_number + 1)
     found = f"{missing} numbers missing up to {last}"
-    return after, Verdict(Judgement.ACCEPT, "gap" if missing else "", str(order["n"] + 1), found, after=offsets)
+    return after, Verdict(Judgement.ACCEPT, cause, expected, found, after=_offsets(released))
 
 
-def _in_a_row(held: list[Waiting], number: int) -> int:
-    """How many buffered messages follow a number without a gap."""
-    return next((at for at, each in enumerate(held) if each[0] != number + at + 1), len(held))
+def _in_a_row(waiting: list[WaitingMessage], number: int) -> int:
+    """Count the buffered messages that follow a number without a gap."""
+    return next((at for at, each in enumerate(waiting) if each.rank != number + at + 1), len(waiting))
 
 
-def _offsets(held: list[Waiting]) -> tuple[int, ...]:
-    return tuple(each[1] for each in held)
+def _offsets(waiting: list[WaitingMessage]) -> tuple[int, ...]:
+    return tuple(each.offset for each in waiting)
 
 
-def _state(order: Order) -> GateState:
-    return cast("GateState", order)
-
-
-class _Window(TypedDict):
-    """Memory of a session: the messages within the bound, by number."""
-
-    w: RecentMessages
-
-
-class _AnyOrder(Gate):
+class _AnyOrder(Gate[RecentWindow]):
     """Accepts any order within the bound."""
 
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
         self._lateness_us, self._time = lateness_us, time
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(
+        self, state: RecentWindow | None, envelope: Envelope, record: Record
+    ) -> tuple[RecentWindow | None, Verdict]:
         happened_us, floor_us = find_event_time(envelope, record), self._time.watermark_us - self._lateness_us
         if self._time.is_implausible(happened_us):
             return state, report_implausible_time(envelope, happened_us)
@@ -253,25 +250,23 @@ class _AnyOrder(Gate):
             return state, refused
         if state is None and envelope.kind is not Kind.SNAPSHOT:
             return None, report_unknown_session(envelope, Judgement.SUSPEND)
-        restarted = state is None or (
-            envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT
-        )  # a restarted numbering: earlier numbers do not count
-        recent = {} if restarted else cast("_Window", state)["w"]
+        # With a restarted numbering, earlier numbers do not count.
+        restarts = envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT
+        recent = {} if state is None or restarts else state.recent
         met = check_duplicate(recent, envelope.sequence, record)
         if met is not None and not (envelope.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
             return state, met  # real feeds send a snapshot with the number of the last update
         if happened_us < floor_us and state is not None:
             return state, report_late(happened_us, floor_us)
-        return cast("GateState", _Window(w=remember(recent, envelope.sequence, record, happened_us, floor_us))), ACCEPT
+        return RecentWindow(remember(recent, envelope.sequence, record, happened_us, floor_us)), ACCEPT
 
     @override
     def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
         return find_late(envelope, record, self._time, self._lateness_us)
 
-    def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: a session known to another class stays known."""
-        kept = isinstance(state, dict) and state.keys() == {"w"}
-        return state if kept else cast("GateState", _Window(w={}))
+    def migrate_state(self, state: GateState) -> RecentWindow:
+        """See `Gate.migrate_state`: a session known to another class stays known."""
+        return state if isinstance(state, RecentWindow) else RecentWindow({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +288,7 @@ class FuzzyWindow(IntegrityClass):
     on_violation: Policy = field(default_factory=Suspend)
     on_growth: OnGrowth = OnGrowth.VIOLATION
 
-    answers: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
+    fault_policy: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
     keeps_late: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -328,7 +323,7 @@ class FuzzyWindow(IntegrityClass):
         return "" if self.reorder else super().unordered_because
 
     @override
-    def gate(self, time: PartitionTime) -> Gate:
+    def gate(self, time: PartitionTime) -> AnyGate:
         bound_us = to_microseconds(self.lateness)
         return Reordering(bound_us, time) if self.reorder else _AnyOrder(bound_us, time)
 

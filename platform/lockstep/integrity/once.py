@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import ClassVar, TypedDict, cast
+from typing import ClassVar, cast
 
 from typing_extensions import override
 
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, PartitionTime
+from lockstep.integrity.gate_states import GateState, SeenIds
 from lockstep.integrity.sequence_numbers import make_digest
-from lockstep.integrity.verdict import ACCEPT, Gate, GateState, Judgement, Verdict, report_violation
+from lockstep.integrity.verdict import ACCEPT, Gate, Judgement, Verdict, report_violation
 from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
@@ -27,39 +28,30 @@ IDS_MAX = 100_000
 """More would make the state of one session larger than most messages of it ever were."""
 
 
-class SeenIds(TypedDict):
-    """Memory of a session: its message count, and the content of the newest messages by id."""
-
-    n: int
-    ids: dict[bytes, bytes]
-
-
-class _Once(Gate):
+class _Once(Gate[SeenIds]):
     """Messages by id; by number where they have no id; messages with neither pass."""
 
     def __init__(self, keep_ids: int) -> None:
         self._keep = keep_ids
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        met = cast("SeenIds", state) if state is not None else SeenIds(n=0, ids={})
+    def check(self, state: SeenIds | None, envelope: Envelope, record: Record) -> tuple[SeenIds | None, Verdict]:
+        messages, contents = (0, dict[bytes, bytes]()) if state is None else (state.messages, state.contents)
         if envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT and envelope.id is None:
-            met = SeenIds(n=met["n"], ids={})  # the numbering restarts: earlier numbers do not count
+            contents = {}  # the numbering restarts: earlier numbers do not count
         identity = _identity(envelope)
-        if identity is not None and (known := met["ids"].get(identity)) is not None:
+        if identity is not None and (known := contents.get(identity)) is not None:
             return state, _judge_repeated_id(envelope, same=known == make_digest(record))
-        if envelope.kind is Kind.END and envelope.count is not None and met["n"] + 1 != envelope.count:
-            expected, found = f"{envelope.count} messages in the session", f"{met['n'] + 1}"
-            return state, report_violation("ids missing", expected, found)
+        if envelope.kind is Kind.END and envelope.count is not None and messages + 1 != envelope.count:
+            expected = f"{envelope.count} messages in the session"
+            return state, report_violation("ids missing", expected, messages + 1)
         if identity is not None:
-            self._remember(met["ids"], identity, make_digest(record))
-        return cast("GateState", SeenIds(n=met["n"] + 1, ids=met["ids"])), ACCEPT
+            self._remember(contents, identity, make_digest(record))
+        return SeenIds(messages + 1, contents), ACCEPT
 
-    def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: nothing is remembered of a session known to another class."""
-        if isinstance(state, dict) and "ids" in state:
-            return state
-        return cast("GateState", SeenIds(n=0, ids={}))
+    def migrate_state(self, state: GateState) -> SeenIds:
+        """See `Gate.migrate_state`: nothing is remembered of a session known to another class."""
+        return state if isinstance(state, SeenIds) else SeenIds(0, {})
 
     def _remember(self, ids: dict[bytes, bytes], identity: bytes, content: bytes) -> None:
         ids[identity] = content
@@ -94,7 +86,7 @@ class Once(IntegrityClass):
 
     keep_ids: int
 
-    answers: ClassVar[Mapping[Fault, Judgement]] = {
+    fault_policy: ClassVar[Mapping[Fault, Judgement]] = {
         **dict.fromkeys(Fault, Judgement.VIOLATION),
         Fault.UNDECODABLE: Judgement.QUARANTINE,
         Fault.TRANSFORM_FAILED: Judgement.QUARANTINE,
@@ -111,7 +103,7 @@ class Once(IntegrityClass):
             raise DeclarationError("Once.keep_ids", kept, problem, "for example Once(keep_ids=1_000)")
 
     @override
-    def gate(self, time: PartitionTime) -> Gate:
+    def gate(self, time: PartitionTime) -> Gate[SeenIds]:
         del time
         return _Once(self.keep_ids)
 

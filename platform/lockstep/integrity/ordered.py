@@ -15,11 +15,11 @@ from typing import ClassVar
 from typing_extensions import override
 
 from lockstep.integrity.base import MAY_SKIP, IntegrityClass, OnGrowth, PartitionTime, Policy, Suspend
+from lockstep.integrity.gate_states import GateState, LastOffset
 from lockstep.integrity.sequence_numbers import check_range, check_wrap, describe_wrap, unwrap_sequence
 from lockstep.integrity.verdict import (
     ACCEPT,
     Gate,
-    GateState,
     Judgement,
     Verdict,
     accept_with_remark,
@@ -30,49 +30,53 @@ from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
 
-class MonotonicGate(Gate):
+class MonotonicGate(Gate[int | LastOffset]):
     """Rising numbers; offsets where the producer sends none.
 
-    The state is the last number, or {"at": the last offset}: one is not compared with the other.
+    The state is the last number or the last offset: a number is never compared with an offset.
     """
 
     def __init__(self, wraps_at: int | None) -> None:
         self._wraps_at = wraps_at
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(
+        self, state: int | LastOffset | None, envelope: Envelope, record: Record
+    ) -> tuple[int | LastOffset | None, Verdict]:
         number = envelope.sequence
         if number is None:
             return self._by_offset(state, envelope, record)
         refused = check_range(number, self._wraps_at)
         if refused is None and envelope.kind is Kind.SNAPSHOT:
             return number, ACCEPT
-        if refused is None and not isinstance(state, int):
-            refused = report_unknown_session(envelope, Judgement.SUSPEND) if state is None else _report_mix(envelope)
-        return self._by_number(state, number) if refused is None else (state, refused)
+        if refused is not None:
+            return state, refused
+        if isinstance(state, int):
+            return self._by_number(state, number)
+        return state, report_unknown_session(envelope, Judgement.SUSPEND) if state is None else _report_mix(envelope)
 
-    def _by_number(self, state: GateState, number: int) -> tuple[GateState, Verdict]:
-        last: int = state  # type: ignore[assignment]  # an int here
+    def _by_number(self, last: int, number: int) -> tuple[int, Verdict]:
         number = unwrap_sequence(number, last, self._wraps_at)
         if number > last:
             return number, accept_with_remark("gap", last + 1, number) if number > last + 1 else ACCEPT
         judgement, cause = (Judgement.DUPLICATE, "repeat") if number == last else (Judgement.LATE, "sequence goes back")
-        return state, Verdict(judgement, cause, str(last + 1), str(number))
+        return last, Verdict(judgement, cause, str(last + 1), str(number))
 
-    def _by_offset(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def _by_offset(
+        self, state: int | LastOffset | None, envelope: Envelope, record: Record
+    ) -> tuple[int | LastOffset | None, Verdict]:
         """A message without a number: Kafka's order is that of its offsets."""
         if envelope.kind is Kind.SNAPSHOT:
-            return {"at": record.offset}, ACCEPT
+            return LastOffset(record.offset), ACCEPT
         if state is None:
             return None, report_unknown_session(envelope, Judgement.SUSPEND)
-        if isinstance(state, int) and envelope.kind is not Kind.END:
-            return state, _report_mix(envelope)
-        return ({"at": record.offset} if isinstance(state, dict) else state), ACCEPT
+        if isinstance(state, LastOffset):
+            return LastOffset(record.offset), ACCEPT
+        return state, ACCEPT if envelope.kind is Kind.END else _report_mix(envelope)
 
     @override
-    def adapt(self, state: GateState) -> GateState:
-        is_number = isinstance(state, int) and not isinstance(state, bool)
-        return state if is_number or (isinstance(state, dict) and "at" in state) else None
+    def migrate_state(self, state: GateState) -> int | LastOffset | None:
+        return state if isinstance(state, int | LastOffset) else None
 
 
 def _report_mix(envelope: Envelope) -> Verdict:
@@ -97,7 +101,7 @@ class Ordered(IntegrityClass):
     on_growth: OnGrowth = OnGrowth.VIOLATION
     wraps_at: int | None = None
 
-    answers: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
+    fault_policy: ClassVar[Mapping[Fault, Judgement]] = MAY_SKIP
 
     def __post_init__(self) -> None:
         """Refuse an invalid modulus."""
@@ -109,7 +113,7 @@ class Ordered(IntegrityClass):
         return describe_wrap(self.wraps_at)
 
     @override
-    def gate(self, time: PartitionTime) -> Gate:
+    def gate(self, time: PartitionTime) -> Gate[int | LastOffset]:
         del time
         return MonotonicGate(self.wraps_at)
 

@@ -1,7 +1,5 @@
 """Strict and its evidences Sequence, Linked, Checksum, LogOnly; duplicate dropping.
 
-The state of a session is {"r": content of the newest messages by number, "g": state of the evidence}.
-
 Each evidence is a gate of its own; its docstring begins with what it proves. All share one rule: an update of an
 unknown session is a violation, because its state cannot be known.
 
@@ -16,13 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, TypedDict, cast
+from typing import Any, ClassVar, Generic
 
 from typing_extensions import override
 
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, OnGrowth, PartitionTime, SessionStart
 from lockstep.integrity.buffering import BufferingUntilSnapshot
+from lockstep.integrity.gate_states import (
+    KNOWN,
+    Deduplicated,
+    GateState,
+    KnownSession,
+    LastLink,
+    M,
+    MessageCount,
+)
 from lockstep.integrity.sequence_numbers import (
     LARGEST,
     check_range,
@@ -33,8 +40,8 @@ from lockstep.integrity.sequence_numbers import (
 )
 from lockstep.integrity.verdict import (
     ACCEPT,
+    AnyGate,
     Gate,
-    GateState,
     Judgement,
     Verdict,
     report_unknown_session,
@@ -59,27 +66,22 @@ class Repeats(Enum):
     DROP = "drop"
 
 
-class _Seen(TypedDict):
-    """Memory of a session."""
-
-    r: dict[int, bytes]
-    g: GateState
-
-
-class DeduplicationGate(Gate):
+class DeduplicationGate(Gate[Deduplicated[M]], Generic[M]):
     """See the module."""
 
-    def __init__(self, evidence: Gate) -> None:
+    def __init__(self, evidence: Gate[M]) -> None:
         self._evidence = evidence
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        seen = cast("_Seen", state) if state is not None else _Seen(r={}, g=None)
+    def check(
+        self, state: Deduplicated[M] | None, envelope: Envelope, record: Record
+    ) -> tuple[Deduplicated[M] | None, Verdict]:
+        recent: dict[int, bytes] = {} if state is None else state.contents
         number = envelope.link.last if envelope.link is not None else envelope.sequence
-        content, recent = make_digest(record), seen["r"]
+        content = make_digest(record)
         if number is not None and recent.get(number) == content:
             return state, Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
-        inner, verdict = self._evidence.check(seen["g"], envelope, record)
+        inner, verdict = self._evidence.check(None if state is None else state.evidence, envelope, record)
         if verdict.judgement not in _KEPT:
             return state, verdict
         if envelope.restarts_sequence:
@@ -89,33 +91,28 @@ class DeduplicationGate(Gate):
             recent[number] = content
             if len(recent) > REMEMBERED:
                 del recent[next(iter(recent))]
-        return cast("GateState", _Seen(r=recent, g=inner)), verdict
+        return Deduplicated(recent, inner), verdict
 
     @override
-    def adapt(self, state: GateState) -> GateState:
-        known = cast("_Seen", state) if is_seen(state) else _Seen(r={}, g=state)
-        inner = self._evidence.adapt(known["g"])
-        return None if inner is None else cast("GateState", _Seen(r=known["r"], g=inner))
+    def migrate_state(self, state: GateState) -> Deduplicated[M] | None:
+        inner = self._evidence.migrate_state(forget_repeats(state))
+        contents = state.contents if isinstance(state, Deduplicated) else {}
+        return None if inner is None else Deduplicated(contents, inner)
 
     @override
-    def held(self, state: GateState) -> tuple[int, ...]:
-        return () if state is None else self._evidence.held(cast("_Seen", state)["g"])
+    def buffered_offsets(self, state: Deduplicated[M] | None) -> tuple[int, ...]:
+        return () if state is None else self._evidence.buffered_offsets(state.evidence)
 
 
-def is_seen(state: GateState) -> bool:
-    """Whether a state belongs to this gate."""
-    return isinstance(state, dict) and state.keys() == {"r", "g"}
-
-
-def drop_duplicates(state: GateState) -> GateState:
-    """The state of the evidence, without the duplicates' memory."""
-    return cast("_Seen", state)["g"] if is_seen(state) else state
+def forget_repeats(state: GateState) -> GateState:
+    """The state of the evidence, of a state with or without the memory of repeats."""
+    return state.evidence if isinstance(state, Deduplicated) else state
 
 
 SNAPSHOT, END = Kind.SNAPSHOT, Kind.END
 
 
-class Evidence(Gate, Declaration):
+class Evidence(Gate[Any], Declaration):
     """Base of the evidences: a pure gate over the messages of one session."""
 
     @property
@@ -152,34 +149,33 @@ class Sequence(Evidence):
         return describe_wrap(self.wraps_at)
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: int | None, envelope: Envelope, record: Record) -> tuple[int | None, Verdict]:
         number = envelope.sequence
         if number is None:
             return state, _no_evidence("sequence", envelope)
         if state is None or (envelope.restarts_sequence and envelope.kind is SNAPSHOT):
             return _opened(envelope, number, number, self.wraps_at)
-        last: int = state  # type: ignore[assignment]  # an int here; a cast costs as much as the comparison
-        if number == (following := last + 1):
+        if number == (following := state + 1):
             return following, ACCEPT  # an int, whatever the message has
         if self.wraps_at is not None:
             if (refused := check_range(number, self.wraps_at)) is not None:
                 return state, refused
-            number = unwrap_sequence(number, last, self.wraps_at)
-        if number == following or (number == last and envelope.kind is SNAPSHOT):
-            return (last if number == last else following), ACCEPT
-        return state, _sequence_broken(last, number, self.wraps_at)
+            number = unwrap_sequence(number, state, self.wraps_at)
+        if number == following or (number == state and envelope.kind is SNAPSHOT):
+            return (state if number == state else following), ACCEPT
+        return state, _sequence_broken(state, number, self.wraps_at)
 
     @override
-    def adapt(self, state: GateState) -> GateState:
-        number = drop_duplicates(state)
-        return number if isinstance(number, int) and not isinstance(number, bool) else None
+    def migrate_state(self, state: GateState) -> int | None:
+        number = forget_repeats(state)
+        return number if isinstance(number, int) else None
 
 
 @dataclass(frozen=True)
 class Linked(Evidence):
     """Each message names its predecessor, or the first and last id that it covers.
 
-    Proves order, completeness and no duplicates. The state is [last id, 1 until the first update].
+    Proves order, completeness and no duplicates. The state is the last id.
     A snapshot fetched separately from the stream cannot cut exactly, so the first update after
     the snapshot that opens the session may overlap it. Where messages carry only their ids, the
     first id after the snapshot must be among them; where they name their predecessor (ids may
@@ -188,25 +184,26 @@ class Linked(Evidence):
     """
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: LastLink | None, envelope: Envelope, record: Record) -> tuple[LastLink | None, Verdict]:
         link = envelope.link
         if link is None:
             return state, _no_evidence("link", envelope)
         if state is None or (envelope.restarts_sequence and envelope.kind is SNAPSHOT):
-            return _opened(envelope, link.last, [link.last, 1])
-        last, fresh = cast("list[int]", state)
+            return _opened(envelope, link.last, LastLink(link.last, is_fresh=True))
+        last = state.last
+        is_fresh = state.is_fresh
         if envelope.kind is SNAPSHOT:
             kept = link.last == last
         else:
-            kept = _forward(link) and (_continues(link, last) or (bool(fresh) and _covers(link, last)))
+            kept = _forward(link) and (_continues(link, last) or (is_fresh and _covers(link, last)))
         if kept:
-            return [link.last, fresh if envelope.kind is SNAPSHOT else 0], ACCEPT
+            return LastLink(link.last, is_fresh and envelope.kind is SNAPSHOT), ACCEPT
         return state, _link_broken(last, envelope, link)
 
     @override
-    def adapt(self, state: GateState) -> GateState:
-        link = drop_duplicates(state)
-        return link if isinstance(link, list) and len(link) == 2 else None  # noqa: PLR2004  # one more than a count
+    def migrate_state(self, state: GateState) -> LastLink | None:
+        link = forget_repeats(state)
+        return link if isinstance(link, LastLink) else None
 
 
 @dataclass(frozen=True)
@@ -214,25 +211,26 @@ class Checksum(Evidence):
     """The fold verifies each result and raises `Violation` on a mismatch.
 
     Proves the state after each message with a checksum, and the number of messages where an END
-    carries it. The state is [that number]; True for a session whose number is unknown.
+    carries it. The state is that number; `KnownSession` for a session whose number is unknown.
     """
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        if state is True:
-            return True, ACCEPT
-        known: list[int] = state or [0]  # type: ignore[assignment]  # a list here; a cast costs as much as the sum
-        seen = known[0] + 1
+    def check(
+        self, state: MessageCount | KnownSession | None, envelope: Envelope, record: Record
+    ) -> tuple[MessageCount | KnownSession | None, Verdict]:
+        if type(state) is KnownSession:  # isinstance costs three times as much when it is not
+            return state, ACCEPT
+        seen = 1 if state is None else state.messages + 1
         if envelope.kind is END and envelope.count is not None and envelope.count != seen:
             return state, report_violation("count", f"{envelope.count} messages in the session", seen)
         if state is None and envelope.kind is not SNAPSHOT:
             return None, report_unknown_session(envelope, Judgement.VIOLATION)
-        return [seen], ACCEPT
+        return MessageCount(seen), ACCEPT
 
-    def adapt(self, state: GateState) -> GateState:
-        """See `Gate.adapt`: a session known to another evidence stays known."""
-        known = drop_duplicates(state)
-        return known if isinstance(known, list) and len(known) == 1 else True
+    def migrate_state(self, state: GateState) -> MessageCount | KnownSession:
+        """See `Gate.migrate_state`: a session known to another evidence stays known."""
+        known = forget_repeats(state)
+        return known if isinstance(known, MessageCount) else KNOWN
 
 
 @dataclass(frozen=True)
@@ -244,9 +242,7 @@ class LogOnly(Checksum):
     """
 
 
-def _opened(
-    envelope: Envelope, number: int, state: GateState, wraps_at: int | None = None
-) -> tuple[GateState, Verdict]:
+def _opened(envelope: Envelope, number: int, state: M, wraps_at: int | None = None) -> tuple[M | None, Verdict]:
     """The first message of a session: a snapshot with a number in range."""
     if envelope.kind is not SNAPSHOT:
         return None, report_unknown_session(envelope, Judgement.VIOLATION)
@@ -339,7 +335,7 @@ class Strict(IntegrityClass):
     repeats: Repeats = Repeats.VIOLATION
     buffer_until_snapshot: bool = False
 
-    answers: ClassVar[Mapping[Fault, Judgement]] = dict.fromkeys(Fault, Judgement.VIOLATION)
+    fault_policy: ClassVar[Mapping[Fault, Judgement]] = dict.fromkeys(Fault, Judgement.VIOLATION)
 
     def __post_init__(self) -> None:
         """Refuse evidence that is no value of an evidence class, and options that it cannot support."""
@@ -389,7 +385,7 @@ class Strict(IntegrityClass):
         return "Strict(buffer_until_snapshot=True)" if self.buffer_until_snapshot else ""
 
     @override
-    def gate(self, time: PartitionTime) -> Gate:
+    def gate(self, time: PartitionTime) -> AnyGate:
         del time
         wraps_at = self.evidence.wraps_at if isinstance(self.evidence, Sequence) else None
         gate = BufferingUntilSnapshot(self.evidence, wraps_at) if self.buffer_until_snapshot else self.evidence

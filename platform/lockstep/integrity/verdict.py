@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Any, Generic
 
 import msgspec
+from typing_extensions import override
 
+from lockstep.integrity.gate_states import GateState, M
 from lockstep.model.record import Envelope, Record
 
 
@@ -57,19 +59,17 @@ UNKNOWN_SESSION = "unknown session"
 ACCEPT = Verdict(judgement=Judgement.ACCEPT)
 """The usual verdict. Compared by identity on the hot path."""
 
-GateState = int | bool | Sequence[int] | Mapping[str, object] | None
-"""The memory of a gate for one session, saved with its state. None: the session is unknown."""
 
-
-class Gate(ABC):
+class Gate(ABC, Generic[M]):
     """Judges the messages of a session in order. Pure: no clock, no Kafka, no Spark.
 
-    A gate that compares times is made for one partition (`IntegrityClass.gate`) and reads its watermark.
-    The state given to `check` is consumed: it may be part of the returned one.
+    Its type parameter is the type of its state, which is stored with the user's state. A state None is that of an
+    unknown session. A gate that compares times is made for one partition (`IntegrityClass.gate`) and reads its
+    watermark. The state given to `check` is consumed: it may be part of the returned one.
     """
 
     @abstractmethod
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
+    def check(self, state: M | None, envelope: Envelope, record: Record) -> tuple[M | None, Verdict]:
         """Judge one message.
 
         Args:
@@ -81,29 +81,68 @@ class Gate(ABC):
             The memory if the message is accepted, buffered, or suspends its session, and the verdict.
         """
 
-    def adapt(self, state: GateState) -> GateState:
-        """A stored state in this gate's form; None when the state of another class or evidence is of no use to it."""
-        return state
+    @abstractmethod
+    def migrate_state(self, state: GateState) -> M | None:
+        """A stored state as this gate's own; None if the state of another class or evidence is of no use to it."""
 
-    def held(self, state: GateState) -> tuple[int, ...]:
+    def buffered_offsets(self, state: M | None) -> tuple[int, ...]:
         """Offsets of the session's buffered messages."""
         return ()
 
-    def due_us(self, state: GateState) -> int | None:
-        """The watermark at which buffered messages are released regardless; None without any."""
+    def due_us(self, state: M | None) -> int | None:
+        """The watermark at which buffered messages are released despite a gap; None without any."""
         return None
 
-    def due(self, state: GateState, until_us: int) -> tuple[GateState, Verdict]:
-        """The messages that are released by a watermark: the verdict's `after`."""
+    def release_due(self, state: M | None, until_us: int) -> tuple[M | None, Verdict]:
+        """Release the messages that are due at a watermark: the verdict's `after`."""
         return state, ACCEPT
 
     def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
         """The verdict on a message that is late whatever is known of its session; None for one that is not."""
         return None
 
-    def buffer_first(self, envelope: Envelope, record: Record) -> tuple[GateState, Verdict] | None:
+    def buffer_first(self, envelope: Envelope, record: Record) -> tuple[M | None, Verdict] | None:
         """Buffer the first message of a session that needs no snapshot; None where it begins the session at once."""
         return None
+
+
+class WrappingGate(Gate[M]):
+    """A gate with the states of its inner gate; it decides on some messages by itself."""
+
+    def __init__(self, inner: Gate[M]) -> None:
+        self._inner = inner
+
+    @override
+    def check(self, state: M | None, envelope: Envelope, record: Record) -> tuple[M | None, Verdict]:
+        return self._inner.check(state, envelope, record)
+
+    @override
+    def migrate_state(self, state: GateState) -> M | None:
+        return self._inner.migrate_state(state)
+
+    @override
+    def buffered_offsets(self, state: M | None) -> tuple[int, ...]:
+        return self._inner.buffered_offsets(state)
+
+    @override
+    def due_us(self, state: M | None) -> int | None:
+        return self._inner.due_us(state)
+
+    @override
+    def release_due(self, state: M | None, until_us: int) -> tuple[M | None, Verdict]:
+        return self._inner.release_due(state, until_us)
+
+    @override
+    def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
+        return self._inner.find_late(envelope, record)
+
+    @override
+    def buffer_first(self, envelope: Envelope, record: Record) -> tuple[M | None, Verdict] | None:
+        return self._inner.buffer_first(envelope, record)
+
+
+AnyGate = Gate[Any]
+"""A gate of any class: its states come from itself, or from `migrate_state`."""
 
 
 def report_violation(cause: str, expected: object, found: object) -> Verdict:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, cast, get_origin
 import msgspec
 
 from lockstep.errors import StateError
+from lockstep.integrity.gate_states import GateState
 from lockstep.model.aliases import find_alias
 from lockstep.model.compatibility import Incompatibility, find_incompatibilities
 from lockstep.model.map_state import MapState
@@ -154,13 +155,15 @@ class StateSchema(Generic[S]):
         # Without tables no hook is needed: a foreign object left by a fold is an error of its own.
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
         # None: the multipart snapshot that opens the session is not complete.
-        stored = tuple[object, state_type | None]  # type: ignore[valid-type]  # made at run time
+        stored = tuple[GateState, state_type | None]  # type: ignore[valid-type]  # made at run time
+        encoded_gate = tuple[msgspec.Raw, state_type | None]  # type: ignore[valid-type]  # as above
         hook = _as_table if self.tables else None
         self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=hook)
+        self._apart = msgspec.msgpack.Decoder(encoded_gate, dec_hook=hook)
         self._whole = msgspec.msgpack.Decoder(state_type, dec_hook=hook)
 
     def encode(self, session: str, gate: object, state: S) -> bytes:
-        """The stored value of a session: msgpack of [gate, state].
+        """The stored value of a session: msgpack of [state of the gate, user's state].
 
         Raises:
             StateNotOfItsType: The state contains a value that cannot be stored, or that would be loaded as another one.
@@ -188,20 +191,25 @@ class StateSchema(Generic[S]):
         if self._encoded <= EXAMINED_FIRST or self._encoded % EXAMINED_EVERY == 0:
             self.examine(session, state)
 
-    def decode(self, session: str, stored: bytes) -> tuple[object, S]:
-        """The gate and the state of a stored value, as new objects.
+    def decode(self, session: str, stored: bytes) -> tuple[GateState, S]:
+        """The state of the gate and the user's state of a stored value, as new objects.
 
         Raises:
-            StateNotOfItsType: The value is not of the declared type.
+            StateNotOfItsType: The user's state is not of the declared type.
+            StateDamaged: The state of the gate is none of `GateState`.
         """
         try:
-            return cast("tuple[object, S]", self._decoder.decode(stored))
+            return cast("tuple[GateState, S]", self._decoder.decode(stored))
         except msgspec.DecodeError as error:
-            step = (
-                "declare the field with the type that the fold left there; or fix the fold, and go back to before the "
-                "message that left it: lockstep rewind STREAM --to BATCH --why ..."
-            )
-            raise StateNotOfItsType(session, str(error), next_step=step) from error
+            raise _make_decoding_error(session, error) from error
+
+    def decode_apart(self, session: str, stored: bytes) -> tuple[bytes, S]:
+        """The encoded state of the gate, and the user's state. Raises StateNotOfItsType as `decode` does."""
+        try:
+            gate, state = self._apart.decode(stored)
+        except msgspec.DecodeError as error:
+            raise _make_decoding_error(session, error) from error
+        return bytes(gate), cast("S", state)
 
     def encode_migrated(self, session: str, made: S, old: object) -> tuple[bytes, S]:
         """The result of `migrate`, encoded without a gate; and as it comes back, with its tables.
@@ -273,6 +281,21 @@ class StateSchema(Generic[S]):
         if stored_hash not in self._differences:
             self._differences[stored_hash] = find_incompatibilities(stored, self.shape)
         return self._differences[stored_hash]
+
+
+def _make_decoding_error(session: str, error: msgspec.DecodeError) -> StateError:
+    """The error of a stored value, by the part that cannot be decoded."""
+    if _IN_GATE in str(error):
+        return StateDamaged(f"session {session!r}", "the state of a gate", f"another value: {error}")
+    step = (
+        "declare the field with the type that the fold left there; or fix the fold, and go back to before the "
+        "message that left it: lockstep rewind STREAM --to BATCH --why ..."
+    )
+    return StateNotOfItsType(session, str(error), next_step=step)
+
+
+_IN_GATE = "`$[0]"
+"""In msgspec's text of an error: the path into the first element."""
 
 
 def make_encoding_error(session: str, reason: str) -> StateNotOfItsType:

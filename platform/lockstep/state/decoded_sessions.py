@@ -13,6 +13,7 @@ from typing import Generic, cast
 
 import msgspec
 
+from lockstep.integrity.gate_states import GateState
 from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import StateVersion
 from lockstep.state.codec import S, StateSchema
@@ -29,12 +30,12 @@ class SessionEntry(msgspec.Struct, Generic[S], gc=False):
     No state refers to its entry, so that the collector of reference cycles need not look at it.
 
     Attributes:
-        gate: The integrity gate's memory of the session: any small value msgpack can encode.
+        gate: The state of the session's integrity gate.
         state: The user's state.
         stored: Its value in the local store; None for a session opened in this range.
     """
 
-    gate: object
+    gate: GateState
     state: S
     stored: bytes | None = None
 

@@ -10,23 +10,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from lockstep.errors import StateError
 from lockstep.features.erase.state import add_base, read_entries
+from lockstep.integrity.gate_states import ActiveSession, GateState, SuspensionMark
 from lockstep.model.position import Position, SuspendedSession
 from lockstep.state.changelog import StateFileWriter, StateVersion
 from lockstep.state.relocation import RelocatedState, digest_position
 from lockstep.state.timers import CLOCK, HELD
 from lockstep.state.values import MARK, MARK_BYTES, is_session
 
-_VALUES = msgspec.msgpack.Decoder(tuple[Any, msgspec.Raw])
+_VALUES = msgspec.msgpack.Decoder(tuple[GateState, msgspec.Raw])
 _CLOCKS = msgspec.msgpack.Decoder(list[int])
 _ENCODER = msgspec.msgpack.Encoder()
-_OFFSETS = ("o", "s")
-"""Offsets in the state of a gate that suspends: integrity/suspension.py."""
 
 
 class NotTranslatable(StateError):
@@ -192,10 +191,12 @@ def _translate(move: Translation, entries: Iterable[tuple[bytes, bytes]]) -> Ite
 
 
 def _translate_session(offsets: OffsetMap, stored: bytes) -> bytes:
-    """The offsets in the state of the gate; the state of the session stays as it is, byte by byte."""
+    """Translate the offsets of a suspension; the user's state stays as it is, byte by byte."""
     tag, value = (stored[:MARK_BYTES], stored[MARK_BYTES:]) if stored[0] == MARK else (b"", stored)
     gate, state = _VALUES.decode(value)
-    if not isinstance(gate, dict) or "o" not in gate:
+    if not isinstance(gate, ActiveSession | SuspensionMark):
         return stored
-    moved = {name: offsets.translate(each) if name in _OFFSETS else each for name, each in gate.items()}
+    moved = replace(gate, began_at=offsets.translate(gate.began_at))
+    if isinstance(moved, SuspensionMark):
+        moved = replace(moved, since=offsets.translate(moved.since))
     return tag + _ENCODER.encode((moved, state))

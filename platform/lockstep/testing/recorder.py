@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Generic, cast
+from typing import Any, Generic, cast
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +14,7 @@ from lockstep.declare.transform import InitialState, R
 from lockstep.engine.executor.compiled_stream import CompiledStream, Hooks
 from lockstep.engine.executor.difference import Replacement
 from lockstep.integrity.base import PartitionTime
-from lockstep.integrity.verdict import Gate, GateState, Judgement, Verdict
+from lockstep.integrity.verdict import AnyGate, Judgement, Verdict, WrappingGate
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import SuspendedSession
@@ -110,7 +110,7 @@ class Recorder(Generic[R]):
         *,
         spread: bool = False,
         joined: bool = False,
-    ) -> Gate:
+    ) -> AnyGate:
         return RecordingGate(
             self._made.gate_for(before, time, skipped, spread=spread, joined=joined), lambda: self._now.verdicts
         )
@@ -192,15 +192,15 @@ def _proven(rows: Sequence[R], table: pa.Table | None) -> Iterator[RowWithOrigin
             yield RowWithOrigin(row, *proof)
 
 
-class RecordingGate(Gate):
+class RecordingGate(WrappingGate[Any]):
     """A gate whose verdicts are recorded, by offset."""
 
-    def __init__(self, asked: Gate, verdicts: Callable[[], dict[int, Verdict]]) -> None:
-        self._asked, self._verdicts = asked, verdicts
-        self.adapt, self.held, self.due_us, self.due = asked.adapt, asked.held, asked.due_us, asked.due  # type: ignore[method-assign]  # as they are
+    def __init__(self, asked: AnyGate, verdicts: Callable[[], dict[int, Verdict]]) -> None:
+        super().__init__(asked)
+        self._verdicts = verdicts
 
     @override
-    def check(self, state: GateState, envelope: Envelope, record: Record) -> tuple[GateState, Verdict]:
-        after, verdict = self._asked.check(state, envelope, record)
+    def check(self, state: Any, envelope: Envelope, record: Record) -> tuple[Any, Verdict]:
+        after, verdict = super().check(state, envelope, record)
         self._verdicts()[record.offset] = verdict
         return after, verdict

@@ -31,12 +31,10 @@ from lockstep.verify.gates.base import (
     SessionMemory,
     Suspension,
     find_buffered,
-    is_same_state,
     is_waiting,
-    read_stored_form,
-    to_stored_form,
 )
 from lockstep.verify.gates.other_class import OtherClass
+from lockstep.verify.gates.stored import StoredGate, is_same_state, read_gate, to_stored_form
 from lockstep.verify.ledger import LedgerRange
 from lockstep.verify.lookups import NotReproducible
 from lockstep.verify.replay import Replay
@@ -273,7 +271,9 @@ class StoredState:
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
             seen_us, at = self._system.clock(session)
-            known = read_stored_form(gate) if self.other is None else self.other.read(gate)
+            if self.other is not None:
+                gate = self.other.take_over(gate)
+            known = SessionMemory(0, None) if gate is None else gate.known
             held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
             folding.applying.save(held)
             self._hold_again(session, held, row, folding)
@@ -356,11 +356,11 @@ class StoredState:
             return
         gate, state = self._decoded(session, stored)
         if not self._is_same(gate, held.known, folding.waits_before(session)):
-            self._differs(row, session, f"gate {held.known}", f"gate {gate}")
+            self._differs(row, session, f"gate {held.known}", f"gate {None if gate is None else gate.known}")
         elif state != held.state and repr(state) != repr(held.state):
             self._differs(row, session, show_short(held.state), show_short(state))
 
-    def _is_same(self, gate: object, known: SessionMemory, before: int) -> bool:
+    def _is_same(self, gate: StoredGate | None, known: SessionMemory, before: int) -> bool:
         """Whether a stored gate equals the fold's; one that another class has left does once it is taken over."""
         if self.other is None or is_same_state(gate, known, before):
             return is_same_state(gate, known, before)
@@ -373,7 +373,7 @@ class StoredState:
         where = f"{'' if session is None else f'session {session!r} '}after batch {row.batch}: {expected}"
         self._violations.add(ViolationKind.STATE_DIFFERS, row.place, row.until, where, found)
 
-    def _decoded(self, session: str, value: bytes) -> tuple[object, object]:
+    def _decoded(self, session: str, value: bytes) -> tuple[StoredGate | None, object]:
         """A stored value as the current type, whatever type it was stored with."""
         # Tables have a layout of their own, which was refused before: there are no rows to migrate.
         current = CurrentValue(value)
@@ -381,7 +381,11 @@ class StoredState:
             current = self._migrator.migrate(
                 session, value, lambda name, shape: self._system.old_rows(session, name, shape)
             )
-        gate, state = self._schema.decode(session, current.value)
+        encoded, state = self._schema.decode_apart(session, current.value)
+        try:
+            gate = read_gate(encoded)
+        except ValueError as error:
+            raise StateDamaged(f"session {session!r}", "the state of a gate", str(error)) from error
         if current.migrated is not None:
             return gate, current.migrated.state
         self._system.fill(session, state, self._schema)

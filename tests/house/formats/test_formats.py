@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.integrity.verdict import GateState
+    from lockstep.integrity.gate_states import GateState
 
 GOLDEN = Path(__file__).with_name("formats.txt")
 DOCUMENTS: tuple[type[msgspec.Struct], ...] = (

@@ -361,19 +361,19 @@ STRICT = list_mutants(
     "unit/integrity/test_sequence.py",
     Change(
         "an update does not repeat the last number",
-        "if number == following or (number == last and envelope.kind is SNAPSHOT):",
-        "if number == following or number == last:",
+        "if number == following or (number == state and envelope.kind is SNAPSHOT):",
+        "if number == following or number == state:",
         "test_a_repeated_message_is_refused_where_it_repeats",
     ),
     Change(
         "numbers rise by one",
-        "if number == following or (number == last and envelope.kind is SNAPSHOT):",
-        "if number >= following or (number == last and envelope.kind is SNAPSHOT):",
+        "if number == following or (number == state and envelope.kind is SNAPSHOT):",
+        "if number >= following or (number == state and envelope.kind is SNAPSHOT):",
         "test_a_removed_message_is_missed_at_the_very_next_one",
     ),
     Change(
         "a snapshot may repeat the last number",
-        "if number == following or (number == last and envelope.kind is SNAPSHOT):",
+        "if number == following or (number == state and envelope.kind is SNAPSHOT):",
         "if number == following:",
         "test_a_snapshot_may_come_anywhere_with_the_last_number",
     ),
@@ -385,14 +385,14 @@ STRICT = list_mutants(
     ),
     Change(
         "a message with ids covers those after the snapshot only once",
-        "return [link.last, fresh if envelope.kind is SNAPSHOT else 0], ACCEPT",
-        "return [link.last, fresh], ACCEPT",
+        "return LastLink(link.last, is_fresh and envelope.kind is SNAPSHOT), ACCEPT",
+        "return LastLink(link.last, is_fresh), ACCEPT",
         "unit/integrity/test_linked.py unit/integrity/test_linked_feeds.py",
     ),
     Change(
         "ids do not go back inside of a message",
-        "kept = _forward(link) and (_continues(link, last) or (bool(fresh) and _covers(link, last)))",
-        "kept = _continues(link, last) or (bool(fresh) and _covers(link, last))",
+        "kept = _forward(link) and (_continues(link, last) or (is_fresh and _covers(link, last)))",
+        "kept = _continues(link, last) or (is_fresh and _covers(link, last))",
         "unit/integrity/test_linked.py",
     ),
     Change(
@@ -443,8 +443,8 @@ ONCE = list_mutants(
     ),
     Change(
         "a session ends with as many messages as its end says",
-        'met["n"] + 1 != envelope.count:',
-        'met["n"] + 1 < envelope.count:',
+        "messages + 1 != envelope.count:",
+        "messages + 1 < envelope.count:",
         "test_each_message_once",
     ),
     Change(
@@ -460,20 +460,20 @@ FUZZY_WINDOW = list_mutants(
     "unit/integrity/test_fuzzy_window.py",
     Change(
         "a message after a missing one waits for it",
-        "if number > last + 1:\n            return self._waiting",
-        "if number > last + 2:\n            return self._waiting",
+        "if number > last + 1:\n            return self._wait(",
+        "if number > last + 2:\n            return self._wait(",
         "test_the_order_of_the_producer",
     ),
     Change(
         "messages that waited follow the missing one",
-        "ready = 0 if envelope.kind is Kind.END else _in_a_row(held, number)",
+        "ready = 0 if envelope.kind is Kind.END else _in_a_row(waiting, number)",
         "ready = 0",
         "test_the_order_of_the_producer",
     ),
     Change(
         "a released number is not released again",
-        "if number <= last:\n            return _state(order), Verdict(Judgement.LATE",
-        "if number < last:\n            return _state(order), Verdict(Judgement.LATE",
+        "if number <= last:\n            return order, Verdict(Judgement.LATE",
+        "if number < last:\n            return order, Verdict(Judgement.LATE",
         "test_the_order_of_the_producer",
     ),
     Change(
@@ -501,14 +501,14 @@ MULTIPART = list_mutants(
     ),
     Change(
         "a refused message changes no memory",
-        'known = parts["g"] if goes_on else deepcopy(parts["g"])',
-        'known = parts["g"]',
+        "known = parts.inner if goes_on else deepcopy(parts.inner)",
+        "known = parts.inner",
         "test_a_message_that_cannot_be_part_of_an_open_snapshot_leaves_no_trace_in_the_memory",
     ),
     Change(
         "a snapshot has an end",
-        'if len(parts["p"]) >= PARTS_MAX:',
-        'if len(parts["p"]) > PARTS_MAX:',
+        "if len(parts.offsets) >= PARTS_MAX:",
+        "if len(parts.offsets) > PARTS_MAX:",
         "test_a_snapshot_of_more_parts_than_there_may_be_is_refused",
     ),
 )
@@ -518,14 +518,14 @@ SUSPENSION = list_mutants(
     "unit/integrity/test_suspension.py",
     Change(
         "a session that began before the offset is suspended",
-        'suspended = known is not None and (known["g"] is False or known["o"] < before)',
-        'suspended = known is not None and known["g"] is False',
+        "suspended = state is not None and (type(state) is SuspensionMark or state.began_at < before)",
+        "suspended = isinstance(state, SuspensionMark)",
         "test_a_session_is_suspended_where_it_began_before_the_offset_and_not_at_it",
     ),
     Change(
         "a session that began at the offset is not suspended",
-        'suspended = known is not None and (known["g"] is False or known["o"] < before)',
-        'suspended = known is not None and (known["g"] is False or known["o"] <= before)',
+        "suspended = state is not None and (type(state) is SuspensionMark or state.began_at < before)",
+        "suspended = state is not None and (type(state) is SuspensionMark or state.began_at <= before)",
         "test_a_session_is_suspended_where_it_began_before_the_offset_and_not_at_it",
     ),
     Change(
@@ -536,8 +536,8 @@ SUSPENSION = list_mutants(
     ),
     Change(
         "a session that is suspended again keeps its first lost offset",
-        's=known.get("s", since) if known["g"] is False else since)',
-        "s=since)",
+        "return msgspec.structs.replace(known, is_broken=broken)",
+        "return msgspec.structs.replace(known, since=since, is_broken=broken)",
         "test_a_session_that_is_suspended_again_keeps_its_first_lost_offset",
     ),
     Change(
@@ -553,14 +553,14 @@ BUFFERING = list_mutants(
     "unit/integrity/test_buffering.py",
     Change(
         "an update that the snapshot covers is stale",
-        "if not self._is_after(number, snapshot):",
-        "if False:",
+        "and not self._is_after(number, state.number):",
+        "and False:",
         "unit/integrity/test_buffering.py",
     ),
     Change(
         "buffered updates that the snapshot covers are stale",
-        'stale = [each for each in waiting if not self._is_after(cast("int", each[1]), number)]',
-        "stale = list[Early]()",
+        "stale = [each for each in waiting if not self._is_after(each.number, number)]",
+        "stale = list[EarlyUpdate]()",
         "unit/integrity/test_buffering.py",
     ),
 )

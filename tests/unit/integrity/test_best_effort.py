@@ -6,11 +6,12 @@ import pytest
 
 from lockstep import Envelope, Kind, NoIntegrity
 from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.gate_states import KNOWN, KnownSession
 from lockstep.integrity.sequence_numbers import LARGEST
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, accept_with_remark
+from lockstep.integrity.verdict import ACCEPT, Verdict, accept_with_remark
 from tests.support.envelopes import RECORD, end, snapshot, update
 
-CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
+CELLS: dict[str, tuple[int | KnownSession | None, Envelope, int | KnownSession, Verdict]] = {
     "an update of an unknown session": (None, update(41), 41, ACCEPT),
     "a snapshot of an unknown session": (None, snapshot(41), 41, ACCEPT),
     "the next number": (41, update(42), 42, ACCEPT),
@@ -34,11 +35,11 @@ CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
         1,
         ACCEPT,
     ),
-    "no number, unknown session": (None, update(), True, ACCEPT),
-    "no number, no number before": (True, update(), True, ACCEPT),
+    "no number, unknown session": (None, update(), KNOWN, ACCEPT),
+    "no number, no number before": (KNOWN, update(), KNOWN, ACCEPT),
     "no number after numbers": (41, update(), 41, ACCEPT),
-    "the first number after none": (True, update(41), 41, ACCEPT),
-    "1 after none, which is no repeat of True": (True, update(1), 1, ACCEPT),
+    "the first number after none": (KNOWN, update(41), 41, ACCEPT),
+    "1 after none, which is no repeat of it": (KNOWN, update(1), 1, ACCEPT),
     "a number that no state file holds": (41, update(LARGEST + 1), 41, ACCEPT),
     "0 and 1 are numbers": (0, update(1), 1, ACCEPT),
 }

@@ -17,6 +17,14 @@ from lockstep.errors import DeclarationError
 from lockstep.features.localdev.recordings import Recorded, RecordedKind, read_recorded_days, to_received, to_sent
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.buffering import WAITING_MAX
+from lockstep.integrity.gate_states import (
+    ActiveSession,
+    Deduplicated,
+    EarlyUpdate,
+    EvidenceState,
+    SnapshotApplied,
+    SnapshotAwaited,
+)
 from lockstep.testing import SentMessage, run
 from tests.support.envelopes import at_offset
 from tests.support.golden_streams import STREAMS, Change
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
     from decimal import Decimal
 
-    from lockstep.integrity.verdict import GateState
+    from lockstep.integrity.gate_states import GateState
     from lockstep.testing import RunResult
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "binance_l2"
@@ -91,25 +99,25 @@ def test_what_is_missing_behind_the_snapshot_is_missed(data: some.DataObject) ->
 
 def test_a_session_whose_snapshot_never_comes_ends_the_patience() -> None:
     gate = Strict(evidence=Sequence(), buffer_until_snapshot=True).gate_for(0, PartitionTime())
-    state: GateState = {"e": [[number, number, None, None] for number in range(WAITING_MAX)]}
+    state = SnapshotAwaited([EarlyUpdate(number, number, None, None) for number in range(WAITING_MAX)])
     _, verdict = gate.check(state, Envelope("s", sequence=WAITING_MAX), at_offset(WAITING_MAX))
     assert (verdict.judgement.value, verdict.cause) == ("violation", "no snapshot")
 
 
 def test_a_session_that_waits_is_unknown_once_the_option_is_gone() -> None:
-    waiting: GateState = {"e": [[0, 5, None, None]]}
-    fresh: GateState = {"q": 5, "g": 5}
+    waiting = SnapshotAwaited([EarlyUpdate(0, 5, None, None)])
+    fresh: SnapshotApplied[EvidenceState] = SnapshotApplied(5, 5)
     adapted = Strict(evidence=Sequence()).make_state_adapter(0)
     assert (adapted(waiting), adapted(fresh)) == (None, 5)
     suspends = Strict(evidence=Sequence(), repeats=Repeats.DROP, on_violation=Suspend()).make_state_adapter(0)
-    opened: GateState = {"o": 3, "g": {"r": {}, "g": fresh}}
-    assert suspends(opened) == {"o": 3, "g": {"r": {}, "g": 5}}
-    assert suspends({"o": 3, "g": {"r": {}, "g": waiting}}) is None
+    assert suspends(ActiveSession(3, Deduplicated({}, fresh))) == ActiveSession(3, Deduplicated({}, 5))
+    assert suspends(ActiveSession(3, Deduplicated({}, waiting))) is None
 
 
 def test_a_session_of_before_the_option_goes_on() -> None:
     adapted = Strict(evidence=Sequence(), buffer_until_snapshot=True).make_state_adapter(0)
-    assert (adapted(7), adapted({"q": 5, "g": 5}), adapted({"e": []})) == (7, {"q": 5, "g": 5}, {"e": []})
+    states: list[GateState] = [7, SnapshotApplied(5, 5), SnapshotAwaited([])]
+    assert list(map(adapted, states)) == states
 
 
 @pytest.mark.parametrize("evidence", [Checksum(), LogOnly()], ids=lambda each: type(each).__name__)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from lockstep import Checksum, Envelope, Link, LogOnly
+from lockstep.integrity.gate_states import KNOWN, GateState, MessageCount
 from lockstep.integrity.strict import Evidence
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violation
+from lockstep.integrity.verdict import ACCEPT, Verdict, report_violation
 from tests.support.envelopes import RECORD, end, snapshot, update
 
 CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
-    "a snapshot opens a session": (None, snapshot(), [1], ACCEPT),
-    "a counted session": ([4], update(), [5], ACCEPT),
-    "an update of a known session": (True, update(), True, ACCEPT),
-    "a second snapshot": (True, snapshot(), True, ACCEPT),
-    "the end of a known session": (True, end(), True, ACCEPT),
-    "numbers are not looked at": (True, update(7), True, ACCEPT),
-    "links are not looked at": (True, update(link=Link(7, previous=99)), True, ACCEPT),
+    "a snapshot opens a session": (None, snapshot(), MessageCount(1), ACCEPT),
+    "a counted session": (MessageCount(4), update(), MessageCount(5), ACCEPT),
+    "an update of a known session": (KNOWN, update(), KNOWN, ACCEPT),
+    "a second snapshot": (KNOWN, snapshot(), KNOWN, ACCEPT),
+    "the end of a known session": (KNOWN, end(), KNOWN, ACCEPT),
+    "numbers are not looked at": (KNOWN, update(7), KNOWN, ACCEPT),
+    "links are not looked at": (KNOWN, update(link=Link(7, previous=99)), KNOWN, ACCEPT),
     "an update of an unknown session": (
         None,
         update(),

@@ -9,9 +9,10 @@ from hypothesis import strategies as some
 from lockstep import Checksum, Envelope, Kind, LogOnly, NoIntegrity, Ordered, Repeats, Sequence, Strict
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, PartitionTime
+from lockstep.integrity.gate_states import KNOWN, GateState, KnownSession
 from lockstep.integrity.sequence_numbers import unwrap_sequence
 from lockstep.integrity.strict import Evidence
-from lockstep.integrity.verdict import Gate, GateState
+from lockstep.integrity.verdict import AnyGate
 from tests.support.envelopes import RECORD, refused_at, snapshot, update
 
 TOLD = "254 (1 back; wraps_at=256 tells up to 127 ahead)"
@@ -62,7 +63,7 @@ def test_a_number_that_a_producer_of_8_bits_cannot_send_is_refused(integrity: In
 )
 def test_half_a_round_is_the_bound_of_what_is_told_as_forward(lost: int, cause: str) -> None:
     for integrity in (Strict(evidence=Sequence(wraps_at=256)), Ordered(wraps_at=256), NoIntegrity(wraps_at=256)):
-        gate = integrity.gate(PartitionTime())
+        gate: AnyGate = integrity.gate(PartitionTime())
         state, _ = gate.check(None, snapshot(255), RECORD)
         _, verdict = gate.check(state, update(lost), RECORD)  # 0 is the next
         assert verdict.cause == cause, integrity
@@ -70,7 +71,7 @@ def test_half_a_round_is_the_bound_of_what_is_told_as_forward(lost: int, cause: 
 
 def test_best_effort_counts_nothing_where_numbers_wrap_and_ignores_those_that_cannot_be() -> None:
     gate = NoIntegrity(wraps_at=256).gate(PartitionTime())
-    state: GateState = None
+    state: int | KnownSession | None = None
     causes = []
     for number in (254, 255, 0, 1, 1000, 2, 4):
         state, verdict = gate.check(state, update(number), RECORD)
@@ -113,9 +114,9 @@ def test_the_count_at_the_end_is_compared(evidence: Evidence, count: int | None,
     assert cause == (refused[1].cause if refused else None)
 
 
-def test_a_session_of_an_earlier_release_has_no_count_to_compare() -> None:
-    gate: Gate = LogOnly()
-    state, _ = gate.check(True, update(), RECORD)  # noqa: FBT003  # the state as it was stored
-    assert state is True
+def test_a_session_of_another_evidence_has_no_count_to_compare() -> None:
+    gate: AnyGate = LogOnly()
+    state, _ = gate.check(KNOWN, update(), RECORD)
+    assert state is KNOWN
     _, verdict = gate.check(state, Envelope("s", Kind.END, count=99), RECORD)
     assert verdict.judgement.value == "accept"

@@ -31,7 +31,7 @@ from tests.support.envelopes import at_offset
 
 if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.integrity.verdict import GateState
+    from lockstep.integrity.gate_states import GateState
 
 SNAPSHOT, PART, UPDATE, END = Kind.SNAPSHOT, Kind.SNAPSHOT_PART, Kind.UPDATE, Kind.END
 SKIPPED, ACCEPTED = "skip", "accept"

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from lockstep import Envelope, Link, Linked
+from lockstep.integrity.gate_states import LastLink
 from lockstep.integrity.sequence_numbers import LARGEST
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violation
+from lockstep.integrity.verdict import ACCEPT, Verdict, report_violation
 from tests.support.envelopes import RECORD, end, snapshot, update
 
 
@@ -50,21 +51,33 @@ def back(last: int, found: str) -> Verdict:
     return report_violation("sequence goes back", f"predecessor {last}", found)
 
 
-FRESH: GateState = [100, 1]
-GOING: GateState = [100, 0]
+FRESH = LastLink(100, is_fresh=True)
+
+
+def reached(last: int) -> LastLink:
+    """The state after an update."""
+    return LastLink(last, is_fresh=False)
+
+
+GOING = reached(100)
 UNKNOWN = report_violation("unknown session", "a snapshot first", "update of a session without snapshot")
 
-Cells = dict[str, tuple[GateState, Envelope, GateState, Verdict]]
+Cells = dict[str, tuple[LastLink | None, Envelope, LastLink | None, Verdict]]
 
 ANY_STYLE: Cells = {
-    "a snapshot opens a session": (None, opening(100), [100, 1], ACCEPT),
-    "an update that names its predecessor": (GOING, named(100, 105), [105, 0], ACCEPT),
-    "the first update, naming the snapshot": (FRESH, named(100, 105), [105, 0], ACCEPT),
-    "the end, naming its predecessor": (GOING, end(link=Link(105, previous=100)), [105, 0], ACCEPT),
-    "a second snapshot at the last id": (GOING, opening(100), [100, 0], ACCEPT),
-    "a second snapshot before the first update": (FRESH, opening(100), [100, 1], ACCEPT),
-    "a snapshot that restarts the sequence": (GOING, restarting(7), [7, 1], ACCEPT),
-    "one that restarts it before the first update": (FRESH, restarting(7), [7, 1], ACCEPT),
+    "a snapshot opens a session": (None, opening(100), FRESH, ACCEPT),
+    "an update that names its predecessor": (GOING, named(100, 105), reached(105), ACCEPT),
+    "the first update, naming the snapshot": (FRESH, named(100, 105), reached(105), ACCEPT),
+    "the end, naming its predecessor": (
+        GOING,
+        end(link=Link(105, previous=100)),
+        reached(105),
+        ACCEPT,
+    ),
+    "a second snapshot at the last id": (GOING, opening(100), GOING, ACCEPT),
+    "a second snapshot before the first update": (FRESH, opening(100), FRESH, ACCEPT),
+    "a snapshot that restarts the sequence": (GOING, restarting(7), LastLink(7, is_fresh=True), ACCEPT),
+    "one that restarts it before the first update": (FRESH, restarting(7), LastLink(7, is_fresh=True), ACCEPT),
     "a second snapshot ahead": (GOING, opening(101), GOING, gap(100, "ids None to 101", "101")),
     "a second snapshot behind": (GOING, opening(99), GOING, back(100, "ids None to 99")),
     "an update of an unknown session": (None, named(100, 105), None, UNKNOWN),
@@ -105,23 +118,28 @@ ANY_STYLE: Cells = {
 }
 
 SPOT: Cells = {
-    "the next ids": (GOING, spot(101, 105), [105, 0], ACCEPT),
-    "the next single id": (GOING, spot(101, 101), [101, 0], ACCEPT),
+    "the next ids": (GOING, spot(101, 105), reached(105), ACCEPT),
+    "the next single id": (GOING, spot(101, 101), reached(101), ACCEPT),
     "an id missing": (GOING, spot(102, 105), GOING, gap(100, "ids 102 to 105", "101")),
     "ids missing": (GOING, spot(104, 105), GOING, gap(100, "ids 104 to 105", "101 to 103")),
     "ids that overlap later on": (GOING, spot(100, 105), GOING, broken(100, "ids 100 to 105")),
     "the same ids again": (GOING, spot(96, 100), GOING, repeat(100, "ids 96 to 100")),
-    "after the snapshot: the next ids": (FRESH, spot(101, 105), [105, 0], ACCEPT),
-    "after the snapshot: ids over its end": (FRESH, spot(95, 105), [105, 0], ACCEPT),
-    "after the snapshot: one id over its end": (FRESH, spot(95, 101), [101, 0], ACCEPT),
+    "after the snapshot: the next ids": (FRESH, spot(101, 105), reached(105), ACCEPT),
+    "after the snapshot: ids over its end": (FRESH, spot(95, 105), reached(105), ACCEPT),
+    "after the snapshot: one id over its end": (FRESH, spot(95, 101), reached(101), ACCEPT),
     "after the snapshot: nothing new": (FRESH, spot(95, 100), FRESH, repeat(100, "ids 95 to 100")),
     "after the snapshot: stale": (FRESH, spot(90, 94), FRESH, back(100, "ids 90 to 94")),
     "after the snapshot: an id missing": (FRESH, spot(102, 105), FRESH, gap(100, "ids 102 to 105", "101")),
-    "after a second snapshot: ids over its end": ([100, 0], spot(95, 105), GOING, broken(100, "ids 95 to 105")),
+    "after a second snapshot: ids over its end": (GOING, spot(95, 105), GOING, broken(100, "ids 95 to 105")),
 }
 
 FUTURES: Cells = {
-    "the right predecessor, ids left out between": (GOING, futures(103, 105, 100), [105, 0], ACCEPT),
+    "the right predecessor, ids left out between": (
+        GOING,
+        futures(103, 105, 100),
+        reached(105),
+        ACCEPT,
+    ),
     "a predecessor missing, though ids go on": (
         GOING,
         futures(101, 105, 99),
@@ -135,9 +153,9 @@ FUTURES: Cells = {
         gap(100, "predecessor 108 (ids to 115)", "101 to 108"),
     ),
     "ids that overlap later on": (GOING, futures(95, 105, 90), GOING, broken(100, "predecessor 90 (ids to 105)")),
-    "after the snapshot: its id inside": (FRESH, futures(95, 105, 90), [105, 0], ACCEPT),
-    "after the snapshot: its id first": (FRESH, futures(100, 105, 98), [105, 0], ACCEPT),
-    "after the snapshot: its id last": (FRESH, futures(95, 100, 90), [100, 0], ACCEPT),
+    "after the snapshot: its id inside": (FRESH, futures(95, 105, 90), reached(105), ACCEPT),
+    "after the snapshot: its id first": (FRESH, futures(100, 105, 98), reached(105), ACCEPT),
+    "after the snapshot: its id last": (FRESH, futures(95, 100, 90), GOING, ACCEPT),
     "after the snapshot: its id before": (
         FRESH,
         futures(101, 105, 99),
@@ -145,7 +163,7 @@ FUTURES: Cells = {
         broken(100, "predecessor 99 (ids to 105)"),
     ),
     "after the snapshot: stale": (FRESH, futures(90, 99, 85), FRESH, back(100, "predecessor 85 (ids to 99)")),
-    "after the snapshot: its very successor": (FRESH, futures(103, 105, 100), [105, 0], ACCEPT),
+    "after the snapshot: its very successor": (FRESH, futures(103, 105, 100), reached(105), ACCEPT),
 }
 
 

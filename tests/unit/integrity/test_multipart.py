@@ -14,7 +14,7 @@ from lockstep.integrity.multipart import PARTS_MAX, MultipartGate
 from tests.support.gate_feed import Sent, Told, anew, judged, snapshot, update
 
 if TYPE_CHECKING:
-    from lockstep.integrity.verdict import Gate
+    from lockstep.integrity.verdict import AnyGate
 
 ACCEPTED: Told = ("accept", "", ())
 HELD: Told = ("buffer", "", ())
@@ -61,7 +61,7 @@ def test_a_snapshot_over_several_messages(case: str) -> None:
 
 def test_best_effort_gives_up_the_one_on_its_way_for_another_that_begins() -> None:
     time = PartitionTime()
-    gate: Gate = MultipartGate(NoIntegrity().gate(time), tolerates_all=True)
+    gate: AnyGate = MultipartGate(NoIntegrity().gate(time), tolerates_all=True)
     found = judged(gate, time, [part(1), part(1, restarts_sequence=True), snapshot(2, 0), update(3, 0)])
     assert [each[0] for each in found] == ["buffer", "buffer", "accept", "accept"]
     assert found[2][2] == (1,), "the part that was given up is not released"

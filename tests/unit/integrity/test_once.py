@@ -7,7 +7,7 @@ import pytest
 from lockstep import Envelope, Kind, Once, Record
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import PartitionTime
-from lockstep.integrity.verdict import GateState
+from lockstep.integrity.gate_states import GateState
 from tests.support.gate_feed import Content
 
 Message = tuple[Envelope, bytes]

@@ -5,18 +5,23 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lockstep import Envelope, FuzzyWindow, Kind, Ordered, Sequence, SessionStart, Strict
 from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.gate_states import ActiveSession, Renumbered
 from lockstep.integrity.opening import OpeningAtFirst
 from lockstep.integrity.verdict import ACCEPT, Judgement
 from lockstep.verify.gates.base import Action, ReplayWatermark
 from lockstep.verify.gates.classes import make_rules
+from lockstep.verify.gates.stored import read_gate
 from tests.support.envelopes import RECORD, update
 
 if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
+    from lockstep.integrity.gate_states import GateState
+    from lockstep.verify.gates.base import Memory
 
 FIRST = SessionStart.FIRST_MESSAGE
 BOUND = timedelta(seconds=10)
@@ -28,18 +33,27 @@ CLASSES: tuple[IntegrityClass, ...] = (
 )
 
 
+LEFT = {"f": True}
+"""The memory of the proof."""
+
+
+def remembered(state: GateState) -> Memory:
+    """A stored state as the proof reads it."""
+    gate = read_gate(msgspec.msgpack.encode(state))
+    return None if gate is None else gate.known.memory
+
+
 @pytest.mark.parametrize("integrity", CLASSES, ids=lambda each: type(each).__name__)
 def test_its_next_message_is_the_first_of_its_evidence(integrity: IntegrityClass) -> None:
-    left = {"f": True}
     gate, rules = integrity.gate_for(0, PartitionTime()), make_rules(integrity, ReplayWatermark())
-    state = left if not integrity.suspends else {"o": 0, "g": left}
+    state = ActiveSession(0, Renumbered()) if integrity.suspends else Renumbered()
     after, verdict = gate.check(state, update(7), RECORD)
-    ruling = rules.rule(left, update(7), RECORD)
+    ruling = rules.rule(LEFT, update(7), RECORD)
     assert (verdict, ruling.what) == (ACCEPT, Action.ACCEPT)
-    assert ruling.memory == (after["g"] if isinstance(after, dict) and "o" in after else after)
+    assert ruling.memory == remembered(after)
 
 
-LEFT, NOW_US = {"f": True}, 100_000_000
+NOW_US = 100_000_000
 
 
 @pytest.mark.parametrize(
@@ -54,8 +68,8 @@ def test_its_next_message_waits_for_its_order_unless_it_is_late(
     gate, watermark = OpeningAtFirst(integrity.gate(PartitionTime(NOW_US))), ReplayWatermark()
     watermark.advance(NOW_US)
     message = Envelope("s", Kind.UPDATE, event_time_us=seconds * 1_000_000)
-    after, verdict = gate.check({**LEFT}, message, RECORD)
+    after, verdict = gate.check(Renumbered(), message, RECORD)
     ruling = make_rules(integrity, watermark).rule({**LEFT}, message, RECORD)
     assert (verdict.judgement, ruling.what) == (judgement, what)
-    assert after == ruling.memory
-    assert gate.held(after) == (() if what is Action.LATE else (RECORD.offset,))
+    assert remembered(after) == ruling.memory
+    assert gate.buffered_offsets(after) == (() if what is Action.LATE else (RECORD.offset,))

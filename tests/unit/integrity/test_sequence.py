@@ -8,12 +8,12 @@ from hypothesis import strategies as some
 
 from lockstep import Envelope, Sequence
 from lockstep.integrity.sequence_numbers import LARGEST
-from lockstep.integrity.verdict import ACCEPT, GateState, Verdict, report_violation
+from lockstep.integrity.verdict import ACCEPT, Verdict, report_violation
 from tests.support.envelopes import RECORD, end, refused_at, snapshot, update
 
 UNKNOWN = report_violation("unknown session", "a snapshot first", "update of a session without snapshot")
 
-CELLS: dict[str, tuple[GateState, Envelope, GateState, Verdict]] = {
+CELLS: dict[str, tuple[int | None, Envelope, int | None, Verdict]] = {
     "a snapshot opens a session at any number": (None, snapshot(40), 40, ACCEPT),
     "a snapshot opens a session at 0": (None, snapshot(0), 0, ACCEPT),
     "a snapshot opens a session below 0": (None, snapshot(-1), -1, ACCEPT),

@@ -29,7 +29,8 @@ from tests.support.golden_streams import STREAMS, Change
 
 if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
-    from lockstep.integrity.verdict import Gate, GateState
+    from lockstep.integrity.gate_states import GateState
+    from lockstep.integrity.verdict import AnyGate
 
 FIRST = SessionStart.FIRST_MESSAGE
 LATENESS = timedelta(seconds=10)
@@ -46,7 +47,7 @@ CLASSES: dict[str, IntegrityClass] = {
 }
 
 
-def judged(gate: Gate, *messages: tuple[Kind, int]) -> list[str]:
+def judged(gate: AnyGate, *messages: tuple[Kind, int]) -> list[str]:
     """What a gate says of the messages of one session at the offsets 0, 1, 2 ..., driven as the engine does it."""
     state: GateState = None
     said = []

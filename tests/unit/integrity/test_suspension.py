@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lockstep import FuzzyWindow, Sequence
 from lockstep.integrity.base import PartitionTime
+from lockstep.integrity.gate_states import ActiveSession, SuspensionMark
 from lockstep.integrity.suspension import (
     LOSS_ACCEPTED,
     SuspensionGate,
@@ -22,24 +23,24 @@ from lockstep.model.position import SuspendedSession
 from tests.support.gate_feed import Sent, anew, snapshot, update
 
 if TYPE_CHECKING:
-    from lockstep.integrity.suspension import Opened
-    from lockstep.integrity.verdict import GateState
+    from lockstep.integrity.gate_states import GateState
 
+SUSPENDED = SuspensionMark(3, 5)
 FROM = 10
 """Sessions that began before this offset are suspended."""
 
 
-def began(offset: int, number: int = 1) -> GateState:
+def began(offset: int, number: int = 1) -> ActiveSession[int]:
     """The state of a session that began at an offset and has come to a number."""
-    return {"o": offset, "g": number}
+    return ActiveSession(offset, number)
 
 
-def told(gate: SuspensionGate, state: GateState, sent: Sent, offset: int) -> str:
+def told(gate: SuspensionGate[int], state: ActiveSession[int] | SuspensionMark | None, sent: Sent, offset: int) -> str:
     envelope, record = sent.at(offset)
     return gate.check(state, envelope, record)[1].judgement.value
 
 
-def gate_of(before: int, *skipped: SuspendedSession) -> SuspensionGate:
+def gate_of(before: int, *skipped: SuspendedSession) -> SuspensionGate[int]:
     return SuspensionGate(Sequence(), before, skipped, tolerates_violations=True)
 
 
@@ -51,7 +52,7 @@ def test_a_session_is_suspended_where_it_began_before_the_offset_and_not_at_it(o
 
 @pytest.mark.parametrize(("offset", "judgement"), [(FROM - 1, "quarantine"), (FROM, "accept")])
 def test_a_snapshot_begins_a_session_from_the_offset_on_and_not_before_it(offset: int, judgement: str) -> None:
-    suspended: GateState = {"o": 3, "g": False, "s": 5}
+    suspended = SuspensionMark(3, 5)
     assert [told(gate_of(FROM), each, snapshot(1, 0), offset) for each in (None, suspended)] == [judgement] * 2
 
 
@@ -66,7 +67,7 @@ def test_where_the_policy_becomes_to_halt_the_same_sessions_are_unknown(offset: 
     assert migrate_gate_state(began(offset), FROM, suspends=False, inner=Sequence()) == kept
 
 
-@pytest.mark.parametrize(("state", "before", "kept"), [(1, FROM, None), (1, 0, 1), ({"o": FROM, "g": False}, 0, None)])
+@pytest.mark.parametrize(("state", "before", "kept"), [(1, FROM, None), (1, 0, 1), (SUSPENDED, 0, None)])
 def test_a_stream_that_halts_knows_no_session_that_was_given_up_or_suspended(
     state: GateState, before: int, kept: GateState
 ) -> None:
@@ -79,12 +80,9 @@ def test_a_session_that_may_have_begun_in_what_was_given_up_halts_no_stream(befo
     assert told(gate, None, update(2, 0), FROM) == judgement
 
 
-SUSPENDED: GateState = {"o": 3, "g": False, "s": 5}
-
-
 @pytest.mark.parametrize(("state", "since"), [(began(3), "10"), (SUSPENDED, "5")])
 def test_the_loss_that_a_snapshot_ends_began_at_the_first_offset_that_was_not_applied(
-    state: GateState, since: str
+    state: ActiveSession[int] | SuspensionMark, since: str
 ) -> None:
     gate = SuspensionGate(Sequence(), FROM, tolerates_violations=True, accepts_loss=True)
     verdict = gate.check(state, *snapshot(9, 0).at(20))[1]
@@ -93,7 +91,7 @@ def test_the_loss_that_a_snapshot_ends_began_at_the_first_offset_that_was_not_ap
 
 @pytest.mark.parametrize(("sent", "judgement"), [(snapshot(1, 0), "suspend"), (anew(1, 0), "accept")])
 def test_behind_a_broken_snapshot_only_one_that_begins_anew_ends_the_suspension(sent: Sent, judgement: str) -> None:
-    broken: GateState = {"o": 3, "g": False, "s": 5, "b": True}
+    broken = SuspensionMark(3, 5, is_broken=True)
     assert told(gate_of(0), broken, sent, 20) == judgement
 
 
@@ -108,7 +106,8 @@ def test_the_repeat_of_a_snapshot_is_dropped_and_does_not_begin_its_session_agai
     state, first = gate.check(None, *snapshot(1, 0).at(3))
     after, repeat = gate.check(state, *snapshot(1, 0).at(4))
     assert (first.judgement, repeat.judgement) == (Judgement.ACCEPT, Judgement.DUPLICATE)
-    assert cast("Opened", after)["o"] == 3
+    assert isinstance(after, ActiveSession)
+    assert after.began_at == 3
 
 
 def test_a_session_that_is_suspended_again_keeps_its_first_lost_offset() -> None:

@@ -39,7 +39,7 @@ from lockstep import (
 from lockstep.features.quality.check import find_traits
 from lockstep.features.quality.partitions import RANGE, RANGE_VALUES, ROW, MeasuredPartition, summarize_partitions
 from lockstep.features.quality.rules import RuleOutcome, judge_partitions
-from lockstep.integrity.strict import Repeats
+from lockstep.integrity.strict import Evidence, Repeats
 from lockstep.testing import SentMessage, run
 from tests.unit.quality.test_partitions import SCHEMA
 
@@ -135,7 +135,7 @@ IDLE = {"plain": None, "snapshots": timedelta(seconds=20), "everything": timedel
 
 def list_classes() -> Iterable[IntegrityClass]:
     """Each integrity class with each evidence, start of sessions, and option that decides about numbers."""
-    evidences = (Sequence(), Sequence(wraps_at=256), Linked(), Checksum(), LogOnly())
+    evidences: tuple[Evidence, ...] = (Sequence(), Sequence(wraps_at=256), Linked(), Checksum(), LogOnly())
     for start in SessionStart:
         for evidence, repeats, waits, policy in itertools.product(evidences, Repeats, (False, True), (None, Suspend())):
             if isinstance(evidence, Checksum) and (waits or repeats is Repeats.DROP):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.features.erase.state import add_base, read_entries
+from lockstep.integrity.gate_states import ActiveSession, SuspensionMark
 from lockstep.model.position import Position, SuspendedSession
 from lockstep.model.state_types import hash_of_type_schema, make_type_schema
 from lockstep.state.changelog import SegmentHeader, StateFileWriter, StateVersion
@@ -80,10 +81,9 @@ def write(folder: Path, entries: dict[bytes, bytes]) -> Position:
 
 def test_gates_and_clocks_get_other_offsets_and_states_stay_byte_by_byte(tmp_path: Path) -> None:
     state, tag = PACK(Panel({"a": 60})), make_type_tag("0" * 32)
-    opened = {"o": 70, "g": 7}
     entries = {
-        b"a": PACK((opened, msgspec.Raw(state))),
-        b"b": tag + PACK(({"o": 30, "g": False, "s": 90}, msgspec.Raw(state))),
+        b"a": PACK((ActiveSession(70, 7), msgspec.Raw(state))),
+        b"b": tag + PACK((SuspensionMark(30, 90, is_lost=True), msgspec.Raw(state))),
         b"c": PACK((5, msgspec.Raw(state))),
         CLOCK + b"a": PACK([3, 4, 99]),
     }
@@ -94,8 +94,8 @@ def test_gates_and_clocks_get_other_offsets_and_states_stay_byte_by_byte(tmp_pat
     assert (there.topic, there.topic_id, there.next_offset, there.suspended_from) == ("src.t", "new", 40, 1)
     _, found = read_entries(tmp_path / "new", StateVersion(1, "new", 0, 40, there.state))
     assert found == {
-        b"a": PACK(({"o": 10, "g": 7}, msgspec.Raw(state))),
-        b"b": tag + PACK(({"o": 0, "g": False, "s": 30}, msgspec.Raw(state))),
+        b"a": PACK((ActiveSession(10, 7), msgspec.Raw(state))),
+        b"b": tag + PACK((SuspensionMark(0, 30, is_lost=True), msgspec.Raw(state))),
         b"c": PACK((5, msgspec.Raw(state))),
         CLOCK + b"a": PACK([3, 4, 39]),
     }

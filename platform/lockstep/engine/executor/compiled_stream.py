@@ -20,7 +20,7 @@ from lockstep.engine.executor.column_program import ColumnProgram, compile_colum
 from lockstep.engine.executor.difference import Replacement, find_replacement
 from lockstep.engine.executor.row_copies import copy_first_rows, copy_replacement_rows, copy_rows
 from lockstep.integrity.base import IntegrityClass
-from lockstep.integrity.verdict import Gate
+from lockstep.integrity.verdict import AnyGate
 from lockstep.model.aliases import may_share_objects
 from lockstep.model.record import Envelope, KafkaMessage, Record, read_headers
 from lockstep.state.codec import StateSchema
@@ -86,7 +86,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     envelope: Callable[[object, Record], Envelope]
     on_snapshot: Callable[[object, Record, object], object]
     on_update: Callable[[object, object, Record], Iterable[msgspec.Struct]]
-    gate_for: Callable[..., Gate]
+    gate_for: Callable[..., AnyGate]
     hooks: Hooks
     event_time: EventTime
     integrity: IntegrityClass

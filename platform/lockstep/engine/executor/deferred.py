@@ -18,7 +18,7 @@ from lockstep.engine.executor.row_buffer import RowBuffer, make_origin
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.integrity.base import PartitionTime, find_event_time, to_microseconds
 from lockstep.integrity.suspension import mark_suspended
-from lockstep.integrity.verdict import Gate, GateState, Judgement
+from lockstep.integrity.verdict import AnyGate, Judgement
 from lockstep.model.fault import Fault
 from lockstep.model.position import Position
 from lockstep.model.readable_times import EARLIEST_US, describe_unreadable
@@ -97,7 +97,7 @@ class EventTimers:
         return [] if self._agenda is None else self._agenda.take(self.time.watermark_us)
 
     def note_message(
-        self, session: str, entry: SessionEntry[object], gate: Gate, envelope: Envelope, record: Record
+        self, session: str, entry: SessionEntry[object], gate: AnyGate, envelope: Envelope, record: Record
     ) -> None:
         """Record a message of a session and the session's next deadline."""
         if self._arms:
@@ -107,12 +107,12 @@ class EventTimers:
             clock.offset = record.offset
             self._arm(session, clock, self.due_us(session, entry, gate))
 
-    def arm_earlier(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
+    def arm_earlier(self, session: str, entry: SessionEntry[object], gate: AnyGate) -> None:
         """Record the session's next deadline after a late message, which may have moved it forward."""
         if self._arms:
             self._arm(session, self.clock(session), self.due_us(session, entry, gate))
 
-    def reschedule(self, session: str, entry: SessionEntry[object], gate: Gate) -> None:
+    def reschedule(self, session: str, entry: SessionEntry[object], gate: AnyGate) -> None:
         """Record the session's next deadline after a timer ran."""
         self.cancel(session)
         self._arm(session, self.clock(session), self.due_us(session, entry, gate))
@@ -121,9 +121,9 @@ class EventTimers:
         """Disarm a session until its next message."""
         self.clock(session).armed_us = NEVER
 
-    def due_us(self, session: str, entry: SessionEntry[object], gate: Gate) -> int:
+    def due_us(self, session: str, entry: SessionEntry[object], gate: AnyGate) -> int:
         """The next deadline of a session; `NEVER` without one."""
-        released = gate.due_us(cast("GateState", entry.gate))
+        released = gate.due_us(entry.gate)
         return min(NEVER if released is None else released, self.timer_us(entry), self.idle_deadline_us(session))
 
     def timer_us(self, entry: SessionEntry[object]) -> int:
@@ -328,8 +328,8 @@ class DeferredEvents:
             since: Offset of the message that the transform refused.
             cause: Cause of that refusal.
         """
-        gate = cast("GateState", entry.gate)
-        waiting = self._sessions.gate.held(gate)
+        gate = entry.gate
+        waiting = self._sessions.gate.buffered_offsets(gate)
         if self._sessions.may_suspend:
             self.losses.suspend(cause, since, session, entry, mark_suspended(gate, since))
         else:
@@ -377,7 +377,7 @@ class DeferredEvents:
             return
         if timing.timer_us(entry) <= deadline_us:
             self._run_timer(session, entry, timing.timer_us(entry), at)
-        due_us = gate.due_us(cast("GateState", entry.gate))
+        due_us = gate.due_us(entry.gate)
         releases = due_us is not None and due_us <= deadline_us
         if releases:
             self._release(session, entry, deadline_us, at)
@@ -394,7 +394,7 @@ class DeferredEvents:
             timing.reschedule(session, entry, gate)
 
     def _release(self, session: str, entry: SessionEntry[object], until_us: int, at: int) -> None:
-        entry.gate, verdict = self._sessions.gate.due(cast("GateState", entry.gate), until_us)
+        entry.gate, verdict = self._sessions.gate.release_due(entry.gate, until_us)
         self._judge.counts.gaps += verdict.cause == "gap"
         self.apply_buffered(session, verdict.after, at)
 
@@ -421,7 +421,7 @@ class DeferredEvents:
     def _end(self, session: str, entry: SessionEntry[object], body: object, record: Record | None, *, at: int) -> None:
         if entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
             self._emit_last_rows(entry, body, record, at=at)
-        held = self._sessions.gate.held(cast("GateState", entry.gate))
+        held = self._sessions.gate.buffered_offsets(entry.gate)
         self._sessions.remove(session)
         self.discard(session, held)
         if self.timing is not None:

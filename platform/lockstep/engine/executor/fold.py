@@ -24,12 +24,14 @@ from lockstep.engine.executor.losses import LossCounter
 from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer, RowRoom, make_origin
-from lockstep.engine.executor.sessions import Sessions, check_session, is_multipart_open
+from lockstep.engine.executor.sessions import Sessions, check_session
 from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.folds.removals import AbsentRemovals, count_removals
 from lockstep.integrity.base import PartitionTime, find_event_time
-from lockstep.integrity.verdict import ACCEPT, GateState, Judgement, Verdict
+from lockstep.integrity.gate_states import GateState
+from lockstep.integrity.suspension import is_snapshot_open
+from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
@@ -333,7 +335,7 @@ class RangeFold:
             if timing is not None and timing.advance(body, envelope, record):
                 self._applying.fire_timers(at)
             entry = entries.get(session) or load(session) or SessionEntry(None, None)
-            gate, verdict = sessions.check(entry.gate, envelope, record)  # type: ignore[arg-type]  # a cast costs as much
+            gate, verdict = sessions.check(entry.gate, envelope, record)
             if verdict is not ACCEPT and not self._applies(verdict, gate, entry, body, envelope, record):
                 continue
             before = len(rows)
@@ -435,7 +437,7 @@ class RangeFold:
         Raises:
             StopFold: The fold stops here.
         """
-        if not is_multipart_open(cast("GateState", entry.gate)):
+        if not is_snapshot_open(entry.gate):
             entry.gate = gate  # released messages wait no longer, even where one ends the session
             self._applying.apply_buffered(envelope.session, before, record.offset)
             return True
@@ -514,7 +516,7 @@ class RangeFold:
                 self.losses.suspend_before(record.offset + 1, found.cause)
             return
         entry = self.sessions.find(session)
-        if entry is not None and (answer is Judgement.SUSPEND or is_multipart_open(cast("GateState", entry.gate))):
+        if entry is not None and (answer is Judgement.SUSPEND or is_snapshot_open(entry.gate)):
             self._applying.discard(session, self._applying.suspend(session, entry, record.offset, found.cause))
 
 

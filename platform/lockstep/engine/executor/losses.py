@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from traceback import extract_tb
-from typing import cast
 
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.limits import is_of_machine
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.errors import StateError
-from lockstep.integrity.suspension import has_mark, is_lost, mark_lost
-from lockstep.integrity.verdict import GateState
+from lockstep.integrity.gate_states import GateState, SuspensionMark
+from lockstep.integrity.suspension import find_begin, is_lost, mark_lost
 from lockstep.model.position import Position
 from lockstep.model.state_loss import DECISIONS, ENDINGS, LIFE_ENDS, SKIP_SESSION, StateLoss
 from lockstep.state.codec import MigrationFailed
@@ -93,7 +92,7 @@ class LossCounter:
 
     def suspend(self, cause: str, offset: int, session: str, entry: Entry, gate: GateState) -> None:
         """Suspend a session by its new gate state, and count its state if it is lost by it."""
-        was_active, was_marked = not self._sessions.is_suspended(session, entry), has_mark(entry.gate)
+        was_active, was_marked = not self._sessions.is_suspended(session, entry), isinstance(entry.gate, SuspensionMark)
         entry.gate = gate
         if self.discards_suspended and not was_marked:
             entry.gate = mark_lost(gate)  # now, or with its partition before
@@ -102,7 +101,7 @@ class LossCounter:
 
     def restart(self, offset: int, entry: Entry) -> None:
         """Count the state of a suspended session that begins again, unless its suspension has counted it."""
-        if has_mark(entry.gate) and not is_lost(entry.gate):
+        if isinstance(entry.gate, SuspensionMark) and not is_lost(entry.gate):
             self.note(SUSPENDED, offset, entry.state)
 
     def end(self, offset: int, state: object) -> None:
@@ -122,8 +121,10 @@ class LossCounter:
         """Count the sessions that a suspension before an offset makes lose their states."""
 
         def is_discarded(entry: Entry) -> bool:
-            gate = self._sessions.adapt(cast("GateState", entry.gate))
-            return gate is not None and not has_mark(gate) and self.lost_before <= _find_begin(gate) < before
+            gate = self._sessions.migrate_state(entry.gate)
+            if gate is None or isinstance(gate, SuspensionMark):
+                return False
+            return self.lost_before <= find_begin(gate) < before
 
         self._count_sessions(cause, offset, is_discarded)
         self.lost_before, self._is_scanned = before, True
@@ -146,12 +147,12 @@ class LossCounter:
 
         def is_left(entry: Entry) -> bool:
             gate = entry.gate
-            if has_mark(gate):
+            if isinstance(gate, SuspensionMark):
                 return loses_states and not is_lost(gate)
-            return loses_states and (_find_begin(gate) >= self.lost_before or not self._sessions.may_suspend)
+            return loses_states and (find_begin(gate) >= self.lost_before or not self._sessions.may_suspend)
 
         def count_buffered(entry: Entry) -> int:
-            return len(self._sessions.gate.held(self._sessions.adapt(cast("GateState", entry.gate))))
+            return len(self._sessions.gate.buffered_offsets(self._sessions.migrate_state(entry.gate)))
 
         try:
             self._count_sessions(cause, offset, is_left, count_buffered)
@@ -162,9 +163,9 @@ class LossCounter:
         """Count the states of the sessions that an operator has skipped since the batch before."""
         for skipped in self._position.suspended_sessions:
             entry = self._sessions.find(skipped.session) if skipped.session in self.uncounted_skips else None
-            if entry is None or has_mark(entry.gate) or not self.discards_suspended:
+            if entry is None or isinstance(entry.gate, SuspensionMark) or not self.discards_suspended:
                 continue
-            if self._sessions.suspended_from <= _find_begin(entry.gate) < skipped.before:
+            if self._sessions.suspended_from <= find_begin(entry.gate) < skipped.before:
                 self.note(SKIP_SESSION, self._position.next_offset, entry.state)
         self.uncounted_skips = ()
 
@@ -232,8 +233,3 @@ def name_error(hook: str, error: Exception) -> str:
     """
     where = extract_tb(error.__traceback__)[-1]
     return f"{hook} raised {type(error).__name__} at {PurePath(where.filename).name}:{where.lineno}"
-
-
-def _find_begin(gate: object) -> int:
-    """The offset at which a session began, by its gate state; 0 where it is unknown."""
-    return cast("int", gate["o"]) if isinstance(gate, dict) and "o" in gate else 0

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import cast
 
 from msgspec.structs import replace
 
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.errors import Violation
 from lockstep.integrity.base import PartitionTime
-from lockstep.integrity.multipart import OpenMultipart, is_spread
-from lockstep.integrity.suspension import Opened
-from lockstep.integrity.verdict import Gate, GateState, Verdict
+from lockstep.integrity.gate_states import GateState, OpenSnapshot
+from lockstep.integrity.suspension import is_snapshot_open, is_suspended
+from lockstep.integrity.verdict import AnyGate, Verdict
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Record
 from lockstep.state.codec import StateNotOfItsType
@@ -31,7 +30,7 @@ class Sessions:
     Attributes:
         gate: Current gate of the partition.
         check: Check of the current gate; read again for each message, because any message may change it.
-        adapt: Brings a stored gate state into the form of the current gate.
+        migrate_state: Brings a stored gate state into the form of the current gate.
         suspended_from: Sessions that began before this offset are suspended.
         opened: Sessions that began in this range and did not end.
         closed: Sessions that ended in this range.
@@ -40,9 +39,9 @@ class Sessions:
         held: Buffered messages.
     """
 
-    gate: Gate
+    gate: AnyGate
     check: Callable[[GateState, Envelope, Record], tuple[GateState, Verdict]]
-    adapt: Callable[[GateState], GateState]
+    migrate_state: Callable[[GateState], GateState]
     suspended_from: int
 
     def __init__(
@@ -67,7 +66,7 @@ class Sessions:
         self.suspended_from = offset
         self.gate = self._compiled.gate_for(offset, self._time, self.skipped, spread=self._spread, joined=self._joined)
         self.check = self.gate.check
-        self.adapt = self._compiled.integrity.make_state_adapter(offset, self.skipped)
+        self.migrate_state = self._compiled.integrity.make_state_adapter(offset, self.skipped)
 
     def enable_multipart(self) -> None:
         """Accept multi-part snapshots from now on; streams without them do not pay for it."""
@@ -83,9 +82,8 @@ class Sessions:
         """
         entry = self._state.load(check_session(session))
         if entry is not None:
-            gate = self.adapt(cast("GateState", entry.gate))
-            entry.gate = gate
-            if is_multipart_open(gate):
+            entry.gate = self.migrate_state(entry.gate)
+            if is_snapshot_open(entry.gate):
                 self.enable_multipart()
         return entry
 
@@ -114,8 +112,8 @@ class Sessions:
         """Give up an incomplete snapshot under a class that suspends nothing: the session is as it was before."""
         if entry.state is None:
             self.remove(session)
-        elif is_spread(gate := cast("GateState", entry.gate)):
-            entry.gate = cast("OpenMultipart", gate)["g"]
+        elif isinstance(entry.gate, OpenSnapshot):
+            entry.gate = entry.gate.inner
 
     def check_storable(self, session: str) -> None:
         """Refuse the message that has just been applied to a session, if the state cannot be stored after it.
@@ -133,8 +131,7 @@ class Sessions:
 
     def is_suspended(self, session: str, entry: SessionEntry[object]) -> bool:
         """Whether a session waits for its next snapshot."""
-        gate, before = entry.gate, max(self.suspended_from, self._skipped_before.get(session, 0))
-        return isinstance(gate, dict) and "o" in gate and (gate["g"] is False or gate["o"] < before)
+        return is_suspended(entry.gate, max(self.suspended_from, self._skipped_before.get(session, 0)))
 
 
 def check_session(session: object) -> str:
@@ -151,13 +148,6 @@ def check_session(session: object) -> str:
 def count_digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
     """Digests with which the driver detects sessions in two partitions, without their names."""
     return tuple(sorted(blake2b(_text(each), digest_size=DIGEST_BYTES).digest() for each in sessions))
-
-
-def is_multipart_open(gate: GateState) -> bool:
-    """Whether a multi-part snapshot of the session is incomplete."""
-    if not isinstance(gate, dict):
-        return False
-    return is_spread(gate) or ("o" in gate and is_spread(cast("Opened", gate)["g"]))
 
 
 def _text(session: str) -> bytes:

@@ -15,7 +15,8 @@ from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.fold import decode_message
 from lockstep.features.rehearsal.load_plan import Laps
 from lockstep.integrity.base import PartitionTime, find_event_time
-from lockstep.integrity.verdict import GateState, Judgement, Verdict
+from lockstep.integrity.gate_states import GateState
+from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.model.record import Envelope, Kind, Record, TimestampType
 
 

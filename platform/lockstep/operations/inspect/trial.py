@@ -34,11 +34,12 @@ from lockstep.folds.windows import WindowFold
 from lockstep.integrity.base import IntegrityClass, PartitionTime, Suspend, find_event_time
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.fuzzy_window import FuzzyWindow
+from lockstep.integrity.gate_states import GateState
 from lockstep.integrity.once import Once
 from lockstep.integrity.ordered import Ordered
 from lockstep.integrity.strict import Linked, LogOnly, Strict
 from lockstep.integrity.strict import Sequence as SequenceEvidence
-from lockstep.integrity.verdict import UNKNOWN_SESSION, GateState, Judgement
+from lockstep.integrity.verdict import UNKNOWN_SESSION, Judgement
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position

@@ -15,7 +15,7 @@ import msgspec
 from lockstep.model.record import Envelope, Kind, Record
 
 Memory = int | bool | list[int] | dict[str, Any] | None
-"""A class's memory of a session, as stored; None for an unknown session."""
+"""A class's memory of a session; None for an unknown session. Its stored form: stored.py."""
 
 
 class GateAnswer(Enum):
@@ -359,61 +359,11 @@ def _unless_given_up(
     return _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=())
 
 
-def to_stored_form(known: SessionMemory, *, suspends: bool) -> object:
-    """A session in the form of a state file."""
-    if not suspends:
-        return known.memory
-    return {"o": known.opened_at, "g": False if known.waits else known.memory}
-
-
-def read_stored_form(gate: object) -> SessionMemory:
-    """A session from a state file, where a proof begins in the middle of a log."""
-    if not is_wrapped(gate):
-        return SessionMemory(0, _memory(gate))
-    opened_at, memory = int(gate["o"]), gate["g"]
-    waits = memory is False
-    broken, lost = (waits and bool(gate.get(key)) for key in ("b", "d"))
-    return SessionMemory(opened_at, None if waits else _memory(memory), waits, broken, lost)
-
-
-def is_same_state(gate: object, known: SessionMemory, before: int) -> bool:
-    """Whether a stored gate equals the proof's session, under whatever policy it was stored.
-
-    Args:
-        gate: The stored gate.
-        known: The proof's session.
-        before: Sessions that began before this offset are suspended, whether each is marked or not.
-    """
-    waits = known.waits or known.opened_at < before
-    if not is_wrapped(gate):
-        return not known.waits and _same(gate, known.memory)  # stored before the suspension: suspended when next read
-    opened_at, memory = gate["o"], gate["g"]
-    began_alike = opened_at in {0, known.opened_at}  # 0: stored before the policy recorded it
-    if waits:
-        marks = (bool(gate.get("b")), bool(gate.get("d")))
-        if memory is False and known.waits and marks != (known.broken, known.lost):
-            return False
-        return began_alike and (memory is False or opened_at < before)
-    return began_alike and _same(memory, known.memory)
-
-
-def is_wrapped(gate: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a stored gate is of a session that may be suspended."""
-    return isinstance(gate, dict) and "o" in gate
-
-
-def _same(stored: object, memory: Memory) -> bool:
+def is_same_memory(stored: Memory, memory: Memory) -> bool:
+    """Whether a stored memory equals the proof's."""
     if stored is True and isinstance(memory, int | list):
         return True  # the session is known, no more: its messages were not counted then
     return type(stored) is type(memory) and stored == memory
-
-
-def _memory(gate: object) -> Memory:
-    if gate is None or isinstance(gate, (int, bool, dict)):
-        return gate
-    if isinstance(gate, list):
-        return [int(number) for number in gate]
-    raise TypeError(f"not what a class remembers of a session: {gate!r}")
 
 
 UNKNOWN_US = -(2**63)

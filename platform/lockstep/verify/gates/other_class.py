@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockstep.table.head import PolicyChange
-from lockstep.verify.gates.base import Memory, SessionMemory, is_wrapped, read_stored_form
+from lockstep.verify.gates.base import Memory, SessionMemory
+from lockstep.verify.gates.stored import StoredGate
 from lockstep.verify.ledger import LedgerRange
 from lockstep.verify.lookups import NotReproducible, may_fold
 
@@ -47,26 +48,20 @@ class OtherClass:
         self._integrity, self._suspends = integrity, suspends
         self._at_first = getattr(getattr(integrity, "session_start", None), "name", "") == "FIRST_MESSAGE"
 
-    def take_over(self, gate: object) -> object:
+    def take_over(self, gate: StoredGate | None) -> StoredGate | None:
         """A stored gate as today's class has it.
 
         Raises:
             NotReproducible: The session was in the middle of a snapshot, or had buffered messages.
         """
-        known = read_stored_form(gate)
-        if known.waits or gate is None:
+        if gate is None or gate.known.waits:
             return gate
-        memory = self._adapt(_without_repeats(known.memory))
-        if not is_wrapped(gate) and memory is not None:
-            return memory
-        opened_at = gate["o"] if is_wrapped(gate) else 0
-        if memory is None:
-            return {"o": opened_at, "g": False} if self._suspends() else None
-        return {**gate, "g": memory} if is_wrapped(gate) else memory
-
-    def read(self, gate: object) -> SessionMemory:
-        """A stored session as today's class has it; raises as `take_over` does."""
-        return read_stored_form(self.take_over(gate))
+        memory = self._adapt(_without_repeats(gate.known.memory))
+        if memory is not None:
+            return gate._replace(known=gate.known._replace(memory=memory))
+        if not self._suspends():
+            return None
+        return StoredGate(SessionMemory(gate.known.opened_at, None, waits=True), is_wrapped=True)
 
     def _adapt(self, memory: Memory) -> Memory:
         if isinstance(memory, dict) and "f" in memory:
