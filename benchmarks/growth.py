@@ -23,7 +23,6 @@ from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from lockstep import Envelope, Kind, Sequence, Stream, Strict, Topics, Transform
 from lockstep.engine.driver.committer import Committer
 from lockstep.engine.driver.planner import choose_commit_hour
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.run import compact_stream
@@ -36,6 +35,7 @@ from lockstep.table.commit import BatchCommit, OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import DataFile, write_file
+from lockstep.table.positions import LedgerStamp, make_unchanged_row
 from lockstep.table.row_encoder import PartitionRun as RunOfRows
 from lockstep.table.row_encoder import Provenance, RowsBuilder
 from lockstep.table.written_by import WrittenBy

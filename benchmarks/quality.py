@@ -23,7 +23,6 @@ from benchmarks.growth import STREAM
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from lockstep.declare.rules import Rule
 from lockstep.engine.driver.committer import Committer
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.features.quality.check import RULES, Checked, check_stream
 from lockstep.model.position import Position
@@ -31,6 +30,7 @@ from lockstep.rules import InRange, InSet, Matches, NotNull
 from lockstep.table.commit import BatchCommit
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.positions import LedgerStamp, make_unchanged_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

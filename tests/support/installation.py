@@ -18,7 +18,7 @@ import psutil
 from dagster import DagsterInstance
 
 from lockstep.addresses import to_uri
-from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
+from lockstep.control.heartbeat import Phase, read_heartbeat
 from lockstep.features.localdev.processes import NO_CHANGE, find_free_ports
 from lockstep.features.localdev.producer import produce
 from lockstep.features.localdev.recordings import Recorded, read_recorded_days, to_sent

@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka import Message
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver import positions as driver_positions
 from lockstep.engine.driver.committer import Committer, make_batch_commit
 from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
+from lockstep.engine.driver.subscription import make_ledger_rows
 from lockstep.engine.executor import task as executor_task
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import JobSpec, PlannedRange, TaskResult, TaskSpec
@@ -27,6 +27,7 @@ from lockstep.kafka.client import RangeConsumer
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import Position
 from lockstep.table.layout import StreamFolders
+from lockstep.table.positions import read_position
 from lockstep.testing.script import InLog
 
 Sent = tuple[str, bytes]
@@ -100,7 +101,7 @@ class Offline:
     ) -> list[TaskResult]:
         """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
         claimed, done = self.claim(), []
-        positions = {row.topic: driver_positions.read_position(row) for row in claimed.known.values()}
+        positions = {row.topic: read_position(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as side_table_executor:
             committer = Committer(
                 self.folders, claimed, side_table_executor, background_executor or side_table_executor
@@ -131,7 +132,7 @@ class Offline:
         quiet = [position for topic, position in positions.items() if topic not in {r.position.topic for r in ranges}]
         committer.commit(
             make_batch_commit(planned, [result]),
-            lambda stamp, full: driver_positions.make_ledger_rows(stamp, result.ranges, quiet if full else (), {}),
+            lambda stamp, full: make_ledger_rows(stamp, result.ranges, quiet if full else (), {}),
         )
         for item in result.ranges:
             positions[item.range.position.topic] = item.reached

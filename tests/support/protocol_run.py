@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from deltalake import DeltaTable
 
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.features.history.rewind_commit import RewindCommit, commit_rewind
 from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
@@ -18,6 +17,7 @@ from lockstep.table.commit import BatchCommit, Writer, commit_batch, commit_clai
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
+from lockstep.table.positions import LedgerStamp, make_unchanged_row
 from lockstep.table.restore import commit_restored
 from lockstep.table.row_encoder import PartitionRun as RunOfRows
 from lockstep.table.row_encoder import Provenance, RowsBuilder

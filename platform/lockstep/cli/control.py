@@ -147,8 +147,8 @@ def _retired(found: RetiredTopic) -> RenderableType:
 
 def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
     """Stop or hold; that needs the table only, so it works on after the declaration is gone, too."""
+    from lockstep.control.handover import StopRequest
     from lockstep.declare.options import Limits
-    from lockstep.engine.driver.handover import StopRequest
     from lockstep.operations.inspect.undeclared import find_undeclared_table
     from lockstep.operations.lifecycle import stop_stream as do_stop
     from lockstep.table.head import Desired

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
 from lockstep.declare.decoders.base import Registry
-from lockstep.integrity.base import EPOCH
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Position, TopicIdPartition
-from lockstep.model.readable_times import EARLIEST_US, LATEST_US
 from lockstep.model.state_loss import StateLoss
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.storage import FileStatus
@@ -252,10 +249,3 @@ class TaskFailure(msgspec.Struct, frozen=True, tag=True):
     """
 
     error: bytes
-
-
-def to_event_time(microseconds: int | None) -> datetime | None:
-    """Microseconds since 1970 as a datetime; None for None and for a time that readers could not return."""
-    if microseconds is None or not EARLIEST_US <= microseconds <= LATEST_US:
-        return None
-    return EPOCH + timedelta(microseconds=microseconds)

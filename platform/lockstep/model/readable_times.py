@@ -28,3 +28,10 @@ VALUE_NOT_STORABLE: Final = "value not storable"
 def describe_unreadable(what: str) -> str:
     """The problem with a time outside of this range, for an error."""
     return f"{what} is not between {EARLIEST.date()} and {LATEST.date()} (UTC): readers could not return it"
+
+
+def to_event_time(microseconds: int | None) -> datetime | None:
+    """Microseconds since 1970 as a datetime; None for None and for a time that readers could not return."""
+    if microseconds is None or not EARLIEST_US <= microseconds <= LATEST_US:
+        return None
+    return _EPOCH + timedelta(microseconds=microseconds)

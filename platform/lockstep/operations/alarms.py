@@ -12,9 +12,9 @@ from enum import Enum
 
 import msgspec
 
+from lockstep.control.heartbeat import Phase
 from lockstep.declare.options import find_longest_batch, find_longest_wait
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import Phase
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom

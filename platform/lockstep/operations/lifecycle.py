@@ -12,14 +12,14 @@ from contextlib import suppress
 
 import msgspec
 
-from lockstep.engine.driver.handover import StopRequest, forget_stop_request, request_stop
-from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartbeat, read_run_heartbeats
+from lockstep.control.handover import StopRequest, forget_stop_request, request_stop
+from lockstep.control.heartbeat import Phase, is_writer_alive, read_heartbeat, read_run_heartbeats
+from lockstep.control.start_request import forget_start_request
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.commit_hour import parse_hour
-from lockstep.operations.start_request import forget_start_request
 from lockstep.operations.tables import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import delta_log

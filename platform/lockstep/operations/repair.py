@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 from deltalake.exceptions import DeltaError
 
-from lockstep.engine.driver.heartbeat import is_writer_alive, list_epochs, read_heartbeat
+from lockstep.control.heartbeat import is_writer_alive, list_epochs, read_heartbeat
 from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.operations.inspect.state import find_state_version, read_segments

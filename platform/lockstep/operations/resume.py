@@ -10,9 +10,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from lockstep.engine.driver.handover import ResumeRequest, forget_resume_request, request_resumption
-from lockstep.engine.driver.heartbeat import is_writer_alive
-from lockstep.engine.driver.positions import LedgerStamp
+from lockstep.control.handover import ResumeRequest, forget_resume_request, request_resumption
+from lockstep.control.heartbeat import is_writer_alive
 from lockstep.engine.driver.resumption import ResumeDecision, make_accepted_rows
 from lockstep.errors import LockstepError, format_some
 from lockstep.integrity.resume_options import (
@@ -35,6 +34,7 @@ from lockstep.table.commit import OutputLog, commit_batch, commit_claim
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
+from lockstep.table.positions import LedgerStamp
 from lockstep.time_limit import SLOW, describe_silence
 
 

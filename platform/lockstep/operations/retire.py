@@ -6,16 +6,9 @@ import time
 
 import msgspec
 
+from lockstep.control.handover import RetireRequest, forget_retire_request, request_retirement
+from lockstep.control.heartbeat import is_writer_alive
 from lockstep.declare.options import Every
-from lockstep.engine.driver.handover import RetireRequest, forget_retire_request, request_retirement
-from lockstep.engine.driver.heartbeat import is_writer_alive
-from lockstep.engine.driver.positions import (
-    RETIRED,
-    LedgerStamp,
-    make_kept_row,
-    make_retirement_note,
-    read_position,
-)
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, Overtaken
 from lockstep.kafka.progress import compute_lag_messages
@@ -26,6 +19,7 @@ from lockstep.table import ledger, side_tables
 from lockstep.table.commit import commit_batch, commit_claim
 from lockstep.table.head import Head
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.positions import RETIRED, LedgerStamp, make_kept_row, make_retirement_note, read_position
 from lockstep.time_limit import SLOW, describe_silence
 
 POLL_SECONDS = 0.5

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.join_offsets import read_join_offsets
-from lockstep.engine.driver.positions import find_retired_topics
 from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_admin_client
@@ -24,6 +23,7 @@ from lockstep.table.create import INCOMING, INCOMING_STEP, is_incoming
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow, read_positions
+from lockstep.table.positions import find_retired_topics
 
 
 class NoTable(LockstepError):

@@ -14,10 +14,10 @@ import msgspec
 from dagster import AssetCheckKey, AssetKey, DagsterEventType, DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
 
-from lockstep.engine.driver.heartbeat import find_epoch_written_by, is_run_counting, run_heartbeat
+from lockstep.control.heartbeat import find_epoch_written_by, is_run_counting, run_heartbeat
+from lockstep.control.start_request import record_start_request
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.operations.lifecycle import check_startable, set_running
-from lockstep.operations.start_request import record_start_request
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     LOCKSTEP_START,

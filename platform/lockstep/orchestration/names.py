@@ -10,9 +10,9 @@ from lockstep.declare.rules import BUILT_IN
 from lockstep.feature import list_features_of
 
 if TYPE_CHECKING:
+    from lockstep.control.start_request import StartRequest
     from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
-    from lockstep.operations.start_request import StartRequest
 
 
 CAUSE_TAG = "lockstep/cause"

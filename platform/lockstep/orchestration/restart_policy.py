@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.engine.driver.heartbeat import HeartbeatRecord, Phase
+from lockstep.control.heartbeat import HeartbeatRecord, Phase
 from lockstep.errors import format_some
 from lockstep.orchestration.observation_policy import ObservationCursor
 from lockstep.orchestration.sensor_cursor import SensorCursor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dagster import RunRequest, SkipReason
 
-from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
+from lockstep.control.heartbeat import Phase, read_heartbeat
 from lockstep.operations.durations import format_duration
 from lockstep.operations.tables import has_table
 from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration

@@ -40,7 +40,7 @@ from dagster import (
     MetadataValue,
 )
 
-from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartbeat
+from lockstep.control.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.metrics import BatchReport, ReportWindow
 from lockstep.errors import Fenced

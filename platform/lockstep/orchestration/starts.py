@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dagster import DagsterRunStatus, RunsFilter
 
-from lockstep.engine.driver.heartbeat import list_epochs, read_heartbeat
+from lockstep.control.heartbeat import list_epochs, read_heartbeat
 from lockstep.orchestration.names import name_stream_job
 from lockstep.orchestration.run_statuses import NOT_WORKING_YET
 from lockstep.table.layout import StreamFolders

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
-from lockstep.operations.start_request import StartRequest
+from lockstep.control.heartbeat import POLLS, HeartbeatRecord, Phase
+from lockstep.control.start_request import StartRequest
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
 

@@ -9,8 +9,8 @@ import msgspec
 from dagster import DagsterRunStatus, RunRequest, RunsFilter, SensorResult, SkipReason
 
 from lockstep.boot import read_boot_id
-from lockstep.engine.driver.handover import reserve_start
-from lockstep.engine.driver.heartbeat import (
+from lockstep.control.handover import reserve_start
+from lockstep.control.heartbeat import (
     Phase,
     RunHeartbeat,
     forget_run,
@@ -18,7 +18,7 @@ from lockstep.engine.driver.heartbeat import (
     read_heartbeat,
     read_run_heartbeats,
 )
-from lockstep.operations.start_request import forget_start_request, read_start_request
+from lockstep.control.start_request import forget_start_request, read_start_request
 from lockstep.operations.tables import StreamHandle
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 
     from dagster import DagsterInstance, SensorEvaluationContext
 
+    from lockstep.control.heartbeat import HeartbeatRecord
+    from lockstep.control.start_request import StartRequest
     from lockstep.declare.stream import AnyStream
-    from lockstep.engine.driver.heartbeat import HeartbeatRecord
-    from lockstep.operations.start_request import StartRequest
     from lockstep.orchestration.supervisor_policy import Start, SupervisorDecision
     from lockstep.settings import Settings
     from lockstep.table.layout import StreamFolders

@@ -22,8 +22,8 @@ from dagster import (
     SkipReason,
 )
 
+from lockstep.control.heartbeat import read_heartbeat
 from lockstep.declare.options import NewTopics
-from lockstep.engine.driver.heartbeat import read_heartbeat
 from lockstep.errors import format_some
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.tables import SharedCluster, StreamHandle

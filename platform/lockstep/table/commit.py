@@ -36,7 +36,7 @@ from lockstep.table.head import (
 from lockstep.table.log_tail import LogTail, make_unreadable
 from lockstep.table.losses import NO_LOSSES, BatchLosses, accept_losses, add_losses
 from lockstep.table.parquet import DataFile
-from lockstep.table.schema_evolution import Growth, find_schema_changes
+from lockstep.table.schema_evolution import SchemaChange, find_schema_changes
 from lockstep.table.written_by import read_written_by
 
 OLDEST_FILE_SECONDS = 36 * 3600
@@ -126,7 +126,7 @@ class OutputLog:
         """Delta's id of the table."""
         return str(self._open().metadata().id)
 
-    def growth(self, wanted: pa.Schema, defaulted: frozenset[str]) -> Growth:
+    def find_schema_changes(self, wanted: pa.Schema, defaulted: frozenset[str]) -> SchemaChange:
         """The table's missing columns of a schema, as last read. Raises TableError as `find_schema_changes` does."""
         return find_schema_changes(self._open(), wanted, defaulted=defaulted)
 

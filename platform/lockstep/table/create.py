@@ -75,7 +75,7 @@ def open_tables(
         raise TableError(f"tables of {folders.stream} were deleted meanwhile", next_step="start it again")
     output = OutputLog(folders.table)
     check_identity(output.base().head, folders, output.table_id, cluster_id)
-    output.growth(schema, defaulted)
+    output.find_schema_changes(schema, defaulted)
     return output
 
 
@@ -171,7 +171,7 @@ def evolve_tables(
         Fenced: Another writer has claimed it meanwhile.
     """
     batch = output.base().head.batch
-    found = output.growth(schema, defaulted)
+    found = output.find_schema_changes(schema, defaulted)
     if found.added:  # whatever the attempts lose to: no other process commits a batch in the epoch of this writer
         output.commit(commit_schema(writer, partial(add_columns, mark_added(found.added, batch))))
     for name in found.loosened:

@@ -26,7 +26,7 @@ from lockstep.table.foreign_commits import refresh, refuse_foreign
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Growth(msgspec.Struct, frozen=True):
+class SchemaChange(msgspec.Struct, frozen=True):
     """Differences of a table from a declared type.
 
     Attributes:
@@ -42,7 +42,9 @@ class Growth(msgspec.Struct, frozen=True):
         return "; ".join([*said, *(f"column {name} may be null" for name in self.loosened)])
 
 
-def find_schema_changes(table: DeltaTable, wanted: pa.Schema, *, defaulted: frozenset[str] = frozenset()) -> Growth:
+def find_schema_changes(
+    table: DeltaTable, wanted: pa.Schema, *, defaulted: frozenset[str] = frozenset()
+) -> SchemaChange:
     """The changes that a table needs for a schema.
 
     Args:
@@ -72,7 +74,7 @@ def find_schema_changes(table: DeltaTable, wanted: pa.Schema, *, defaulted: froz
         )
     added = [Field(name, field.type, nullable=True) for name, field in asked.items() if name not in held]
     loosened = [name for name, field in asked.items() if name in held and field.nullable and not held[name].nullable]
-    return Growth(tuple(added), tuple(loosened))
+    return SchemaChange(tuple(added), tuple(loosened))
 
 
 def mark_added(added: Iterable[Field], batch: int) -> list[Field]:

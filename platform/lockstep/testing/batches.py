@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from lockstep.declare.transform import R, S
-from lockstep.engine.driver import positions
+from lockstep.engine.driver.subscription import make_ledger_row
 from lockstep.engine.executor.compiled_stream import CompiledStream
 from lockstep.engine.executor.task import run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
@@ -35,6 +35,7 @@ from lockstep.state.changelog import make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.table.head import SideFile
+from lockstep.table.positions import LedgerStamp, read_position
 from lockstep.table.quarantine import QuarantineRow
 from lockstep.testing.recorder import Recorder, list_rejected
 from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin, RunResult
@@ -228,7 +229,7 @@ class BatchedRun(Generic[S, R]):
 
     def _restart(self, reached: RangeResult) -> None:
         """Start the next batch from the ledger row of this one."""
-        stamp = positions.LedgerStamp(
+        stamp = LedgerStamp(
             generation=GENERATION,
             batch=self._number,
             epoch=1,
@@ -236,8 +237,8 @@ class BatchedRun(Generic[S, R]):
             batch_seconds=0.0,
             restart_cause=None,
         )
-        row = positions.make_ledger_row(stamp, reached, None)
-        self._life.position = positions.read_position(row)
+        row = make_ledger_row(stamp, reached, None)
+        self._life.position = read_position(row)
         self._without_hot_state()
 
     def _without_hot_state(self) -> None:

@@ -419,7 +419,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{NETWORK}test_markers_that_take_longer_than_the_patience_are_explained",
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
             f"{BACKLOG}test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends",
-            "unit/engine/test_alarms.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",
+            "unit/engine/test_log_warnings.py::test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time",
         ),
     ),
     Fault(

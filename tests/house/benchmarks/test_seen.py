@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from benchmarks.messages import Change
 from benchmarks.seen import Commit, read_batch_seconds, read_delays
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.features.rehearsal import observer
 from lockstep.features.rehearsal.process_usage import DRIVER, JVM, WORKERS, TreeMeter
 from lockstep.model.position import Position
@@ -25,6 +24,7 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import write_ledger
+from lockstep.table.positions import LedgerStamp, make_unchanged_row
 from lockstep.table.side_tables import SideLog
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ from lockstep import (
     Strict,
     Suspend,
 )
-from lockstep.engine.driver.handover import ResumeRequest, RetireRequest, StopRequest
-from lockstep.engine.driver.heartbeat import HeartbeatRecord, RunHeartbeat
+from lockstep.control.handover import ResumeRequest, RetireRequest, StopRequest
+from lockstep.control.heartbeat import HeartbeatRecord, RunHeartbeat
+from lockstep.control.start_request import StartRequest
 from lockstep.features.copies.backup import BackupManifest
 from lockstep.features.copies.copies import BegunCopy
 from lockstep.features.copies.mirror import PositionEvidence
@@ -45,7 +46,6 @@ from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.suspension import mark_lost, mark_suspended
 from lockstep.model.record import Link
 from lockstep.model.table_schema import make_provenance_schema
-from lockstep.operations.start_request import StartRequest
 from lockstep.state.changelog import SegmentHeader
 from lockstep.state.codec import StateSchema
 from lockstep.state.timers import BufferedMessage

@@ -30,6 +30,7 @@ LAYERS = (
     ("model",),
     ("integrity", "kafka"),
     ("state", "table", "spark"),
+    ("control",),
     ("declare",),
     ("folds",),
     ("engine.protocol",),

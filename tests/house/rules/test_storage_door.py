@@ -37,7 +37,7 @@ OTHER_FILES = {
     "verify": "the proof reads with readers of its own",
 }
 # The state of a process is read from /proc, which is no storage.
-READS_PROC = {"boot", "engine.driver.heartbeat", "engine.executor.collector"}
+READS_PROC = {"boot", "control.heartbeat", "engine.executor.collector"}
 
 PATH_METHODS = {
     *("chmod", "exists", "glob", "hardlink_to", "is_dir", "is_file", "iterdir", "lchmod", "link_to", "mkdir"),

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 
-from lockstep.engine.driver.heartbeat import WriterState
+from lockstep.control.heartbeat import WriterState
+from lockstep.control.start_request import read_start_request
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.features.localdev.broker import Broker
 from lockstep.operations.inspect.status import Status
 from lockstep.operations.lifecycle import Stopped
-from lockstep.operations.start_request import read_start_request
 from lockstep.orchestration.launch import Launched
 from lockstep.orchestration.names import CAUSE_TAG, OUTCOME_TAG
 from tests.support.installation import ROOT, Installation, wait_until

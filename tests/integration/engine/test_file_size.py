@@ -17,8 +17,8 @@ from hypothesis import strategies as some
 
 from lockstep import FileSize
 from lockstep.declare.options import FILE_BATCHES_MAX
-from lockstep.engine.driver.clocks import BacklogClock
 from lockstep.engine.driver.cluster_view import ClusterMonitor
+from lockstep.engine.driver.idle_partitions import BacklogClock
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import FileGoal, PlanInput, plan_batch
 from lockstep.engine.executor.row_buffer import RowSpace

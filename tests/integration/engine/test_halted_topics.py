@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every, Halt, HaltScope, Sequence, Strict
+from lockstep.control.handover import ResumeRequest, StopRequest, request_resumption
+from lockstep.control.heartbeat import is_writer_alive
 from lockstep.engine.driver import halted_topics
 from lockstep.engine.driver.halted_topics import TopicsHalted
-from lockstep.engine.driver.handover import ResumeRequest, StopRequest, request_resumption
-from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.features.history.rewind import rewind_stream
 from lockstep.integrity.resume_options import (

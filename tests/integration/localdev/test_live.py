@@ -16,7 +16,7 @@ import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster_graphql import DagsterGraphQLClient, ReloadRepositoryLocationStatus
 
-from lockstep.engine.driver.handover import StopRequest
+from lockstep.control.handover import StopRequest
 from lockstep.features.localdev.platform import LOCATION, LocalPlatform, Servers, open_live_platform
 from lockstep.features.localdev.processes import list_platform_processes, stop_all
 from lockstep.operations.lifecycle import stop_stream

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lockstep import Ordered, Suspend
-from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.control.heartbeat import Heartbeat
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.erase.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.history import read_history

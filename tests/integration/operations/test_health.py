@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from lockstep import FromTime, Objectives, Ordered, Topics
-from lockstep.engine.driver.heartbeat import Heartbeat, Phase
+from lockstep.control.heartbeat import Heartbeat, Phase
 from lockstep.errors import KafkaError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.compaction.side_files import compact_side_tables

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import Every, Kind
-from lockstep.engine.driver.handover import (
+from lockstep.control.handover import (
     StopRequest,
     is_asked_to_hand_over,
     read_stop_request,
     request_stop,
     write_stop,
 )
-from lockstep.engine.driver.heartbeat import Heartbeat, run_heartbeat
+from lockstep.control.heartbeat import Heartbeat, run_heartbeat
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld

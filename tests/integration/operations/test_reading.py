@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from lockstep import Ordered, Topics
 from lockstep.cli import inspect
 from lockstep.cli.__main__ import app
-from lockstep.engine.driver.heartbeat import WriterState
+from lockstep.control.heartbeat import WriterState
 from lockstep.engine.driver.run import run_stream
 from lockstep.errors import LockstepError, TableError
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession

@@ -14,9 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep import Ordered, Suspend
-from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.control.heartbeat import Heartbeat
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.engine.driver.positions import GROWN
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.history import rewind
@@ -36,6 +35,7 @@ from lockstep.operations.retire import retire_topic
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.ledger import read_ledger
+from lockstep.table.positions import GROWN
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
 from tests.integration.operations.killed_rewind import MOMENTS

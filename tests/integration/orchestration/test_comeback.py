@@ -15,8 +15,8 @@ import psutil
 import pytest
 from dagster import DagsterRunStatus
 
-from lockstep.engine.driver.handover import StopRequest
-from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase, read_heartbeat, read_run_heartbeats
+from lockstep.control.handover import StopRequest
+from lockstep.control.heartbeat import POLLS, HeartbeatRecord, Phase, read_heartbeat, read_run_heartbeats
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, OUTCOME_TAG

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from gql import Client, gql
 from gql.transport.requests import RequestsHTTPTransport
 
-from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
+from lockstep.control.heartbeat import Phase, read_heartbeat
 from lockstep.features.localdev.platform import find_dagster_problems
 from lockstep.features.localdev.processes import find_free_ports
 from lockstep.operations.lifecycle import close_hour

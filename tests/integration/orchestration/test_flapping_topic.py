@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lockstep.engine.driver.handover import StopRequest
+from lockstep.control.handover import StopRequest
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
 from lockstep.operations.tables import StreamHandle

@@ -19,13 +19,7 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from assets.order_books import order_books
 from lockstep import Topics
-from lockstep.engine.driver.positions import (
-    LedgerStamp,
-    find_first_position,
-    make_kept_row,
-    make_unchanged_row,
-    read_position,
-)
+from lockstep.engine.driver.subscription import find_first_position
 from lockstep.features.history.rewind import rewind_stream
 from lockstep.features.localdev.producer import create_topic, produce
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
@@ -45,6 +39,7 @@ from lockstep.table.commit import BatchCommit, OutputLog, Writer, commit_batch, 
 from lockstep.table.create import open_tables
 from lockstep.table.head import Desired, HaltedTopic
 from lockstep.table.layout import StreamFolders
+from lockstep.table.positions import LedgerStamp, make_kept_row, make_unchanged_row, read_position
 from tests.support.feed import Feed
 from tests.support.installation import messages
 

@@ -13,7 +13,7 @@ from dagster import DagsterInstance, Definitions, build_sensor_context, validate
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
 from lockstep import NewTopics, Topics
-from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.control.heartbeat import Heartbeat
 from lockstep.features.localdev.producer import create_topic
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep import DecimalType
-from lockstep.engine.driver.positions import NO_ENDS, LedgerStamp, make_ledger_row
+from lockstep.engine.driver.subscription import make_ledger_row
 from lockstep.engine.executor.rejects import QuarantineBuffer
 from lockstep.engine.protocol import AcceptedLoss, Counts, PlannedRange, RangeResult
 from lockstep.model.column_types import Int32
@@ -30,6 +30,7 @@ from lockstep.table.create import open_tables
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, write_ledger
 from lockstep.table.parquet import DataFileWriter
+from lockstep.table.positions import NO_ENDS, LedgerStamp
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from lockstep.table.row_encoder import PartitionRun, Provenance, RowRejected, RowsBuilder
 from lockstep.table.side_tables import SideLogs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.cli.inspect import describe_status
 from lockstep.cli.output import make_lines, print_out
-from lockstep.engine.driver.heartbeat import WriterState
+from lockstep.control.heartbeat import WriterState
 from lockstep.features.retention.growth import DiskGrowth, FileKind, KindGrowth
 from lockstep.model.finding import Finding
 from lockstep.operations.alarms import Alarm, AlarmKind, AlarmSeverity

@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from lockstep import EventTime
-from lockstep.engine.driver.clocks import IdlePartitions
+from lockstep.engine.driver.idle_partitions import IdlePartitions
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Position
 

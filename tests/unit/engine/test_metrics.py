@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.engine.driver.alarms import StuckTransaction
+from lockstep.engine.driver.log_warnings import StuckTransaction
 from lockstep.engine.driver.metrics import BatchReport, ReportWindow, RunStart
 
 BATCH = BatchReport(

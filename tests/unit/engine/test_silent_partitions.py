@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.engine.driver.clocks import SilentPartitions
+from lockstep.engine.driver.idle_partitions import SilentPartitions
 from lockstep.engine.protocol import Counts, PlannedRange, RangeResult
 from lockstep.model.position import Position
 from lockstep.model.tuning import DEFAULT_TUNING

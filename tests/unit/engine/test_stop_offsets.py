@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.engine.driver.clocks import Silence
+from lockstep.engine.driver.idle_partitions import Silence
 from lockstep.engine.driver.stop_offsets import StopOffsets
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterView

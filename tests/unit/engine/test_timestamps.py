@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.engine.driver.positions import NO_ENDS, LedgerStamp, make_ledger_row
+from lockstep.engine.driver.subscription import make_ledger_row
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import TIMESTAMPS_STEP, run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskSpec
@@ -20,6 +20,7 @@ from lockstep.kafka.reader import MessageRun, Range
 from lockstep.kafka.timestamps import FIRST_TIMESTAMP_MS, NO_TIMESTAMP_MS
 from lockstep.model.position import Position
 from lockstep.operations.inspect.figures import find_age_seconds
+from lockstep.table.positions import NO_ENDS, LedgerStamp
 from lockstep.testing.batches import LogInMemory
 from lockstep.testing.script import InLog
 from tests.support.adding_stream import adding

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.engine.driver.heartbeat import HeartbeatRecord, Phase
+from lockstep.control.heartbeat import HeartbeatRecord, Phase
+from lockstep.control.start_request import read_start_request
 from lockstep.errors import LockstepError
 from lockstep.features.localdev import platform as local_platform
 from lockstep.features.localdev import stream_starts
 from lockstep.features.localdev.platform import KEEPER, LocalPlatform, open_live_platform, start_platform
 from lockstep.features.localdev.processes import MARK, list_platform_processes, stop_all
 from lockstep.features.localdev.stream_starts import PATIENCE_SECONDS, PROGRESS_SECONDS, StreamState, await_streams
-from lockstep.operations.start_request import read_start_request
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from lockstep import Every, FileSize, Objectives
-from lockstep.engine.driver.heartbeat import Phase
+from lockstep.control.heartbeat import Phase
 from lockstep.model.state_loss import LossTotal
 from lockstep.operations.alarms import (
     CLOCK_SECONDS_MAX,

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from lockstep.engine.driver.heartbeat import RUN_FILE
+from lockstep.control.heartbeat import RUN_FILE
 from lockstep.errors import TableError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.copies.copies import PARTIAL

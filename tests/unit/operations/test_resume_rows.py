@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row, read_position
 from lockstep.engine.driver.resumption import ResumeDecision, make_accepted_rows
 from lockstep.integrity.resume_options import AcceptGrowth
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SegmentRef
 from lockstep.operations.resume import NotHalted
+from lockstep.table.positions import LedgerStamp, make_unchanged_row, read_position
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STAMP = LedgerStamp(generation=1, batch=8, epoch=2, committed_at=AT, batch_seconds=0.0, restart_cause=None)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.features.history.rewind import find_common_batch, make_rewound_rows, make_unplaced_rows
 from lockstep.model.position import Position, TopicIdPartition
 from lockstep.table.head import Head, Lineage
+from lockstep.table.positions import LedgerStamp, make_unchanged_row
 
 if TYPE_CHECKING:
     from lockstep.table.ledger import LedgerRow

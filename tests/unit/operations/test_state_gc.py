@@ -11,7 +11,6 @@ import pytest
 
 from lockstep import Kind
 from lockstep.engine.driver.committer import Committer
-from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
 from lockstep.features.copies import backup
@@ -27,6 +26,7 @@ from lockstep.operations.repair import repair_stream
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.layout import StreamFolders
+from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from tests.support.kept_stream import keeping, message, plain_fold
 from tests.support.offline_stream import Offline
 

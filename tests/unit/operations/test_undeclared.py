@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lockstep.engine.driver.heartbeat import Heartbeat, WriterState
+from lockstep.control.heartbeat import Heartbeat, WriterState
 from lockstep.features.history.shadow import look_for_shadows
 from lockstep.operations.inspect.streams import UnknownStream, find_stream
 from lockstep.operations.inspect.undeclared import find_undeclared_tables

@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
-from lockstep.operations.start_request import StartRequest
+from lockstep.control.heartbeat import POLLS, HeartbeatRecord, Phase
+from lockstep.control.start_request import StartRequest
 from lockstep.orchestration.restart_policy import RestartCursor, SensorObservation, decide_restart
 from lockstep.orchestration.supervisor_policy import (
     LAUNCH_SECONDS_MAX,

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assets.order_books import order_books
-from lockstep.engine.driver.heartbeat import Heartbeat, run_heartbeat
+from lockstep.control.heartbeat import Heartbeat, run_heartbeat
+from lockstep.control.start_request import read_start_request
 from lockstep.engine.driver.startup import NotWanted, WriterStartup
 from lockstep.errors import EnvironmentProblem
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import set_by_claim
-from lockstep.operations.start_request import read_start_request
 from lockstep.orchestration.launch import (
     DAEMON_SECONDS_MAX,
     QUEUE_DAEMON,

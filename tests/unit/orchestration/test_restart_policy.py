@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lockstep.engine.driver.heartbeat import HeartbeatRecord, Phase
+from lockstep.control.heartbeat import HeartbeatRecord, Phase
 from lockstep.orchestration.restart_policy import (
     ADOPT_SECONDS,
     PAUSE_SECONDS,

@@ -11,7 +11,7 @@ from dagster import DagsterInstance, DagsterRunStatus, Definitions, build_schedu
 from assets.order_books import order_books
 from jobs.rotation import rotation_schedules
 from jobs.streaming import streaming_job
-from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.control.heartbeat import Heartbeat
 from lockstep.model.table_schema import make_table_schema
 from lockstep.orchestration import rotation
 from lockstep.orchestration.definitions import make_stream_assets

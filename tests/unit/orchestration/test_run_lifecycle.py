@@ -9,7 +9,7 @@ import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus, OpExecutionContext, job, op
 from sqlalchemy.exc import OperationalError
 
-from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.control.heartbeat import Heartbeat
 from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.errors import Fenced
 from lockstep.model.finding import Finding

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from lockstep.engine.driver.heartbeat import POLLS, HeartbeatRecord, Phase
+from lockstep.control.heartbeat import POLLS, HeartbeatRecord, Phase
 from lockstep.orchestration.supervisor_policy import (
     LAUNCH_SECONDS_MAX,
     LIVED_SECONDS,

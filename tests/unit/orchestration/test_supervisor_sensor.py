@@ -19,8 +19,8 @@ from dagster import (
 
 from assets.order_books import order_books
 from jobs.streaming import streaming_job
-from lockstep.engine.driver.handover import StopRequest, reserve_start
-from lockstep.engine.driver.heartbeat import (
+from lockstep.control.handover import StopRequest, reserve_start
+from lockstep.control.heartbeat import (
     POLLS,
     RUN_FILE,
     Heartbeat,
@@ -29,10 +29,10 @@ from lockstep.engine.driver.heartbeat import (
     read_this_process,
     run_heartbeat,
 )
+from lockstep.control.start_request import read_start_request, record_start_request
 from lockstep.errors import LockstepError
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import stop_stream
-from lockstep.operations.start_request import read_start_request, record_start_request
 from lockstep.operations.tables import NoTable
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import (

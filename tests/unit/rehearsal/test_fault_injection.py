@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.engine.driver.heartbeat import RUN_FILE, Heartbeat, RunHeartbeat, is_process_alive, read_this_process
+from lockstep.control.heartbeat import RUN_FILE, Heartbeat, RunHeartbeat, is_process_alive, read_this_process
 from lockstep.errors import LockstepError
 from lockstep.features.localdev.platform import LocalPlatform
 from lockstep.features.rehearsal import fault_injection

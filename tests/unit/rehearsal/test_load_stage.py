@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from lockstep.engine.driver.metrics import BatchReport
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.features.localdev.processes import interrupt_by_signals
 from lockstep.features.rehearsal.load_plan import StagePlan
 from lockstep.features.rehearsal.load_stage import (
@@ -28,6 +27,7 @@ from lockstep.features.rehearsal.paced_producer import GO, SENT, SentReport
 from lockstep.features.rehearsal.process_usage import TreeUsage
 from lockstep.model.position import Position
 from lockstep.settings import Settings, SparkSettings
+from lockstep.table.positions import LedgerStamp, make_unchanged_row
 from tests.support.adding_stream import adding
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lockstep.engine.driver.positions import LedgerStamp, make_unchanged_row
 from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Position
 from lockstep.table.ledger import read_ledger_file, write_ledger
 from lockstep.table.parquet import UNCOMPRESSED_ROWS
+from lockstep.table.positions import LedgerStamp, make_unchanged_row
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.alarms import describe_losses
+from lockstep.engine.driver.log_warnings import describe_losses
 from lockstep.engine.driver.metrics import RunStart
-from lockstep.engine.driver.positions import LedgerStamp, advance_positions
 from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
-from lockstep.engine.protocol import BatchIdentity, TaskResult, to_event_time
+from lockstep.engine.protocol import BatchIdentity, TaskResult
 from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Position, TopicNamePartition
+from lockstep.model.readable_times import to_event_time
 from lockstep.table import delta_log, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint_if_due
 from lockstep.table.commit import BatchCommit, Committed, commit_batch
@@ -30,6 +30,7 @@ from lockstep.table.create import refuse_incoming
 from lockstep.table.head import Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.losses import count_batch_losses
+from lockstep.table.positions import LedgerStamp, advance_positions
 
 LOG = logging.getLogger("lockstep")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from lockstep.engine.driver.handover import take_resume_request
+from lockstep.control.handover import take_resume_request
 from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.resumption import PositionMismatch, ResumeDecision, make_accepted_rows
 from lockstep.integrity.resume_options import BURST, IntegrityLost, decode_options, find_unanswered
@@ -23,11 +23,11 @@ from lockstep.table.head import Resumption
 from lockstep.table.ledger import read_positions
 
 if TYPE_CHECKING:
+    from lockstep.control.handover import ResumeRequest
     from lockstep.engine.driver.committer import Committer
     from lockstep.engine.driver.context import RunContext
-    from lockstep.engine.driver.handover import ResumeRequest
-    from lockstep.engine.driver.positions import Subscription
     from lockstep.engine.driver.startup import WriterClaim
+    from lockstep.engine.driver.subscription import Subscription
     from lockstep.model.finding import Finding
     from lockstep.model.position import Position
     from lockstep.table.commit import Writer

@@ -12,22 +12,21 @@ from typing import NoReturn
 
 import msgspec
 
+from lockstep.control.handover import accept_requests, is_asked_to_hand_over, read_stop_request, write_stop
+from lockstep.control.heartbeat import Heartbeat
 from lockstep.declare.options import Every, FileSize
 from lockstep.declare.transform import is_overridden
-from lockstep.engine.driver.alarms import BlockedPartitions, compute_stuck_patience_seconds, describe_hidden
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages, judge_finding
-from lockstep.engine.driver.clocks import BacklogClock, IdlePartitions, SilentPartitions
 from lockstep.engine.driver.cluster_view import ClusterMonitor, without_topics
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.halted_topics import HaltedTopics, TopicsHalted
-from lockstep.engine.driver.handover import accept_requests, is_asked_to_hand_over, read_stop_request, write_stop
-from lockstep.engine.driver.heartbeat import Heartbeat
+from lockstep.engine.driver.idle_partitions import BacklogClock, IdlePartitions, SilentPartitions
 from lockstep.engine.driver.kafka_patience import KafkaPatience
+from lockstep.engine.driver.log_warnings import BlockedPartitions, compute_stuck_patience_seconds, describe_hidden
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.metrics import make_batch_report
 from lockstep.engine.driver.planner import BatchPlan, FileGoal, PlanInput, make_batch_identity, plan_batch
-from lockstep.engine.driver.positions import find_retired_topics
 from lockstep.engine.driver.retries import RetryingRunner
 from lockstep.engine.driver.startup import WriterClaim
 from lockstep.engine.driver.stop_offsets import StopOffsets
@@ -44,6 +43,7 @@ from lockstep.model.position import Position, TopicIdPartition
 from lockstep.storage import find_storage
 from lockstep.table.commit import BatchCommit, HourClosed
 from lockstep.table.head import Head
+from lockstep.table.positions import find_retired_topics
 
 LOG = logging.getLogger("lockstep")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lockstep.engine.driver.alarms import StuckTransaction
+from lockstep.engine.driver.log_warnings import StuckTransaction
 from lockstep.engine.protocol import TaskResult
 from lockstep.kafka.progress import compute_freshness_seconds
 

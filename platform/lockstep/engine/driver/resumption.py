@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from lockstep.engine.driver.positions import DELETED, RECREATED_TOPIC, LedgerStamp, make_kept_row, read_position
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import (
     NOTHING_THERE,
@@ -25,6 +24,7 @@ from lockstep.integrity.resume_options import (
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SuspendedSession, TopicIdPartition
 from lockstep.table.ledger import Accepted, LedgerRow
+from lockstep.table.positions import DELETED, RECREATED_TOPIC, LedgerStamp, make_kept_row, read_position
 
 
 class ResumeDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from lockstep.control.heartbeat import run_heartbeat
 from lockstep.declare.decoders.schema_registry import HttpRegistry, check_registry
 from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.executors import count_cores
-from lockstep.engine.driver.heartbeat import run_heartbeat
 from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.loop import RunOutcome, run_batches

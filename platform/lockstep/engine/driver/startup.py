@@ -14,13 +14,12 @@ from functools import partial
 
 import msgspec
 
+from lockstep.control.handover import Takeover, request_handover
+from lockstep.control.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import AnyStream, format_integrity
 from lockstep.declare.transform import find_migration
-from lockstep.engine.driver.handover import Takeover, request_handover
-from lockstep.engine.driver.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.engine.driver.lookup_pins import find_newest_versions
-from lockstep.engine.driver.positions import find_retired_topics, read_position
 from lockstep.engine.driver.topic_history import Instant, TopicHistory
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
 from lockstep.integrity.base import IntegrityClass, OnGrowth, Suspend
@@ -46,6 +45,7 @@ from lockstep.table.head import Desired, Head, ViolationPolicy
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.parquet import find_wrong_files, list_named_files
+from lockstep.table.positions import find_retired_topics, read_position
 from lockstep.table.schema_evolution import find_defaulted_columns
 
 LOG = logging.getLogger("lockstep")

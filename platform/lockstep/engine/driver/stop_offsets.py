@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from lockstep.engine.driver.clocks import Silence
+from lockstep.engine.driver.idle_partitions import Silence
 from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition

@@ -9,15 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from lockstep.control.handover import take_retire_request
 from lockstep.declare.options import NewTopics
 from lockstep.engine.driver.cluster_view import ClusterMonitor
 from lockstep.engine.driver.context import RunContext
-from lockstep.engine.driver.handover import take_retire_request
 from lockstep.engine.driver.join_offsets import read_join_offsets
-from lockstep.engine.driver.positions import RETIRED, Subscription
 from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
+from lockstep.engine.driver.subscription import Subscription
 from lockstep.kafka.admin import Topic
 from lockstep.model.position import TopicIdPartition
+from lockstep.table.positions import RETIRED
 
 FORGOTTEN_MAX = 1_000
 """Partitions that are forgotten at once; the next poll takes the next ones."""

@@ -14,13 +14,14 @@ from lockstep.declare.decoders.base import DecodeCause, Undecodable, describe_de
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.executor.row_buffer import RowRoom
-from lockstep.engine.protocol import AcceptedLoss, Counts, to_event_time
+from lockstep.engine.protocol import AcceptedLoss, Counts
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.suspension import LOSS_ACCEPTED
 from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position
+from lockstep.model.readable_times import to_event_time
 from lockstep.model.record import KafkaMessage, Record, read_headers
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 

@@ -18,7 +18,6 @@ from typing import TypeVar
 import msgspec
 from deltalake.exceptions import DeltaError
 
-from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.features.copies.copies import (
     BEGUN,
@@ -47,6 +46,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import list_named_files
+from lockstep.table.positions import read_position
 from lockstep.table.side_tables import SideLogs
 
 FILES = "files"

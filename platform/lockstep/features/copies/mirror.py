@@ -15,7 +15,6 @@ from typing import cast
 import msgspec
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
-from lockstep.engine.driver.positions import read_position
 from lockstep.features.history.rewind import Obstacle, RewindObstacle
 from lockstep.integrity.ordered import Ordered
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
@@ -27,6 +26,7 @@ from lockstep.settings import KafkaSettings
 from lockstep.state.translation import Translation, check_translatable
 from lockstep.table.head import FIRST_GENERATION
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.positions import read_position
 from lockstep.verify.kafka_reader import KafkaTopicLog, WantedRange, find_offset
 
 SIDE_MAX = 32

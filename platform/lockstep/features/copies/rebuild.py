@@ -21,7 +21,6 @@ import zstandard
 
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
-from lockstep.engine.driver.positions import read_position
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.engine.executor.rejects import CRASHES_WORKER
@@ -48,6 +47,7 @@ from lockstep.table import delta_log, ledger
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.positions import read_position
 from lockstep.table.quarantine import UNKNOWN_SCHEMA
 
 

@@ -19,7 +19,6 @@ import msgspec
 from deltalake.exceptions import DeltaError
 
 from lockstep.engine.driver.planner import find_next_hour
-from lockstep.engine.driver.positions import IMPORTED, LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import KafkaError, LockstepError, TableError, format_some
 from lockstep.features.copies.copies import (
@@ -71,6 +70,7 @@ from lockstep.table.first_batch import FirstBatch, commit_first_batch
 from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Imported
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.positions import IMPORTED, LedgerStamp, read_position
 from lockstep.table.schema_evolution import find_defaulted_columns
 from lockstep.table.written_by import WrittenBy
 

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lockstep.engine.driver.heartbeat import is_writer_alive
+from lockstep.control.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
-from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.errors import CommitUnknown, KafkaError, LockstepError
 from lockstep.features.compaction.side_files import count_messages, list_side_tables, redact_side_tables
 from lockstep.features.derived.derive import list_derived_from
@@ -59,6 +58,7 @@ from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import ErasedRows, LedgerRow
 from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
+from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.table.restore import write_mark
 from lockstep.table.schema_evolution import evolve_side_table
 from lockstep.table.written_by import WrittenBy

@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lockstep.control.heartbeat import is_writer_alive
 from lockstep.declare.discovery import digest_code
-from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
-from lockstep.engine.driver.positions import LedgerStamp, read_position
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import Fenced, LockstepError, Overtaken, StateError, TableError, format_some
 from lockstep.features.derived.derive import list_derived_from
@@ -51,6 +50,7 @@ from lockstep.table.head import FIRST_BATCH, Desired, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName, LedgerRow
 from lockstep.table.parquet import DataFile, DataFileWriter, find_wrong_files, list_named_files
+from lockstep.table.positions import LedgerStamp, read_position
 from lockstep.table.restore import commit_restored
 from lockstep.table.schema_evolution import find_defaulted_columns, find_schema_changes
 from lockstep.table.written_by import WrittenBy

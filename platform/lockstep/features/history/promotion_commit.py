@@ -31,7 +31,7 @@ from lockstep.table.head import (
 from lockstep.table.losses import add_shadow_losses, rewind_losses
 from lockstep.table.parquet import DataFile
 from lockstep.table.restore import Restoration, find_restored
-from lockstep.table.schema_evolution import Growth, find_schema_changes
+from lockstep.table.schema_evolution import SchemaChange, find_schema_changes
 from lockstep.table.written_by import WrittenBy
 
 
@@ -180,7 +180,7 @@ def _find_fields(planned: PromotionCommit) -> list[Field]:
     return held + added
 
 
-def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> Growth:
+def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> SchemaChange:
     """What the columns of a shadow add to those of the rows that stay.
 
     Raises:

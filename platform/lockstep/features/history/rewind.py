@@ -16,9 +16,8 @@ from pathlib import Path
 import msgspec
 import pyarrow.compute as pc
 
-from lockstep.engine.driver.heartbeat import is_writer_alive
+from lockstep.control.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
-from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.errors import Fenced, KafkaError, LockstepError, Overtaken, format_some
 from lockstep.features.derived.derive import list_derived_from
 from lockstep.features.history.rewind_commit import (
@@ -40,6 +39,7 @@ from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import find_wrong_files, list_named_files
+from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.table.restore import commit_restored
 
 SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")

@@ -15,12 +15,11 @@ from pathlib import Path
 import msgspec
 from deltalake.exceptions import DeltaError
 
+from lockstep.control.heartbeat import is_writer_alive
 from lockstep.declare.discovery import digest_code, find_code, load_streams
 from lockstep.declare.naming import NAME
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
-from lockstep.engine.driver.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.features.copies.whole_stream import delete_stream
@@ -46,6 +45,7 @@ from lockstep.table.first_batch import FirstBatch, check_empty, commit_first_bat
 from lockstep.table.head import FIRST_BATCH, FIRST_GENERATION, Head, Origin, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.table.schema_evolution import find_defaulted_columns
 from lockstep.table.written_by import WrittenBy
 

@@ -320,7 +320,7 @@ def _committed(folders: StreamFolders, book: str) -> int:
 
 def _idle(folders: StreamFolders) -> bool:
     """Whether the writer that holds the table has ended."""
-    from lockstep.engine.driver.heartbeat import Phase, read_heartbeat
+    from lockstep.control.heartbeat import Phase, read_heartbeat
 
     last = read_heartbeat(folders.control, OutputLog(folders.table).base().head.epoch)
     return last is None or last.phase is Phase.ENDED

@@ -34,8 +34,9 @@ import msgspec
 import psutil
 from rich.console import Console as Screen
 
+from lockstep.control.heartbeat import read_heartbeat
+from lockstep.control.start_request import record_start_request
 from lockstep.declare.discovery import find_streams
-from lockstep.engine.driver.heartbeat import read_heartbeat
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.features.localdev import log_rotation
 from lockstep.features.localdev.broker import Broker
@@ -54,7 +55,6 @@ from lockstep.features.localdev.processes import (
     stop_all,
 )
 from lockstep.features.localdev.stream_starts import StreamState, await_streams
-from lockstep.operations.start_request import record_start_request
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Head

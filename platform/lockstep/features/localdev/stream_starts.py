@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from lockstep.engine.driver.heartbeat import HeartbeatRecord, Phase
+from lockstep.control.heartbeat import HeartbeatRecord, Phase
 from lockstep.errors import LockstepError
 from lockstep.time_limit import SLOW, describe_silence
 

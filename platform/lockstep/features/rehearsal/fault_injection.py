@@ -17,8 +17,8 @@ from itertools import islice
 
 import psutil
 
+from lockstep.control.heartbeat import is_process_alive, read_heartbeat, read_run_heartbeats
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import is_process_alive, read_heartbeat, read_run_heartbeats
 from lockstep.errors import LockstepError
 from lockstep.features.localdev.platform import LocalPlatform, find_tool
 from lockstep.features.localdev.producer import produce

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import psutil
 import pyarrow as pa
 
+from lockstep.control.heartbeat import read_heartbeat
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import read_heartbeat
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.run import find_import_roots, require_registry
 from lockstep.errors import LockstepError

@@ -21,8 +21,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lockstep.control.heartbeat import RUN_FILE
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import RUN_FILE
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.features.copies.copies import PARTIAL

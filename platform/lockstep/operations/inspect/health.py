@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from lockstep.control.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.errors import LockstepError, TableError
 from lockstep.features.compaction.plan import plan_bins
 from lockstep.integrity.resume_options import make_resume_command

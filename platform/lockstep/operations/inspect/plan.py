@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lockstep.control.heartbeat import WriterState, find_writer
 from lockstep.declare.stream import AnyStream, format_integrity, format_source
 from lockstep.engine.driver.committer import check_table_present
-from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
-from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.startup import check_state_types, check_topics_fit
+from lockstep.engine.driver.subscription import Subscription
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError, StateError, StreamHeld, TableError
 from lockstep.integrity.base import Halt, SessionStart
@@ -32,7 +32,7 @@ from lockstep.table.delta_log import open_delta_table
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
-from lockstep.table.schema_evolution import Growth, find_defaulted_columns, find_schema_changes
+from lockstep.table.schema_evolution import SchemaChange, find_defaulted_columns, find_schema_changes
 
 LOCAL_MASTER = re.compile(r"local\[(\d+)")
 CORES_ELSEWHERE = 2
@@ -243,12 +243,12 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
     try:
         migrated = check_state_types(stream, folders, seen.known.values())
         row = stream.types.row
-        grown = find_schema_changes(
+        changes = find_schema_changes(
             open_delta_table(folders.table), make_table_schema(row), defaulted=find_defaulted_columns(row)
         )
     except (StateError, TableError) as error:
         return (), _Refusal(error.problem, error.next_step)
-    columns = (f"table: {grown}",) if grown != Growth() else ()
+    columns = (f"table: {changes}",) if changes != SchemaChange() else ()
     return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), _Refusal()
 
 

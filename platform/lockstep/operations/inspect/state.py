@@ -10,7 +10,6 @@ import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.declare.transform import find_migration
-from lockstep.engine.driver.positions import read_position
 from lockstep.errors import LockstepError
 from lockstep.model.map_state import MapState
 from lockstep.operations.past_batches import read_head_of_batch
@@ -22,6 +21,7 @@ from lockstep.table import ledger
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
+from lockstep.table.positions import read_position
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from lockstep.control.heartbeat import WriterState, find_writer
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.features.derived.status import DerivedStatus, read_derived
 from lockstep.features.retention.growth import DiskGrowth, read_growth
 from lockstep.integrity.resume_options import make_resume_command

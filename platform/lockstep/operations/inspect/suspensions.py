@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 import pyarrow.compute as pc
 
-from lockstep.engine.driver.positions import BEGUN_ELSEWHERE
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
+from lockstep.table.positions import BEGUN_ELSEWHERE
 
 NAMES = ("topic", "partition", "suspended_from")
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import msgspec
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.protocol import to_event_time
 from lockstep.kafka.admin import ClusterView, read_newest_timestamps, read_oldest_timestamps
 from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
+from lockstep.model.readable_times import to_event_time
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom, read_figures
 from lockstep.operations.inspect.health import find_freshness_seconds

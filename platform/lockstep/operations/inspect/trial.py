@@ -23,8 +23,8 @@ from lockstep.declare.options import FirstSnapshot, Latest
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.lookup_pins import find_lookup_tables, find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
-from lockstep.engine.driver.positions import Subscription
 from lockstep.engine.driver.run import make_job
+from lockstep.engine.driver.subscription import Subscription
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import decode_message
 from lockstep.engine.executor.task import KafkaSource, run_task

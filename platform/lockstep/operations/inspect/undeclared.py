@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 from deltalake.exceptions import DeltaError
 
+from lockstep.control.heartbeat import WriterState, find_writer
 from lockstep.declare.naming import NAME
-from lockstep.engine.driver.heartbeat import WriterState, find_writer
 from lockstep.errors import TableError
 from lockstep.operations.tables import try_read_head
 from lockstep.storage import find_storage

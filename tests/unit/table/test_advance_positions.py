@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lockstep.engine.driver.positions import LedgerStamp, advance_positions, make_unchanged_row
 from lockstep.errors import TableError
 from lockstep.model.position import Position, TopicIdPartition
 from lockstep.table.ledger import FORGOTTEN, LedgerRow, read_clock
+from lockstep.table.positions import LedgerStamp, advance_positions, make_unchanged_row
 
 STAMP = LedgerStamp(generation=1, batch=1, epoch=1, committed_at=read_clock(), batch_seconds=0.0, restart_cause=None)
 KEYS = st.tuples(st.sampled_from(["id1", "id2"]), st.integers(0, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.engine.driver.handover import (
+from lockstep.control.handover import (
     RetireRequest,
     StopRequest,
     accept_requests,
@@ -13,7 +13,7 @@ from lockstep.engine.driver.handover import (
     request_stop,
     reserve_start,
 )
-from lockstep.engine.driver.heartbeat import Heartbeat, WriterState, find_writer
+from lockstep.control.heartbeat import Heartbeat, WriterState, find_writer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lockstep.engine.driver.heartbeat import POLLS, Heartbeat, Phase, compute_poll_seconds, read_heartbeat
+from lockstep.control.heartbeat import POLLS, Heartbeat, Phase, compute_poll_seconds, read_heartbeat
 from lockstep.integrity.resume_options import EncodedOption
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockstep.engine.driver.heartbeat import (
+from lockstep.control.heartbeat import (
     Heartbeat,
     ProcessIdentity,
     forget_run,
@@ -26,7 +26,7 @@ DEADLINE_SECONDS = 60.0
 COUNTS = """
 import sys, time
 from pathlib import Path
-from lockstep.engine.driver.heartbeat import run_heartbeat
+from lockstep.control.heartbeat import run_heartbeat
 with run_heartbeat(Path(sys.argv[1]), "killed"):
     time.sleep(600)
 """

@@ -1,98 +1,72 @@
-"""Partitions of a run; converts results to ledger rows and ledger rows to positions."""
+"""The subscription of a run: the partitions that it reads, their positions, and the ledger rows of its batches."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.protocol import Counts, LearnedRates, PlannedRange, RangeResult, TaskResult, to_event_time
-from lockstep.errors import TableError
-from lockstep.integrity.base import EPOCH, IntegrityClass, to_microseconds
+from lockstep.engine.protocol import Counts, LearnedRates, RangeResult, TaskResult
+from lockstep.integrity.base import IntegrityClass
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
 from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
-from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import Ending, Position, SegmentRef, TopicIdPartition
+from lockstep.model.position import Ending, Position, TopicIdPartition
+from lockstep.model.readable_times import to_event_time
 from lockstep.model.state_loss import FORGOTTEN as TOPIC_FORGOTTEN
 from lockstep.model.state_loss import LIFE_ENDS
 from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
+from lockstep.table.positions import (
+    ADDED,
+    BEGUN_ELSEWHERE,
+    DELETED,
+    GROWN,
+    NO_ENDS,
+    READDED,
+    RECREATED_TOPIC,
+    LedgerStamp,
+    make_kept_row,
+    make_position_columns,
+    make_retirement_note,
+    make_unchanged_row,
+    read_position,
+)
 
 LOG = logging.getLogger("lockstep")
 
-NO_ENDS = PartitionOffsets(start=-1, stable_end=-1, high_watermark=-1)
 FORGET_RATIO = 0.3
 """Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
-ADDED, GROWN, RETIRED, READDED = "added", "grown", "retired", "re-added"
-DELETED, RECREATED_TOPIC = "deleted", "re-created"
-IMPORTED = "imported"
-"""What happened to a topic, in the ledger's column `lifecycle`."""
-BEGUN_ELSEWHERE = -1
-"""Suspends a partition from before offset 0: no session of its own, only sessions that began in another one."""
 _DISCARDING: Mapping[str, str] = {RECREATED_TOPIC: Fault.RECREATED, DELETED: Fault.TOPIC_DELETED}
 """Changes with which no session of a topic goes on, and the causes of the losses."""
 TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 """Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
 
-class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns that all ledger rows of a batch share, by their names."""
-
-    generation: int
-    batch: int
-    epoch: int
-    committed_at: datetime
-    batch_seconds: float
-    restart_cause: str | None
-    planned_at: datetime | None = None
-    lookups: list[LookupVersion] | None = None
-
-
 def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that was processed. A batch makes one for each partition: built in one piece."""
-    before, position, seen = result.range.position, result.reached, ends or NO_ENDS
+    seen = ends or NO_ENDS
+    newest_ms = result.newest_timestamp_ms
     return LedgerRow(
         **msgspec.structs.asdict(stamp),
+        **make_position_columns(result.reached),
         **_count_outcomes(result.counts),
-        topic_id=position.topic_id,
-        topic=position.topic,
-        partition=position.partition,
-        start=before.next_offset,
-        until=position.next_offset,
+        start=result.range.position.next_offset,
         stable_end=seen.stable_end,
         high_watermark=seen.high_watermark,
         rows=result.rows,
-        rows_emitted=position.rows_emitted,
         accepted=_accepted(result),
         holes=list(result.holes),
-        suspended_from=position.suspended_from,
-        suspended_sessions=list(position.suspended_sessions),
-        catching_up=position.catching_up,
-        joined_at=position.joined_at,
-        leader_epoch=position.leader_epoch,
         first_event_time=to_event_time(result.first_event_time_us),
         last_event_time=to_event_time(result.last_event_time_us),
-        newest_timestamp=to_event_time(result.newest_timestamp_ms * 1000 if result.newest_timestamp_ms else None),
-        watermark=to_event_time(position.watermark_us),
-        gone_since=to_event_time(position.gone_since_us),
-        ending=position.ending.how if position.ending else None,
-        last_end=position.ending.offset if position.ending else None,
-        last_end_age_seconds=position.ending.age_seconds if position.ending else None,
+        newest_timestamp=to_event_time(newest_ms * 1000 if newest_ms else None),
         losses=list(result.losses),
-        discarded_by=position.discarded_by,
-        uncounted_skips=list(position.uncounted_skips),
-        lost_before=position.lost_before,
         cpu_seconds=result.cpu_seconds,
-        state_file=position.state.file if position.state else None,
-        state_start=position.state.start if position.state else None,
-        state_length=position.state.length if position.state else None,
         state_bytes=result.state_bytes,
         state_checksum=result.state_checksum,
     )
@@ -130,11 +104,6 @@ def make_ledger_rows(
     return worked + [make_unchanged_row(stamp, position, ends.get(position.key)) for position in quiet]
 
 
-def make_kept_row(stamp: LedgerStamp, position: Position, *, retired: bool) -> LedgerRow:
-    """The row that carries the position of a partition that is not read."""
-    return msgspec.structs.replace(make_unchanged_row(stamp, position, None), retired=retired)
-
-
 def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
     """The row of offsets that expired before they were read."""
     return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
@@ -147,95 +116,12 @@ def with_newest_timestamp(row: LedgerRow, before_ms: int | None) -> LedgerRow:
     return msgspec.structs.replace(row, newest_timestamp=to_event_time(before_ms * 1000))
 
 
-def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
-    """The row of an unchanged partition: part of a full set of positions."""
-    nothing = RangeResult(
-        range=PlannedRange(position=position, until=position.next_offset),
-        reached=position,
-        counts=Counts(),
-        rows=0,
-        holes=(),
-        first_event_time_us=None,
-        last_event_time_us=None,
-        newest_timestamp_ms=None,
-        state_bytes=0,
-        cpu_seconds=0.0,
-    )
-    return make_ledger_row(stamp, nothing, ends)
-
-
-def read_position(row: LedgerRow) -> Position:
-    """The position that a ledger row records."""
-    segment = None
-    if row.state_file is not None and row.state_start is not None and row.state_length is not None:
-        segment = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
-    return Position(
-        topic=row.topic,
-        topic_id=row.topic_id,
-        partition=row.partition,
-        next_offset=row.until,
-        leader_epoch=row.leader_epoch,
-        state=segment,
-        suspended_from=row.suspended_from,
-        watermark_us=None if row.watermark is None else to_microseconds(row.watermark - EPOCH),
-        rows_emitted=row.rows_emitted,
-        suspended_sessions=tuple(row.suspended_sessions),
-        catching_up=row.catching_up,
-        joined_at=row.joined_at,
-        gone_since_us=None if row.gone_since is None else to_microseconds(row.gone_since - EPOCH),
-        ending=row.find_ending(),
-        discarded_by=row.discarded_by,
-        uncounted_skips=tuple(row.uncounted_skips),
-        lost_before=row.lost_before,
-    )
-
-
 def with_ending(position: Position, how: str, end: TopicEnd | None) -> Position:
     """The position of a topic that was deleted or re-created, with its last observed end."""
     if end is None:
         return msgspec.structs.replace(position, ending=Ending(how))
     ending = end.make_ending(how, position.partition)
     return msgspec.structs.replace(position, ending=ending, gone_since_us=end.noticed_us)
-
-
-def advance_positions(
-    reached: Mapping[TopicIdPartition, int], rows: Iterable[LedgerRow]
-) -> dict[TopicIdPartition, int]:
-    """The next offsets after a batch. In a generation a position never goes back; what begins again has another key.
-
-    A rewind begins a generation, and a re-created topic, a reset and an import begin with positions of their own. An
-    accepted truncation keeps the position. A topic that is forgotten has none any more: one of its name may follow.
-
-    Args:
-        reached: Next offset of each partition before the batch.
-        rows: Ledger rows of the batch.
-
-    Raises:
-        TableError: A position would go back, or two partitions have one key.
-    """
-    after: dict[TopicIdPartition, int] = {}
-    for row in rows:
-        key = TopicIdPartition(row.topic_id, row.partition)
-        before = reached.get(key, 0)
-        if key in after:
-            raise TableError(f"the batch has two positions of {_describe_place(row)}", next_step=_GONE_BACK)
-        if not before <= row.start <= row.until:
-            moved = f"from {before} to {row.start}, and the batch ends at {row.until}"
-            raise TableError(f"the position of {_describe_place(row)} would go {moved}", next_step=_GONE_BACK)
-        after[key] = 0 if row.lifecycle == FORGOTTEN else row.until
-    return after
-
-
-def _describe_place(row: LedgerRow) -> str:
-    return f"{row.topic}/{row.partition} (topic id {row.topic_id})"
-
-
-_GONE_BACK = "nothing was committed: prove the table (lockstep verify STREAM), and report this"
-
-
-def make_retirement_note(next_offset: int, who: str, why: str) -> Accepted:
-    """The ledger entry of a retirement."""
-    return Accepted(kind="retire", cause="", start=next_offset, until=next_offset, session=None, who=who, why=why)
 
 
 def find_initial_positions(
@@ -295,12 +181,6 @@ def _accepted(result: RangeResult) -> list[Accepted]:
         )
         for each in result.accepted
     ]
-
-
-def find_retired_topics(rows: Iterable[LedgerRow]) -> frozenset[str]:
-    """Names of topics of which every topic id that was read is retired."""
-    listed = tuple(rows)
-    return frozenset(row.topic for row in listed if row.retired) - {row.topic for row in listed if not row.retired}
 
 
 class Subscription:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from lockstep import AvailableNow, Every, FileSize
-from lockstep.engine.driver.alarms import (
+from lockstep.engine.driver.log_warnings import (
     BlockedPartitions,
     LastStableOffsets,
     StuckTransaction,

@@ -11,16 +11,12 @@ import pytest
 from typing_extensions import override
 
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.driver.positions import (
-    RETIRED,
+from lockstep.engine.driver.subscription import (
     TELLING_BYTES,
     TELLING_MESSAGES,
-    LedgerStamp,
     Subscription,
     find_initial_positions,
     make_ledger_row,
-    make_unchanged_row,
-    read_position,
 )
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import run_bin
@@ -35,6 +31,7 @@ from lockstep.model.finding import Hole
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import DataFile
+from lockstep.table.positions import RETIRED, LedgerStamp, make_unchanged_row, read_position
 from lockstep.testing.script import InLog
 from tests.support.adding_stream import adding
 from tests.support.cluster_views import topic, view

@@ -1,0 +1,1 @@
+"""Files of a stream's control folder: heartbeats, and requests to its writer."""
