@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-PUBLIC = ("", ".dagster", ".decoders", ".derived", ".rules", ".testing", ".windows")
+PUBLIC = ("", ".dagster", ".decoders", ".derived", ".extensions", ".rules", ".testing", ".windows")
 """Modules of public names, below lockstep."""
 IMPORT_ALL = """
 import importlib, sys

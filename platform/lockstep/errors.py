@@ -46,6 +46,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  `- Overtaken               a command lost against a run or another command at the same moment
 |- NoTable                    the stream has never run with this table root (operations/tables.py)
 |- ModuleBroken               a file of assets/ cannot be imported (declare/discovery.py)
+|- ExtensionBroken            a module of the setting `extensions` cannot be used (feature.py)
 |- UnknownStream              no such stream is declared (operations/inspect/streams.py)
 |- WrongQuery                 the SQL is invalid, or names a missing table or column (operations/query.py)
 |- NoSuchSession              no session with that key has a state (operations/inspect/state.py)

@@ -6,12 +6,17 @@ functions by text, which are imported when they are used. Executors load no feat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from lockstep.errors import LockstepError, SettingsError
 
 INSTALLED = (
     "compaction",
@@ -27,6 +32,21 @@ INSTALLED = (
     "retention",
 )
 """Folders below lockstep/features. Without its folder and its line here, a feature is gone."""
+
+
+class ExtensionBroken(LockstepError):
+    """A module of the setting `extensions` cannot be used; everything else works without it.
+
+    Attributes:
+        module: Its name.
+    """
+
+    def __init__(self, module: str, problem: str) -> None:
+        super().__init__(
+            f"the extension {module} cannot be used: {problem}",
+            next_step="correct the module, or remove it from the setting extensions",
+        )
+        self.module = module
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +68,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
             (name, settings), None if there is no such stream.
         table_listers: References to functions that list further streams with tables: (names of declared streams, root).
         derived_assets: References to makers of the asset of a derived table: (derived, settings, owners).
+        alarms: References to functions that judge a stream: (`HealthFacts`, stream); they yield alarms.
         wiring: References that `lockstep.dagster` offers to jobs and sensors, by name.
     """
 
@@ -63,6 +84,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     stream_finders: tuple[str, ...] = ()
     table_listers: tuple[str, ...] = ()
     derived_assets: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
     wiring: Mapping[str, str] = {}
 
     def is_declared_by(self, stream: object) -> bool:
@@ -72,8 +94,79 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def list_features() -> tuple[Feature, ...]:
-    """The installed features, in the order of `INSTALLED`."""
-    return tuple(import_module(f"lockstep.features.{name}.feature").FEATURE for name in INSTALLED)
+    """The installed features, in the order of `INSTALLED`, and after them the extensions of this installation."""
+    installed = tuple(import_module(f"lockstep.features.{name}.feature").FEATURE for name in INSTALLED)
+    return (*installed, *_load_extensions()[0])
+
+
+def load_commands(feature: Feature) -> None:
+    """Import the modules of a feature's commands.
+
+    Raises:
+        ExtensionBroken: A module of an extension cannot be imported.
+    """
+    for module in feature.commands:
+        try:
+            import_module(module)
+        except Exception as error:
+            if feature.name in INSTALLED:
+                raise
+            raise ExtensionBroken(module, f"{type(error).__name__}: {error}") from error
+
+
+def list_broken_extensions() -> tuple[ExtensionBroken, ...]:
+    """The extensions of this installation that cannot be loaded; all others work."""
+    return _load_extensions()[1]
+
+
+@cache
+def _load_extensions() -> tuple[tuple[Feature, ...], tuple[ExtensionBroken, ...]]:
+    """Load the modules that the setting `extensions` names, each with a `Feature` as `FEATURE`."""
+    loaded: list[Feature] = []
+    broken: list[ExtensionBroken] = []
+    names = _read_extensions()
+    if names and (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    for name in names:
+        try:
+            loaded.append(_load_extension(name, {*INSTALLED, *(each.name for each in loaded)}))
+        except ExtensionBroken as error:
+            broken.append(error)
+    return tuple(loaded), tuple(broken)
+
+
+def _read_extensions() -> tuple[str, ...]:
+    """Read the setting; wrong settings have none, and each command that reads settings reports them."""
+    file = Path(os.environ.get("LOCKSTEP_SETTINGS", "lockstep.toml"))
+    try:
+        is_set = "LOCKSTEP_EXTENSIONS" in os.environ or "extensions" in file.read_text()
+    except (OSError, ValueError):
+        return ()
+    if not is_set:
+        return ()  # most installations: pydantic is not loaded for `lockstep --help`
+    from lockstep.settings import load_settings
+
+    try:
+        return load_settings().extensions
+    except SettingsError:
+        return ()
+
+
+def _load_extension(name: str, taken: Collection[str]) -> Feature:
+    """Import an extension.
+
+    Raises:
+        ExtensionBroken: It cannot be imported, has no `Feature`, or its name is taken.
+    """
+    try:
+        feature = getattr(import_module(name), "FEATURE", None)
+    except Exception as error:  # the user's module: whatever its import raises
+        raise ExtensionBroken(name, f"{type(error).__name__}: {error}") from error
+    if not isinstance(feature, Feature):
+        raise ExtensionBroken(name, f"it has no Feature named FEATURE, but {feature!r}")
+    if feature.name in taken:
+        raise ExtensionBroken(name, f"the name of its feature, {feature.name!r}, is taken")
+    return feature
 
 
 def list_features_of(stream: object) -> tuple[Feature, ...]:

@@ -93,6 +93,12 @@ def _cron(value: str) -> str:
     return value
 
 
+def _module(value: str) -> str:
+    if not all(part.isidentifier() for part in value.split(".")):
+        raise ValueError('is not the name of a module, such as "my_platform.costs"')
+    return value
+
+
 def _reference(value: str) -> str:
     kind, _, place = value.partition(":")
     if not (kind == "file" and Path(place).is_absolute()) and not (kind == "env" and place.isidentifier()):
@@ -384,6 +390,8 @@ class Settings(_Refusing, BaseSettings):
             The log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
         target_file_mb: Size of a compacted file at most, about, in MB. Files of half of it are not compacted, and
             compacted files stay as they are when it changes. The memory of a task does not depend on it.
+        extensions: Modules of this installation's own commands and alarms, `["my_platform.costs"]`; found from the
+            working folder.
     """
 
     model_config = SettingsConfigDict(
@@ -406,6 +414,7 @@ class Settings(_Refusing, BaseSettings):
     local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
     rewind_hours: Annotated[float, Field(ge=1, le=HOURS_MAX)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256
+    extensions: tuple[Annotated[str, AfterValidator(_module)], ...] = ()
 
     @property
     def target_file_bytes(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from lockstep.cli.app import app
-from lockstep.feature import list_features
+from lockstep.cli.app import app, show_error
+from lockstep.feature import ExtensionBroken, list_broken_extensions, list_features, load_commands
 
 __all__ = ["app", "main", "register_commands"]
 
@@ -19,9 +19,14 @@ def register_commands() -> None:
     """Import the modules of all commands: those of the core, and those of the installed features."""
     for module in COMMANDS:
         import_module(module)
+    broken = list(list_broken_extensions())
     for feature in list_features():
-        for module in feature.commands:
-            import_module(module)
+        try:
+            load_commands(feature)
+        except ExtensionBroken as error:
+            broken.append(error)
+    for problem in broken:
+        show_error(problem)
 
 
 register_commands()

@@ -181,9 +181,12 @@ def register_command(
         within: The group of commands that it belongs to, if any.
     """
     to = within if within is not None else app
+    taken = {each.name or getattr(each.callback, "__name__", "") for each in to.registered_commands}
     register = to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
 
     def add(command: F) -> F:
+        if (called := name or command.__name__) in taken:
+            raise LockstepError(f"the command {called} is there already", next_step="give one of them another name")
         register(_name_its_stream(command))
         return command
 

@@ -248,7 +248,7 @@ def describe_status(found: Status) -> Group:
             )
         ),
     )
-    others = [alarm for alarm in found.alarms if alarm.kind.value != "halted"]  # which is what the answer begins with
+    others = [alarm for alarm in found.alarms if alarm.kind != "halted"]  # which is what the answer begins with
     others_read = (*_lookups(found.lookups), *_derived(found.derived))
     shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found))
     return make_lines(*_halt(found), *_alarms(others, found.unknown), *shown)

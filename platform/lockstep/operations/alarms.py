@@ -8,13 +8,14 @@ is reported as unknown, never as healthy. docs/health.md explains each alarm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
+from enum import Enum, StrEnum
 
 import msgspec
 
 from lockstep.control.heartbeat import Phase
 from lockstep.declare.options import find_longest_batch, find_longest_wait
 from lockstep.declare.stream import AnyStream
+from lockstep.feature import list_broken_extensions, list_features, load_reference
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
@@ -40,8 +41,8 @@ class AlarmSeverity(Enum):
     """Now."""
 
 
-class AlarmKind(Enum):
-    """What an alarm is about; one alarm of each kind at most, with the worst place."""
+class AlarmKind(StrEnum):
+    """What an alarm of lockstep is about; one alarm of each kind at most, with the worst place."""
 
     HALTED = "halted"
     DEGRADED = "degraded"
@@ -73,13 +74,13 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """Something that somebody must act on.
 
     Attributes:
-        kind: What it is about.
+        kind: What it is about: an `AlarmKind`, or `<extension>.<kind>` of an extension.
         severity: How soon.
         problem: One sentence with the figures and the place.
         next_step: The command to run next.
     """
 
-    kind: AlarmKind
+    kind: str
     severity: AlarmSeverity
     problem: str
     next_step: str
@@ -246,7 +247,30 @@ def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
         _judge_table,
     )
     found = [alarm for judge in judges for alarm in judge(facts, stream)]
+    found.extend(_judge_by_extensions(facts, stream))
     return tuple(sorted(found, key=lambda alarm: alarm.severity is not AlarmSeverity.ERROR))
+
+
+BROKEN_EXTENSION = "extension"
+"""The kind of the alarm about an extension that cannot be loaded, or whose alarm fails."""
+
+
+def _judge_by_extensions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """Yield the alarms of features and extensions, one of each kind; a failing one hides no other alarm."""
+    alarms: dict[str, Alarm] = {}
+    broken = [f"{error.problem}" for error in list_broken_extensions()]
+    for feature in list_features():
+        for reference in feature.alarms:
+            try:
+                for alarm in load_reference(reference)(facts, stream):
+                    kind = f"{feature.name}.{alarm.kind}"
+                    alarms.setdefault(kind, msgspec.structs.replace(alarm, kind=kind))
+            except Exception as error:  # noqa: BLE001  # the user's function: whatever it raises
+                broken.append(f"the alarm {reference} failed: {type(error).__name__}: {error}")
+    yield from alarms.values()
+    if broken:
+        step = "correct the extension, or remove it from the setting extensions"
+        yield Alarm(kind=BROKEN_EXTENSION, severity=AlarmSeverity.ERROR, problem="; ".join(broken), next_step=step)
 
 
 def make_unreadable_alarm(problem: str, next_step: str) -> Alarm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from tests.streams.tutorial.conftest import BLOCK, ROOT, Reader
 if TYPE_CHECKING:
     from pathlib import Path
 
+COMMAND = ROOT / "docs" / "how-to-add" / "command.md"
 PAGES = sorted((ROOT / "docs" / "how-to-add").glob("*.md"))
 
 
@@ -33,4 +35,7 @@ def project(tmp_path: Path, blocks: dict[str, str]) -> Reader:
         path = reader.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code)
+    settings = reader.folder / "lockstep.toml"
+    (extensions,) = re.findall(r"^```toml\n(extensions = .*)\n```$", COMMAND.read_text(), re.MULTILINE)
+    settings.write_text(f"{extensions}\n{settings.read_text()}")
     return reader

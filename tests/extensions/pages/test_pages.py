@@ -48,9 +48,27 @@ def test_the_unit_tests_of_the_pages_pass_and_can_fail(project: Reader) -> None:
 
 def test_the_code_passes_a_strict_type_checker(project: Reader, mypy_cache: Path) -> None:
     house = ("--config", str(ROOT / "pyproject.toml"), "--config", f"src=['.', '{ROOT / 'platform'}']")
-    project.does("ruff", "check", *house, "--ignore", "D102,INP001", "my_platform", "assets")
+    project.does("ruff", "check", *house, "--ignore", "D102,D103,FBT,INP001", "my_platform", "assets")
     project.does("ruff", "format", "--check", *house, "my_platform", "assets")
-    project.does("mypy", "--strict", "--config-file=", "--cache-dir", str(mypy_cache), "assets/machines.py")
+    project.does(
+        "mypy",
+        "--strict",
+        "--explicit-package-bases",
+        "--config-file=",
+        "--cache-dir",
+        str(mypy_cache),
+        "assets",
+        "my_platform",
+    )
+
+
+def test_a_command_of_an_extension_is_one_of_lockstep_until_it_is_broken(project: Reader) -> None:
+    assert "Example: lockstep margin machines" in project.does("lockstep", "margin", "--help")
+    command = project.folder / "my_platform" / "margin_command.py"
+    command.write_text(command.read_text().replace("def margin(", "def verify("))
+    said = project.does("lockstep", "verify", "--help")
+    assert "my_platform.margin_command cannot be used: LockstepError: the command verify is there already" in said
+    assert "Example: lockstep verify order_books" in said
 
 
 @pytest.mark.slow
@@ -71,10 +89,23 @@ def test_a_stream_of_these_parts_runs_is_checked_and_proven(project: Reader, bro
     project.does("lockstep", "run", "machines", "--available-now")
     rows = json.loads(project.does("lockstep", "query", "machines", "--json"))["rows"]
     assert len(rows) == 4
+    margin = json.loads(project.does("lockstep", "margin", "machines", "--json"))
+    assert margin == {"stream": "machines", "batch": 1, "partitions": 1}
     assert "proven" in project.does("lockstep", "verify", "machines")
     checked = project.does("lockstep", "check", "machines", "--json", code=1)
     results = {each["rule"]: each["outcome"] for each in json.loads(checked[checked.index("{") :])["results"]}
     assert (results["below_melting"], results["mild"]) == ("failed", "passed")
     feed.send(topic, [b"4|70.0|ok"], key="press")
+    alarm = project.folder / "my_platform" / "margin_alarm.py"
+    alarm.write_text(alarm.read_text().replace("10_000", "0"))
+    status = project.does("lockstep", "status", "machines", "--json")
+    assert [each for each in json.loads(status)["alarms"] if each["kind"] == "margins.backlog"] == [
+        {
+            "kind": "margins.backlog",
+            "severity": "warning",
+            "problem": "1 messages wait, 0 may",
+            "next_step": "lockstep plan machines",
+        }
+    ]
     refused = project.does("lockstep", "run", "machines", "--available-now", code=3)
     assert "3 fields between bars, expected 2" in refused

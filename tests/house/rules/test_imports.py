@@ -24,9 +24,10 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    ("errors", "feature", "boot", "cron", "addresses", "native", "progress", "time_limit"),
+    ("errors", "boot", "cron", "addresses", "native", "progress", "time_limit"),
     ("store_clients",),
     ("settings", "storage", "html_page"),
+    ("feature",),
     ("model",),
     ("integrity", "kafka"),
     ("state", "table", "spark"),
@@ -41,7 +42,7 @@ LAYERS = (
     ("orchestration",),
     ("cli",),
     ("features",),
-    ("dagster", "decoders", "derived", "rules", "windows"),
+    ("dagster", "decoders", "derived", "extensions", "rules", "windows"),
     ("testing",),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}

@@ -17,6 +17,7 @@ OTHER_FILES = {
     "declare.decoders.schema_registry": "a password file",
     "declare.derived": "the source file of a function",
     "declare.discovery": "the source files of assets/",
+    "feature": "the settings file",
     "html_page": "tries a file that the user names",
     "kafka.secrets": "a password file",
     "features.localdev": "brokers, recordings and processes of a local platform",

@@ -42,7 +42,7 @@ def ago_ms(seconds: float) -> int:
     return int((time.time() - seconds) * 1000)
 
 
-def raised(health: Health) -> dict[AlarmKind, AlarmSeverity]:
+def raised(health: Health) -> dict[str, AlarmSeverity]:
     return {alarm.kind: alarm.severity for alarm in health.alarms}
 
 

@@ -251,7 +251,7 @@ class Hook:
         self.answers, self.bodies = [204], list[bytes]()
 
     @property
-    def notes(self) -> list[tuple[NotificationEvent, AlarmKind, AlarmSeverity]]:
+    def notes(self) -> list[tuple[NotificationEvent, str, AlarmSeverity]]:
         decoded = [msgspec.json.decode(body, type=Notification) for body in self.bodies]
         return [(note.event, note.alarm, note.severity) for note in decoded]
 

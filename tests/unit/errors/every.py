@@ -18,6 +18,7 @@ from lockstep.engine.driver.spark_job import BatchTimeout
 from lockstep.engine.executor.limits import EngineLimit, LimitKind
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError
+from lockstep.feature import ExtensionBroken
 from lockstep.features.compaction.dataset import DatasetRefused
 from lockstep.features.compaction.plan import Bin
 from lockstep.features.compaction.proof import ProofDiffers, RowProof
@@ -150,6 +151,7 @@ EVERY: tuple[LockstepError, ...] = (
     NoTable("books", Path("tables")),
     TableRootMissing(Path("/data/tables")),
     make_topics_without_ids(["trades.eth", "trades.btc"], 9),
+    ExtensionBroken("my_platform.costs", "NameError: name 'x' is not defined"),
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
     RetirementRefused("books", "books.eth", "has 2 unread messages", "wait until they are read; nothing was changed"),

@@ -47,7 +47,7 @@ def decide(*looks: HealthLook, seconds: float = 30.0) -> list[HealthDecision]:
     return found
 
 
-def events(decisions: list[HealthDecision]) -> list[tuple[NotificationEvent, AlarmKind]]:
+def events(decisions: list[HealthDecision]) -> list[tuple[NotificationEvent, str]]:
     return [(note.event, note.alarm) for note in decisions[-1].cursor.waiting]
 
 
@@ -101,6 +101,15 @@ def test_an_alarm_that_cannot_be_judged_stays_as_it_was() -> None:
     both = {AlarmKind.HEADROOM, AlarmKind.KAFKA}
     assert kinds == [set(), {AlarmKind.HEADROOM}, {AlarmKind.HEADROOM}, both, set()]
     assert [each.evaluates for each in decisions] == [False, True, False, True, True]
+
+
+def test_an_alarm_of_an_extension_stays_while_any_fact_is_unknown() -> None:
+    """Nobody knows which facts it needs: with one of them unknown its silence means nothing."""
+    own = msgspec.structs.replace(HEADROOM, kind="margins.backlog")
+    blind = look(unknown=(AlarmKind.HEADROOM,))
+    decisions = decide(look(own), look(own), blind, blind, look())
+    assert [len(each.cursor.raised) for each in decisions] == [0, 1, 1, 1, 0]
+    assert events(decisions) == [(BEGAN, "margins.backlog"), (ENDED, "margins.backlog")]
 
 
 def test_a_materialization_is_followed_by_an_evaluation_that_is_shown_with_it() -> None:

@@ -300,7 +300,7 @@ def make_metrics(looks: Sequence[StreamLook]) -> Iterator[Metric]:
         for state in Desired:
             desired.add_metric([facts.stream, state.value], float(facts.desired is state))
         for kind, level in _alarm_levels(look.health):
-            alarm.add_metric([facts.stream, kind.value], level)
+            alarm.add_metric([facts.stream, kind], level)
         for topic, messages in _topic_lags(facts):
             lag.add_metric([facts.stream, topic], messages)
     yield from (desired, alarm, lag, seconds)
@@ -323,11 +323,10 @@ def _make_counter(counter: StreamCounter, looks: Sequence[StreamLook]) -> Metric
     return family
 
 
-def _alarm_levels(health: Health) -> Iterator[tuple[AlarmKind, float]]:
-    """The level of each kind; none of what is unknown."""
-    raised = {alarm.kind: LEVELS[alarm.severity] for alarm in health.alarms}
-    unknown = frozenset(health.unknown)
-    return ((kind, raised.get(kind, 0.0)) for kind in AlarmKind if kind not in unknown)
+def _alarm_levels(health: Health) -> Iterator[tuple[str, float]]:
+    """The level of each kind of lockstep, none of what is unknown; and of the alarms that extensions raise."""
+    levels = dict.fromkeys((kind.value for kind in AlarmKind if kind not in health.unknown), 0.0)
+    return iter((levels | {alarm.kind: LEVELS[alarm.severity] for alarm in health.alarms}).items())
 
 
 def _topic_lags(facts: HealthFacts) -> Iterable[tuple[str, float]]:

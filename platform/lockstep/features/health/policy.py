@@ -15,9 +15,11 @@ from lockstep.operations.alarms import Alarm, AlarmKind
 from lockstep.orchestration.sensor_cursor import SensorCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 
+LOCKSTEP_KINDS: frozenset[str] = frozenset(AlarmKind)
+"""Kinds of alarms that an installation without extensions has."""
 REFRESH_SECONDS = 1_800.0
 """An evaluation without news is repeated so often: its figures stay recent, at 50 events a day."""
 WAITING_MAX = 100
@@ -48,7 +50,7 @@ class HealthCursor(SensorCursor, frozen=True, kw_only=True):
         waiting: Notifications that the webhook has not taken yet, oldest first.
     """
 
-    seen: tuple[AlarmKind, ...] = ()
+    seen: tuple[str, ...] = ()
     raised: tuple[RaisedAlarm, ...] = ()
     reported: str = ""
     reported_at: float = 0.0
@@ -72,12 +74,12 @@ class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
 
     stream: str
     alarms: tuple[Alarm, ...]
-    unknown: tuple[AlarmKind, ...]
+    unknown: tuple[str, ...]
     has_run: bool = True
     materialization: int = 0
     is_hidden: bool = False
     notifies: bool = False
-    certain: frozenset[AlarmKind] = frozenset()
+    certain: frozenset[str] = frozenset()
 
 
 class HealthDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,15 +129,18 @@ def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthD
     return HealthDecision(cursor=after, evaluates=evaluates, says=_explain(look, raised, seen))
 
 
-def _raised(
-    look: HealthLook, known: dict[AlarmKind, RaisedAlarm], seen: frozenset[AlarmKind], now: float
-) -> Iterator[RaisedAlarm]:
+def _raised(look: HealthLook, known: dict[str, RaisedAlarm], seen: frozenset[str], now: float) -> Iterator[RaisedAlarm]:
     for alarm in look.alarms:
         if alarm.kind in known:
             yield RaisedAlarm(alarm, known[alarm.kind].since)
         elif alarm.kind in seen:
             yield RaisedAlarm(alarm, now)
-    yield from (each for kind, each in known.items() if kind in look.unknown)
+    yield from (each for kind, each in known.items() if _is_unknown(kind, look.unknown))
+
+
+def _is_unknown(kind: str, unknown: Collection[str]) -> bool:
+    """Whether an alarm can be neither raised nor ruled out; of an extension, while any alarm of lockstep is unknown."""
+    return kind in unknown or (bool(unknown) and kind not in LOCKSTEP_KINDS)
 
 
 def _compare(
@@ -156,7 +161,7 @@ def _compare(
 def _note(stream: str, event: NotificationEvent, raised: RaisedAlarm, now: float) -> Notification:
     alarm = raised.alarm
     is_over = event is NotificationEvent.ENDED
-    what = f"{alarm.kind.value} has ended" if is_over else f"{alarm.problem}; next: {alarm.next_step}"
+    what = f"{alarm.kind} has ended" if is_over else f"{alarm.problem}; next: {alarm.next_step}"
     return Notification(
         text=f"lockstep {stream}, {'resolved' if is_over else alarm.severity.value}: {what}",
         event=event,
@@ -170,16 +175,16 @@ def _note(stream: str, event: NotificationEvent, raised: RaisedAlarm, now: float
     )
 
 
-def _fingerprint(raised: Iterable[RaisedAlarm], unknown: Iterable[AlarmKind]) -> str:
+def _fingerprint(raised: Iterable[RaisedAlarm], unknown: Iterable[str]) -> str:
     """Alarms, their severities and what is unknown, without figures."""
-    alarms = sorted(f"{each.alarm.kind.value} {each.alarm.severity.value}" for each in raised)
-    return "; ".join([*alarms, *sorted(f"{kind.value} unknown" for kind in unknown)]) or "healthy"
+    alarms = sorted(f"{each.alarm.kind} {each.alarm.severity.value}" for each in raised)
+    return "; ".join([*alarms, *sorted(f"{kind} unknown" for kind in unknown)]) or "healthy"
 
 
-def _explain(look: HealthLook, raised: tuple[RaisedAlarm, ...], seen: tuple[AlarmKind, ...]) -> str:
+def _explain(look: HealthLook, raised: tuple[RaisedAlarm, ...], seen: tuple[str, ...]) -> str:
     if not look.has_run:
         return "the stream has no table yet: there is nothing to judge"
     lists = (("seen once", seen), ("unknown", look.unknown))
-    parts = [f"{each.alarm.severity.value}: {each.alarm.kind.value}" for each in raised] or ["no alarm"]
-    parts += [f"{what}: {', '.join(kind.value for kind in kinds)}" for what, kinds in lists if kinds]
+    parts = [f"{each.alarm.severity.value}: {each.alarm.kind}" for each in raised] or ["no alarm"]
+    parts += [f"{what}: {', '.join(kinds)}" for what, kinds in lists if kinds]
     return "; ".join(parts)

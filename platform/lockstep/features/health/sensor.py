@@ -81,7 +81,7 @@ class OutageNotes:
 
     def send(self, note: Notification, webhook: Webhook) -> bool:
         """Send one notification, unless it was sent for another stream; gives whether it was taken."""
-        if note.alarm is not AlarmKind.KAFKA:
+        if note.alarm != AlarmKind.KAFKA:
             return webhook.send(note)
         if (note.event, note.severity) in self._sent:
             return True

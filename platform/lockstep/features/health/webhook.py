@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lockstep.errors import SettingsError
 from lockstep.kafka.secrets import fetch_secret
-from lockstep.operations.alarms import AlarmKind, AlarmSeverity
+from lockstep.operations.alarms import AlarmSeverity
 from lockstep.time_limit import describe_silence, run_within
 
 POST_SECONDS_MAX = 5.0
@@ -51,7 +51,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     event: NotificationEvent
     stream: str
-    alarm: AlarmKind
+    alarm: str
     severity: AlarmSeverity
     problem: str
     next_step: str
