@@ -262,7 +262,8 @@ def _judge_by_extensions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alar
     for feature in list_features():
         for reference in feature.alarms:
             try:
-                for alarm in load_reference(reference)(facts, stream):
+                for raised in load_reference(reference)(facts, stream):
+                    alarm = msgspec.convert(msgspec.to_builtins(raised), Alarm)  # others rely on its types
                     kind = f"{feature.name}.{alarm.kind}"
                     alarms.setdefault(kind, msgspec.structs.replace(alarm, kind=kind))
             except Exception as error:  # noqa: BLE001  # the user's function: whatever it raises

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lockstep.model.field_types import EXTENSION_POINTS
+from lockstep.operations.alarms import HealthFacts
 from tests.extensions.pages.conftest import PAGES
 from tests.streams.tutorial.conftest import ROOT
 from tests.support.feed import Feed
@@ -37,6 +39,14 @@ def test_each_extension_point_has_a_page_that_derives_a_class_from_it() -> None:
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "how-to-add" / "README.md").read_text()
     assert [page.name for page in PAGES if f"({page.name})" not in index] == ["README.md"]
+
+
+def test_the_facts_of_the_page_are_those_of_a_stream() -> None:
+    page = (ROOT / "docs" / "how-to-add" / "alarm.md").read_text()
+    facts = HealthFacts(stream="machines", desired=None)
+    names = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert "lag_messages" in names
+    assert [name for name in names if not hasattr(facts, name)] == []
 
 
 def test_the_unit_tests_of_the_pages_pass_and_can_fail(project: Reader) -> None:

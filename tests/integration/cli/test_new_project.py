@@ -73,7 +73,7 @@ def test_an_update_brings_jobs_and_sensors_to_the_release_and_loses_nothing(tmp_
     assert updated == RenewedProject(
         str(tmp_path), ("sensors/health.py",), ("jobs/quality.py",), ("jobs/quality.py.before",), ("definitions.py",)
     )
-    assert (tmp_path / "jobs" / "features/quality.py.before").read_text() == "# of an older release\n"
+    assert (tmp_path / "jobs" / "quality.py.before").read_text() == "# of an older release\n"
     assert (tmp_path / "jobs" / "quality.py").read_text() == (ROOT / "jobs" / "quality.py").read_text()
     assert (tmp_path / "definitions.py").read_text() == "# mine\n"
     assert "kafka:9092" in (tmp_path / "lockstep.toml").read_text()
@@ -87,7 +87,7 @@ def test_what_each_update_replaced_stays(tmp_path: Path) -> None:
         said = CliRunner().invoke(app, ["init", str(tmp_path), "--update"])
         (saved,) = re.findall(r"its content before is in (\S+)", said.stdout)
         assert (tmp_path / saved).read_text() == text
-    assert [(tmp_path / "jobs" / f"features/quality.py.before{number}").read_text() for number in ("", 2, 3)] == mine
+    assert [(tmp_path / "jobs" / f"quality.py.before{number}").read_text() for number in ("", 2, 3)] == mine
 
 
 def test_an_update_of_a_folder_without_a_project_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +108,26 @@ def test_every_name_for_extensions_is_there(name: str) -> None:
 
 def test_another_name_is_none() -> None:
     assert not hasattr(lockstep.extensions, "judge_health")
+
+
+RAISED = Alarm(kind="a", severity=AlarmSeverity.WARNING, problem="p", next_step="n")
+NO_ALARMS: dict[str, object] = {
+    "nothing": None,
+    "a number": [5],
+    "no kind": [msgspec.structs.replace(RAISED, kind=None)],
+    "another severity": [msgspec.structs.replace(RAISED, severity="urgent")],
+    "no text": [msgspec.structs.replace(RAISED, problem=7)],
+}
+
+
+@pytest.mark.parametrize("what", NO_ALARMS)
+def test_an_answer_without_alarms_is_named(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A wrong severity would end the exporter of metrics for all streams."""
+    monkeypatch.setattr(alarms, "list_features", lambda: (Feature(name="one", alarms=("x:1",)),))
+    monkeypatch.setattr(alarms, "load_reference", lambda _: lambda *_: NO_ALARMS[what])
+    halted, broken = judge_health(HALTED, STREAM)
+    assert (halted.kind, broken.kind) == (AlarmKind.HALTED, alarms.BROKEN_EXTENSION)
+    assert broken.problem.startswith("the alarm x:1 failed: ")
 
 
 KINDS = st.lists(st.sampled_from(["a", "b", "halted"]), max_size=4)
