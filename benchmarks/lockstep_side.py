@@ -37,7 +37,7 @@ def main(make_stream: Callable[[str], AnyStream] = sensors) -> None:
         spark=lambda: start_context(settings.spark, "benchmark", import_roots=roots),
         stop=threading.Event(),
         trigger=AvailableNow(),
-        report=lambda batch: wait_for_turn(batch.messages) if task.turns else None,
+        report=lambda batch: wait_for_turn(batch.counts.messages) if task.turns else None,
     )
     # Everything is committed and the JVM ends with its parent; nothing is left to wait for.
     sys.stdout.flush()

@@ -17,9 +17,10 @@ from lockstep import Sequence as Numbers
 from lockstep.decoders import Function
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.task import run_bin
-from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, TaskResult, TaskSpec
+from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskResult, TaskSpec
 from lockstep.integrity.base import IntegrityClass
 from lockstep.kafka.reader import MessageRun, Range
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.native import extension
@@ -250,7 +251,7 @@ class BatchesInMemory:
     def totals(self) -> dict[str, int]:
         """Messages by outcome, of all batches."""
         counts = [msgspec.structs.asdict(item.counts) for result in self.results for item in result.ranges]
-        return {name: sum(each[name] for each in counts) for name in Counts.__struct_fields__}
+        return {name: sum(each[name] for each in counts) for name in MessageCounts.__struct_fields__}
 
     def run_to_end(self, messages_max: int = 10**9) -> None:
         """Run batches until all is read or a finding ends it."""

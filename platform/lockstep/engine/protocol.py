@@ -10,6 +10,7 @@ import msgspec
 from lockstep.declare.decoders.base import Registry
 from lockstep.model.finding import Finding, Hole
 from lockstep.model.lookup_version import LookupVersion
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.state_loss import StateLoss
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
@@ -119,52 +120,6 @@ class TaskSpec(msgspec.Struct, frozen=True):
     ranges: tuple[PlannedRange, ...]
 
 
-class Counts(msgspec.Struct, gc=False):
-    """Messages of a range by outcome; they add up to `messages` and `released`.
-
-    Attributes:
-        messages: Read.
-        with_rows: Accepted, gave rows.
-        without_rows: Accepted, gave none.
-        skipped: Of kind SKIP, or of a session before its first snapshot in a log that was joined in the middle.
-        before_snapshot: Those of them that precede the first snapshot of their session.
-        dropped: Neither applied nor stored: duplicate or late.
-        quarantined: Written to quarantine, not applied.
-        repeats: Found to be duplicates or out of order, accepted or dropped.
-        gaps: Found to follow a gap: accepted, or quarantined where a gap suspends the session.
-        refused: Of the quarantined: undecodable, or the transform raised.
-        late: Written to the late table, not applied.
-        buffered: Kept in state for a later range to apply.
-        released: Buffered by an earlier range and released in this one; also counted under their outcome.
-        timer_rows: Times that a timer, the end of an idle session or a late message emitted rows.
-        absurd_timestamps: Messages whose Kafka timestamp no clock can have shown; at least, as not all are examined.
-        absent_removals: Removals of keys that were not in the table of a `TableFold`.
-    """
-
-    messages: int = 0
-    with_rows: int = 0
-    without_rows: int = 0
-    skipped: int = 0
-    dropped: int = 0
-    quarantined: int = 0
-    repeats: int = 0
-    gaps: int = 0
-    refused: int = 0
-    late: int = 0
-    buffered: int = 0
-    released: int = 0
-    timer_rows: int = 0
-    before_snapshot: int = 0
-    absurd_timestamps: int = 0
-    absent_removals: int = 0
-
-    @property
-    def accounted(self) -> int:
-        """Messages of this range with a known outcome."""
-        became = self.with_rows + self.without_rows + self.skipped + self.dropped + self.quarantined
-        return became + self.late + self.buffered - self.released
-
-
 class AcceptedLoss(msgspec.Struct, frozen=True):
     """Lost messages of a session, as the declaration accepts (`Suspend(accept_loss=True)`).
 
@@ -204,7 +159,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     range: PlannedRange
     reached: Position
-    counts: Counts
+    counts: MessageCounts
     rows: int
     holes: tuple[Hole, ...]
     first_event_time_us: int | None

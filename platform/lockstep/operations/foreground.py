@@ -85,6 +85,6 @@ def _cancel(contexts: list[SparkContext]) -> None:
 def format_report(batch: BatchReport) -> str:
     """One batch as a line of text."""
     return (
-        f"batch {batch.batch}: {batch.messages} messages, {batch.rows} rows, lag {batch.lag_messages}, "
+        f"batch {batch.batch}: {batch.counts.messages} messages, {batch.rows} rows, lag {batch.lag_messages}, "
         f"{batch.batch_seconds:.2f} s"
     )

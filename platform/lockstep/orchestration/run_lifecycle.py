@@ -279,7 +279,7 @@ class RunProgress:
         with self._lock:
             self._window.reports.append(report)
             self._batches += 1
-            self._messages += report.messages
+            self._messages += report.counts.messages
             self._rows += report.rows
 
     def tick(self) -> None:

@@ -12,6 +12,7 @@ from lockstep.errors import TableError
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.lookup_version import LookupVersion
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.readable_times import to_event_time
 from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
@@ -78,18 +79,11 @@ def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOf
     return LedgerRow(
         **msgspec.structs.asdict(stamp),
         **make_position_columns(position),
+        **MessageCounts().make_columns(),
         start=position.next_offset,
         stable_end=seen.stable_end,
         high_watermark=seen.high_watermark,
-        messages=0,
         rows=0,
-        with_rows=0,
-        accepted_without_row=0,
-        skipped=0,
-        repeats=0,
-        gaps=0,
-        dropped=0,
-        quarantined=0,
         holes=[],
         first_event_time=None,
         last_event_time=None,

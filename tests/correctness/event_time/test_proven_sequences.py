@@ -210,7 +210,7 @@ def test_an_update_that_gives_up_a_first_snapshot_begins_its_session(feed: Feed,
     send(feed, topic, "a", Start(1, 0, more=True), Read(1, 5, 7), Read(2, 6, 0))
     runs.run()
     assert rows_of(read_table(runs.folders.table), topic, ("what", "_emit_offset")) == [("zero", 2)]
-    assert [report.quarantined for report in runs.reports] == [1]
+    assert [report.counts.quarantined for report in runs.reports] == [1]
     assert_proven(runs)
 
 
@@ -226,7 +226,7 @@ def test_a_snapshot_of_which_a_part_is_late_is_not_complete(
     rest = [Start(2, second, more=True), Start(3, 195)] if parts else [Start(3, 100)]
     send(feed, topic, "a", *rest, Read(4, 196, 0))
     runs.run()
-    assert [report.quarantined for report in runs.reports] == [2 + len(rest)]
+    assert [report.counts.quarantined for report in runs.reports] == [2 + len(rest)]
     send(feed, topic, "a", Start(5, 197, more=True), Start(6, 198), Read(7, 199, 0))
     runs.run()
     assert rows_of(read_table(runs.folders.table), topic, ("what", "_sequence")) == [("zero", 7)]
@@ -290,5 +290,5 @@ def test_the_proof_refuses_the_messages_of_odd_numbers_and_deadlines_that_the_st
         for key in ("a", "b"):
             send(feed, topic, key, *batch)
         runs.run()
-    assert sum(report.quarantined for report in runs.reports) > 0
+    assert sum(report.counts.quarantined for report in runs.reports) > 0
     assert_proven(runs)

@@ -55,11 +55,13 @@ def test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound(tmp_
             broker.restart()
             values += numbered(BATCH + 1, BACKLOG)
             feed.send(topic, values[BATCH:])
-            wait_until(lambda: running.done() or sum(each.messages for each in runs.reports) == len(values), "the rest")
+            wait_until(
+                lambda: running.done() or sum(each.counts.messages for each in runs.reports) == len(values), "the rest"
+            )
         finally:
             stop.set()
         assert running.result() is RunOutcome.STOPPED
-        assert max(report.messages for report in runs.reports) <= BATCH
+        assert max(report.counts.messages for report in runs.reports) <= BATCH
         assert len(runs.reports) - first >= BACKLOG // BATCH
         assert rows(values) == runs.rows(topic)
         assert memory_bytes() - before < MEMORY_BYTES_MAX

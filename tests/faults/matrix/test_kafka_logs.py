@@ -155,7 +155,7 @@ def test_a_range_that_expired_is_in_the_ledger_once_although_nothing_came_after_
     feed.send(topic, [update(11 + n, a=1) for n in range(10)])
     expire(feed.bootstrap_servers, topic, 20)
     assert runs.run() is RunOutcome.ENDED
-    assert (expired_holes(runs), runs.reports[-1].messages) == ([(10, 20)], 0)
+    assert (expired_holes(runs), runs.reports[-1].counts.messages) == ([(10, 20)], 0)
     feed.send(topic, [snapshot(30, a=5), update(31, a=1)])
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(20, [snapshot(30, a=5), update(31, a=1)]))]

@@ -242,7 +242,7 @@ def test_best_effort_sets_it_aside_and_goes_on(feed: Feed, schemas: HttpSchemas,
     runs = runs_of(avro_panels(feed.pattern, BEST_EFFORT), feed, tmp_path)
     assert runs.run() is RunOutcome.ENDED
     assert [row[1:] for row in rows(runs, topic)] == [row[1:] for row in ROWS]
-    assert [report.quarantined for report in runs.reports] == [2]
+    assert [report.counts.quarantined for report in runs.reports] == [2]
     assert read_until(runs.folders.ledger, topic) == 6
 
 

@@ -238,7 +238,7 @@ def test_a_lone_message_waits_for_company_but_not_for_ever(
         wait_for(lambda: len(runs.reports) == 2)
         stop.set()
         running.result(WAIT_SECONDS_MAX)
-    assert [report.messages for report in runs.reports] == [21, 1]
+    assert [report.counts.messages for report in runs.reports] == [21, 1]
     assert begins[1] - sent >= 1.5  # at most two seconds, less one look and the expected time of the batch
 
 

@@ -61,7 +61,7 @@ def test_any_split_into_batches_and_bins_gives_the_rows_of_the_plain_fold(
         assert folded(messages) == runs.rows(topic, partition)
         assert read_until(runs.folders.ledger, topic, partition) == len(messages)
     total = sum(len(messages) for messages in held.values())
-    assert sum(report.messages for report in runs.reports) == total
+    assert sum(report.counts.messages for report in runs.reports) == total
     assert len(runs.reports) >= total // batch_messages
 
 

@@ -118,7 +118,7 @@ def test_the_latest_reads_what_comes_and_topics_that_appear_later_whole(feed: Fe
     topic = sent_before(feed)
     runs = starting(runs, feed, Latest())
     runs.run()
-    assert sum(report.messages for report in runs.reports) == 0
+    assert sum(report.counts.messages for report in runs.reports) == 0
     feed.append(topic, [ProducerRecord("old", update(6, a=1)), ProducerRecord("old", snapshot(7, a=1))])
     later = feed.create("later")
     feed.send(later, session(2))

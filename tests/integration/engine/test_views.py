@@ -91,7 +91,7 @@ def test_messages_that_come_during_a_commit_are_in_the_next_plan(feed: Feed, run
     too_late.start()
     dataclasses.replace(runs, reports=reports).run(trigger=Every(seconds=0.3), stop=stop)
     too_late.cancel()
-    assert [report.messages for report in reports] == [len(VALUES), 1]
+    assert [report.counts.messages for report in reports] == [len(VALUES), 1]
 
 
 def test_a_view_of_many_partitions_is_asked_for_in_parts(

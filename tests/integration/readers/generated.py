@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from lockstep import DecimalType
 from lockstep.engine.driver.subscription import make_ledger_row
 from lockstep.engine.executor.rejects import QuarantineBuffer
-from lockstep.engine.protocol import AcceptedLoss, Counts, PlannedRange, RangeResult
+from lockstep.engine.protocol import AcceptedLoss, PlannedRange, RangeResult
 from lockstep.model.column_types import Int32
 from lockstep.model.finding import Finding
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.model.record import Record
 from lockstep.model.table_schema import make_table_schema
@@ -325,7 +326,7 @@ def _make_result(partition: int, times: list[int]) -> RangeResult:
     result = RangeResult(
         range=PlannedRange(position, 9),
         reached=position,
-        counts=Counts(),
+        counts=MessageCounts(),
         rows=0,
         holes=(),
         first_event_time_us=times[2],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lockstep import FuzzyWindow, Halt, Limits, NoIntegrity, Once, Ordered, Sequence, Strict, Suspend
 from lockstep.engine.driver import batch_checks
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, judge_finding
-from lockstep.engine.protocol import Counts, PlannedRange, RangeResult, TaskResult
+from lockstep.engine.protocol import PlannedRange, RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import PartitionOffsets
@@ -21,6 +21,7 @@ from lockstep.kafka.audit import explain_end
 from lockstep.kafka.topic_end import EndLook, GoneTopic, judge_topic_end
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from tests.support.cluster_views import topic
 
@@ -84,14 +85,18 @@ def test_the_end_of_a_topic_is_no_fault_if_all_of_it_was_read_and_else_one_by_cl
 
 
 def worked(
-    partition: int, *opened: bytes, closed: tuple[bytes, ...] = (), topic: str = "t", counts: Counts | None = None
+    partition: int,
+    *opened: bytes,
+    closed: tuple[bytes, ...] = (),
+    topic: str = "t",
+    counts: MessageCounts | None = None,
 ) -> TaskResult:
     """The result of one range in which these sessions began, and these ended."""
     position = Position(topic=topic, topic_id=topic, partition=partition, next_offset=5, is_only=False)
     result = RangeResult(
         range=PlannedRange(position, 9),
         reached=msgspec.structs.replace(position, next_offset=9),
-        counts=counts or Counts(),
+        counts=counts or MessageCounts(),
         rows=0,
         holes=(),
         first_event_time_us=None,
@@ -194,6 +199,6 @@ def test_a_burst_is_more_than_a_number_and_a_share_of_a_batch_and_is_named_where
     counts: list[tuple[int, int]], found: tuple[int, str] | None
 ) -> None:
     each = enumerate(counts)
-    batch = [worked(at, counts=Counts(messages=messages, refused=refused)) for at, (messages, refused) in each]
+    batch = [worked(at, counts=MessageCounts(messages=messages, refused=refused)) for at, (messages, refused) in each]
     burst = find_quarantine_burst(batch, BURST)
     assert (None if burst is None else (burst.partition, burst.found)) == found

@@ -6,16 +6,14 @@ import msgspec
 
 from lockstep.engine.driver.log_warnings import StuckTransaction
 from lockstep.engine.driver.metrics import BatchReport, ReportWindow, RunStart
+from lockstep.model.message_counts import MessageCounts
 
 BATCH = BatchReport(
     batch=1,
     offsets=102,
     accounted=102,
-    messages=100,
+    counts=MessageCounts(messages=100, quarantined=1),
     rows=300,
-    skipped=0,
-    dropped=0,
-    quarantined=1,
     holes=0,
     topics=2,
     lag_messages=7,
@@ -75,7 +73,11 @@ def test_a_restart_is_told_once_with_its_cause_and_its_gap() -> None:
 
 def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
     first = msgspec.structs.replace(
-        BATCH, messages=0, freshness_seconds=None, headroom_seconds=None, restart=RunStart("first start", None)
+        BATCH,
+        counts=MessageCounts(),
+        freshness_seconds=None,
+        headroom_seconds=None,
+        restart=RunStart("first start", None),
     )
     figures = ReportWindow(reports=[first]).summary()
     absent = {"restart_gap_seconds", "freshness_p50_seconds", "headroom_hours", "cpu_seconds_per_million_messages"}

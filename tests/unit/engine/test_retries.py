@@ -15,8 +15,9 @@ from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.retries import FAILURES_MAX, RetryingRunner
 from lockstep.engine.executor.limits import EngineLimit, LimitKind
-from lockstep.engine.protocol import BatchIdentity, Counts, PlannedRange, RangeResult, TaskResult
+from lockstep.engine.protocol import BatchIdentity, PlannedRange, RangeResult, TaskResult
 from lockstep.errors import EnvironmentProblem, LockstepError, TableError
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def read(item: PlannedRange) -> RangeResult:
     return RangeResult(
         range=item,
         reached=msgspec.structs.replace(item.position, next_offset=item.until),
-        counts=Counts(),
+        counts=MessageCounts(),
         rows=0,
         holes=(),
         first_event_time_us=None,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, FEW_ROWS, MessageOrigin, RowBuffer, encode_few
-from lockstep.engine.protocol import Counts
 from lockstep.integrity.base import PartitionTime
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.table.row_encoder import RowRejected, RowsBuilder
 
@@ -40,7 +40,7 @@ def make_buffers(ranges: Sequence[Messages], *, behind: int = 0) -> list[RowBuff
     buffers = []
     for partition, messages in enumerate(ranges):
         position = Position(topic="readings", topic_id="id", partition=partition, next_offset=100, rows_emitted=2)
-        buffer = RowBuffer(BUILDER, position, Counts(), PartitionTime())
+        buffer = RowBuffer(BUILDER, position, MessageCounts(), PartitionTime())
         for at, (rows, session, sequence, time) in enumerate(messages):
             origin: MessageOrigin = (100 + at, rows, session, sequence, time, 100 + at + behind * (partition % 2))
             buffer.proofs.append(origin)

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from lockstep.engine.driver.idle_partitions import SilentPartitions
-from lockstep.engine.protocol import Counts, PlannedRange, RangeResult
+from lockstep.engine.protocol import PlannedRange, RangeResult
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.model.tuning import DEFAULT_TUNING
 
@@ -19,7 +20,7 @@ def read(until: int, trouble: str | None = None) -> list[RangeResult]:
     result = RangeResult(
         range=PlannedRange(POSITION, 9),
         reached=msgspec.structs.replace(POSITION, next_offset=until),
-        counts=Counts(),
+        counts=MessageCounts(),
         rows=0,
         holes=(),
         first_event_time_us=None,

@@ -20,7 +20,7 @@ from lockstep.engine.driver.subscription import (
 )
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import run_bin
-from lockstep.engine.protocol import BatchIdentity, Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
+from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.audit import audit_positions
@@ -28,6 +28,7 @@ from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Hole
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import DataFile
@@ -60,7 +61,9 @@ NOTHING = view(ends={})
 FACTS = RangeResult(
     range=PlannedRange(POSITION, 64),
     reached=msgspec.structs.replace(POSITION, next_offset=60, leader_epoch=5, state=NEW_STATE, suspended_from=57),
-    counts=Counts(messages=9, with_rows=3, without_rows=2, skipped=1, dropped=2, quarantined=1, repeats=1, gaps=3),
+    counts=MessageCounts(
+        messages=9, with_rows=3, accepted_without_row=2, skipped=1, dropped=2, quarantined=1, repeats=1, gaps=3
+    ),
     rows=11,
     holes=(Hole(start=53, until=54, cause="marker"),),
     first_event_time_us=1_700_000_000_000_000,
@@ -158,7 +161,7 @@ def test_a_run_keeps_no_measurements_of_a_retired_topic() -> None:
     )
     subscription = Subscription({}, seen, frozenset())
     file = DataFile(path="f", size=TELLING_BYTES, rows=11, statistics="{}")
-    large = msgspec.structs.replace(FACTS, counts=Counts(messages=TELLING_MESSAGES))
+    large = msgspec.structs.replace(FACTS, counts=MessageCounts(messages=TELLING_MESSAGES))
     batch = BatchIdentity(generation=1, epoch=3, number=7, commit_hour="2026-01-01T12")
     subscription.remember(BatchPlan(batch=batch, bins=((FACTS.range,),), unavailable=(), backlog=0))
     subscription.advance([TaskResult(ranges=(large,), files=(file,), cpu_seconds=0.0)])

@@ -221,8 +221,8 @@ def test_a_locked_storage_of_dagster_ends_no_stream_and_its_figures_come_later(
     progress.add(BATCH)
     progress.tick()
     (event,) = context.events
-    assert (event.metadata["batches"].value, event.metadata["messages"].value) == (2.0, 2.0 * BATCH.messages)
-    assert progress.final("ended")["run_messages"] == 2 * BATCH.messages
+    assert (event.metadata["batches"].value, event.metadata["messages"].value) == (2.0, 2.0 * BATCH.counts.messages)
+    assert progress.final("ended")["run_messages"] == 2 * BATCH.counts.messages
 
 
 def test_figures_that_the_storage_of_dagster_does_not_take_for_days_are_bounded(instance: DagsterInstance) -> None:

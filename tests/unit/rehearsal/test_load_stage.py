@@ -163,6 +163,6 @@ def test_a_producer_that_ended_early_is_a_failure_of_the_stage() -> None:
 
 
 def report_batch(messages: int, cpu_seconds: float) -> BatchReport:
-    counts = dict.fromkeys(BatchReport.__struct_fields__, 0)
-    found = {**counts, "messages": messages, "cpu_seconds": cpu_seconds, "restart": None, "stalls": ()}
+    zeros: dict[str, object] = dict.fromkeys(BatchReport.__struct_fields__, 0)
+    found = {**zeros, "counts": {"messages": messages}, "cpu_seconds": cpu_seconds, "restart": None, "stalls": ()}
     return msgspec.convert(found, BatchReport)

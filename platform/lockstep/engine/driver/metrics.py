@@ -10,6 +10,7 @@ import msgspec
 from lockstep.engine.driver.log_warnings import StuckTransaction
 from lockstep.engine.protocol import TaskResult
 from lockstep.kafka.progress import compute_freshness_seconds
+from lockstep.model.message_counts import MessageCounts
 
 
 class RunStart(msgspec.Struct, frozen=True):
@@ -32,11 +33,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
         batch: Its number.
         offsets: Offsets read: messages and offsets without a message.
         accounted: Those with a known outcome: a message with its result, or an offset without a message with its cause.
-        messages: Messages read.
+        counts: Messages by outcome.
         rows: Rows written.
-        skipped: Messages of kind SKIP.
-        dropped: Messages that the class neither applies nor stores.
-        quarantined: Messages written to quarantine.
         holes: Offsets without messages.
         topics: Topics subscribed.
         lag_messages: Messages behind the high watermarks after the batch.
@@ -54,11 +52,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     offsets: int
     accounted: int
-    messages: int
+    counts: MessageCounts
     rows: int
-    skipped: int
-    dropped: int
-    quarantined: int
     holes: int
     topics: int
     lag_messages: int
@@ -89,14 +84,14 @@ class ReportWindow(msgspec.Struct):
 
     def _work(self) -> dict[str, float | str]:
         last = self.reports[-1]
-        messages = sum(report.messages for report in self.reports)
+        messages = sum(report.counts.messages for report in self.reports)
         seconds = [report.batch_seconds for report in self.reports]
         figures: dict[str, float | str] = {
             "batch": float(last.batch),
             "batches": float(len(self.reports)),
             "messages": float(messages),
             "rows": float(sum(report.rows for report in self.reports)),
-            "quarantined": float(sum(report.quarantined for report in self.reports)),
+            "quarantined": float(sum(report.counts.quarantined for report in self.reports)),
             "topics": float(last.topics),
             "epoch": float(last.epoch),
             "state_bytes": float(sum(report.state_bytes for report in self.reports)),
@@ -158,15 +153,13 @@ def make_batch_report(
     """Report of a committed batch: results of its bins, and the state of the run after it."""
     results = [item for group in bins for item in group.ranges]
     holes = sum(hole.until - hole.start for item in results for hole in item.holes)
+    counts = MessageCounts.add_up(item.counts for item in results)
     return BatchReport(
         batch=batch,
         offsets=sum(item.reached.next_offset - item.range.position.next_offset for item in results),
-        accounted=holes + sum(item.counts.accounted for item in results),
-        messages=sum(item.counts.messages for item in results),
+        accounted=holes + counts.accounted,
+        counts=counts,
         rows=sum(item.rows for item in results),
-        skipped=sum(item.counts.skipped for item in results),
-        dropped=sum(item.counts.dropped for item in results),
-        quarantined=sum(item.counts.quarantined for item in results),
         holes=holes,
         topics=topics,
         lag_messages=lag_messages,

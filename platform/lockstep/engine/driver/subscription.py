@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
-from lockstep.engine.protocol import Counts, LearnedRates, RangeResult, TaskResult
+from lockstep.engine.protocol import LearnedRates, RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
@@ -55,7 +54,7 @@ def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffs
     return LedgerRow(
         **msgspec.structs.asdict(stamp),
         **make_position_columns(result.reached),
-        **_count_outcomes(result.counts),
+        **result.counts.make_columns(),
         start=result.range.position.next_offset,
         stable_end=seen.stable_end,
         high_watermark=seen.high_watermark,
@@ -70,27 +69,6 @@ def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffs
         state_bytes=result.state_bytes,
         state_checksum=result.state_checksum,
     )
-
-
-def _count_outcomes(counts: Counts) -> dict[str, Any]:
-    """The columns that count messages."""
-    return {
-        "messages": counts.messages,
-        "with_rows": counts.with_rows,
-        "accepted_without_row": counts.without_rows,
-        "skipped": counts.skipped,
-        "before_snapshot": counts.before_snapshot,
-        "repeats": counts.repeats,
-        "gaps": counts.gaps,
-        "dropped": counts.dropped,
-        "quarantined": counts.quarantined,
-        "buffered": counts.buffered,
-        "released": counts.released,
-        "late": counts.late,
-        "timer_rows": counts.timer_rows,
-        "absurd_timestamps": counts.absurd_timestamps,
-        "absent_removals": counts.absent_removals,
-    }
 
 
 def make_ledger_rows(

@@ -25,7 +25,6 @@ from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldSto
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer, RowRoom, make_origin
 from lockstep.engine.executor.sessions import Sessions, check_session
-from lockstep.engine.protocol import Counts
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.folds.removals import AbsentRemovals, count_removals
 from lockstep.integrity.base import PartitionTime, find_event_time
@@ -34,6 +33,7 @@ from lockstep.integrity.suspension import is_snapshot_open
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.model.readable_times import EARLIEST_US, LATEST_US, VALUE_NOT_STORABLE, describe_unreadable
 from lockstep.model.record import Envelope, KafkaMessage, Kind, Record
@@ -200,7 +200,7 @@ class RangeFold:
         self._of_rows = rows, proofs, rows.extend, rows.append, proofs.append
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> MessageCounts:
         """Messages by outcome."""
         return self.judge.counts
 

@@ -14,12 +14,13 @@ from lockstep.declare.decoders.base import DecodeCause, Undecodable, describe_de
 from lockstep.declare.rules import RuleViolated
 from lockstep.engine.executor.outcome import BufferFull, FoldStopped, MessageFailed, StopFold
 from lockstep.engine.executor.row_buffer import RowRoom
-from lockstep.engine.protocol import AcceptedLoss, Counts
+from lockstep.engine.protocol import AcceptedLoss
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.suspension import LOSS_ACCEPTED
 from lockstep.integrity.verdict import Judgement, Verdict
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.model.readable_times import to_event_time
 from lockstep.model.record import KafkaMessage, Record, read_headers
@@ -165,7 +166,7 @@ class VerdictHandler:
 
     def __init__(self, integrity: IntegrityClass, position: Position, room: RowRoom | None = None) -> None:
         self._integrity, self._position = integrity, position
-        self.counts = Counts()
+        self.counts = MessageCounts()
         self.quarantined, self.late = QuarantineBuffer(room), QuarantineBuffer(room)
         self.accepted: list[AcceptedLoss] = []
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from lockstep.engine.executor.limits import RowsTooLarge
 from lockstep.engine.executor.outcome import BufferFull, StopFold
-from lockstep.engine.protocol import Counts
 from lockstep.integrity.base import PartitionTime
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope
 from lockstep.model.row_cause import RowCause
@@ -240,7 +240,7 @@ class RowBuffer:
         self,
         builder: RowsBuilder,
         position: Position,
-        counts: Counts,
+        counts: MessageCounts,
         time: PartitionTime | None,
         room: RowRoom | None = None,
     ) -> None:
@@ -436,7 +436,7 @@ class RowBuffer:
         """Count the messages of a chunk, which is done."""
         without, messages = chunk.rows.count(0), len(chunk.rows) - len(self._extra_origins) - self._continued
         self._continued = 0
-        self._counts.without_rows += without
+        self._counts.accepted_without_row += without
         self._counts.with_rows += messages - without
         self._counts.timer_rows += len(self._extra_origins)
         self._note_times([time for time in chunk.event_times_us if time is not None])
@@ -459,7 +459,7 @@ class RowBuffer:
         """
         self.flush()
         without = len(rows) - int(np.count_nonzero(rows))
-        self._counts.without_rows += without
+        self._counts.accepted_without_row += without
         self._counts.with_rows += len(rows) - without
         if times is not None:
             bounds = [int(times.min()), int(times.max())]

@@ -253,7 +253,7 @@ class Stage:
         seen = read_seen(self.folders.table, self.folder / SEEN)
         times = read_times(self.folder)
         delays = compute_delays(ledger, seen, times, measured.from_ns)
-        committed, sizes = sum(report.messages for report in reports), self._file_sizes()
+        committed, sizes = sum(report.counts.messages for report in reports), self._file_sizes()
         last_ns = max(seen.values(), default=measured.until_ns)
         committed_per_second = compute_commit_rate(ledger, seen, measured)
         if not is_local(self.settings.spark.master):
@@ -331,7 +331,7 @@ class Stage:
     def _count_full(self, reports: list[BatchReport]) -> int:
         """Batches of nearly as many messages as the declaration allows: shares of partitions are rounded down."""
         full = FULL_BATCH * self.stream.limits.batch_messages
-        return sum(report.messages >= full for report in reports)
+        return sum(report.counts.messages >= full for report in reports)
 
 
 class StageProof(msgspec.Struct, frozen=True):
@@ -395,7 +395,7 @@ def add_reported_tasks(measured: Measured, reports: list[BatchReport], committed
         reports: Of all batches; each has the CPU time that its tasks measured.
         committed_per_second: The stream's rate in the measured part.
     """
-    usage, messages = measured.usage, sum(report.messages for report in reports)
+    usage, messages = measured.usage, sum(report.counts.messages for report in reports)
     by_message = sum(report.cpu_seconds for report in reports) / messages if messages else 0.0
     cpu_seconds = {**usage.cpu_seconds, WORKERS: by_message * committed_per_second * usage.wall_seconds}
     return msgspec.structs.replace(measured, usage=msgspec.structs.replace(usage, cpu_seconds=cpu_seconds))
@@ -422,7 +422,7 @@ def make_batch_figures(reports: list[BatchReport]) -> BatchFigures:
 
 def count_committed(folder: Path) -> int:
     """Messages committed so far."""
-    return sum(report.messages for report in read_reports(folder))
+    return sum(report.counts.messages for report in read_reports(folder))
 
 
 def read_failure(folder: Path) -> StreamFailure | None:

@@ -28,7 +28,7 @@ from lockstep.engine.driver.subscription import Subscription
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import decode_message
 from lockstep.engine.executor.task import KafkaSource, run_task
-from lockstep.engine.protocol import Counts, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
+from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.folds.windows import WindowFold
 from lockstep.integrity.base import IntegrityClass, PartitionTime, Suspend, find_event_time
@@ -42,6 +42,7 @@ from lockstep.integrity.strict import Sequence as SequenceEvidence
 from lockstep.integrity.verdict import UNKNOWN_SESSION, Judgement
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Finding
+from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.operations.durations import format_count
@@ -128,7 +129,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     sessions: int
     undecodable: int
-    counts: Counts
+    counts: MessageCounts
     rows: int
     microseconds_per_message: float
     partitions: tuple[TriedPartition, ...]
@@ -364,11 +365,8 @@ def _make_partition(result: RangeResult) -> TriedPartition:
     )
 
 
-def _add_counts(ranges: Iterable[RangeResult]) -> Counts:
-    total = Counter[str]()
-    for each in ranges:
-        total.update(msgspec.structs.asdict(each.counts))
-    return Counts(**total)
+def _add_counts(ranges: Iterable[RangeResult]) -> MessageCounts:
+    return MessageCounts.add_up(each.counts for each in ranges)
 
 
 def _advise_on_windows(stream: AnyStream, ranges: Sequence[RangeResult]) -> Iterator[str]:
