@@ -121,12 +121,13 @@ class RegistrySettings(_Refusing):
     """Connection to the schema registry.
 
     Attributes:
-        url: Address, for example http://registry:8081; empty without a registry.
-        user: User, if the registry requires one.
-        secrets: Location of the user's `password`: `file:` and an absolute path, or `env:` and a
-            variable. Fetched by each process that connects.
-        ca_file: Certificates to trust instead of the system's; on every machine that runs tasks.
-        timeout_seconds: Timeout of one request, retries included.
+        url: Address, for example http://registry:8081; empty without a registry. For decoders with a schema registry.
+        user: User, if the registry requires one. For registries with a login.
+        secrets: Location of the user's `password`: `file:` and an absolute path, or `env:` and a variable. Fetched by
+            each process that connects. For registries with a login.
+        ca_file: Certificates to trust instead of the system's; on every machine that runs tasks. For registries with a
+            certificate of a private authority.
+        timeout_seconds: Timeout of one request, retries included. For slow or distant registries.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -222,13 +223,14 @@ class KafkaSettings(_Refusing):
     """Connection to Kafka.
 
     Attributes:
-        bootstrap_servers: host:port, separated by commas.
-        options: librdkafka options for TLS, SASL, rack and sockets.
-        secrets: Locations of the secrets, by librdkafka's name of the option: `file:` and an absolute
-            path, or `env:` and a variable. Fetched by each process that connects.
-        timeout_seconds: Timeout of one request to the cluster.
+        bootstrap_servers: host:port, separated by commas. For all installations.
+        options: librdkafka options for TLS, SASL, rack and sockets. For clusters with TLS, a login or racks.
+        secrets: Locations of the secrets, by librdkafka's name of the option: `file:` and an absolute path, or `env:`
+            and a variable. Fetched by each process that connects. For clusters with a login.
+        timeout_seconds: Timeout of one request to the cluster. For slow or distant clusters.
         topic_identity: `id`: topics are known by their topic id. `name`: by their name, for brokers that give no ids; a
-            re-created topic is then read as the old one; `Strict` and `Once` are refused (docs/brokers.md).
+            re-created topic is then read as the old one; `Strict` and `Once` are refused (docs/brokers.md). For brokers
+            without topic ids.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -278,10 +280,11 @@ class SparkSettings(_Refusing):
     """Spark master and properties of the tasks.
 
     Attributes:
-        master: A classic Spark master. `local[N,3]` gives a killed worker another attempt, which
-            plain `local[N]` does not.
-        driver_memory: Heap of the driver's JVM.
-        options: Further Spark properties.
+        master: A classic Spark master. `local[N,3]` gives a killed worker another attempt, which plain `local[N]` does
+            not. For clusters, and machines that do other work.
+        driver_memory: Heap of the driver's JVM. For derived tables and checks under a `local` master, whose queries run
+            in the driver's JVM.
+        options: Further Spark properties. For memory and cores of executors on a cluster.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -295,8 +298,9 @@ class DagsterSettings(_Refusing):
     """Retention of the streams' data in Dagster's own database.
 
     Attributes:
-        retention_days: Retention of ended runs, events without a run and check results; the newest always stay.
-        runs_max: Maximum number of ended runs of each job, however young.
+        retention_days: Retention of ended runs, events without a run and check results; the newest always stay. For
+            installations that must keep the history of runs longer, or have little disk.
+        runs_max: Maximum number of ended runs of each job, however young. For streams with many short runs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -325,9 +329,10 @@ class WebSettings(_Refusing):
 
     Attributes:
         origins: Addresses under which a proxy publishes it, for example https://console.example, without a path.
-            Requests for other hosts, or of pages of other sites, are refused; loopback needs no entry.
+            Requests for other hosts, or of pages of other sites, are refused; loopback needs no entry. For a web UI
+            behind a proxy.
         user_header: Header in which that proxy names the user whom it has authenticated, for the history of runs; it
-            must set it on every request. Empty without such a proxy.
+            must set it on every request. Empty without such a proxy. For a proxy that authenticates users.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -344,11 +349,14 @@ class ScheduleSettings(_Refusing):
     """When Dagster runs the maintenance of each stream: cron expressions, in UTC.
 
     Attributes:
-        compaction: Compaction; shortly after the hour, when the hour before is certainly closed.
+        compaction: Compaction; shortly after the hour, when the hour before is certainly closed. For machines that are
+            busy at that time.
         minor_compaction: When a compaction is requested if the open hour has many small files, as short triggers leave.
-        housekeeping: Housekeeping; after compaction.
-        checks: Checks of the table.
-        export: Export, of streams that declare one; after housekeeping, which moves the rewind floor.
+            For short triggers, and for machines that are busy at that time.
+        housekeeping: Housekeeping; after compaction. For machines that are busy at that time.
+        checks: Checks of the table. For checks that are too expensive for every hour.
+        export: Export, of streams that declare one; after housekeeping, which moves the rewind floor. For readers that
+            expect hours at another time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -365,7 +373,8 @@ class HealthSettings(_Refusing):
 
     Attributes:
         secrets: Location of the `webhook`, an address that takes one POST when an alarm begins and one when it ends:
-            `file:` and an absolute path, or `env:` and a variable. Whoever knows the address may write to it.
+            `file:` and an absolute path, or `env:` and a variable. Whoever knows the address may write to it. For teams
+            that are called by chat or pager.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -377,21 +386,25 @@ class Settings(_Refusing, BaseSettings):
     """All settings of this installation.
 
     Attributes:
-        kafka: Connection to Kafka.
-        spark: Spark master and properties of the tasks.
-        registry: Connection to the schema registry, for decoders that need one.
-        dagster: Retention in Dagster's database.
-        web: Dagster's web server.
-        health: Notification of alarms.
-        schedules: When Dagster runs the maintenance of each stream.
-        table_root: Folder that holds `<stream>/table` and its side tables, or `s3://BUCKET/PREFIX`.
-        local_root: Folder of an executor for the local stores; may be lost at any time.
-        rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour.
-            The log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours.
+        kafka: Connection to Kafka. For all installations.
+        spark: Spark master and properties of the tasks. For clusters.
+        registry: Connection to the schema registry, for decoders that need one. For decoders with a schema registry.
+        dagster: Retention in Dagster's database. For installations with other retention.
+        web: Dagster's web server. For a web UI behind a proxy.
+        health: Notification of alarms. For teams that are called by chat or pager.
+        schedules: When Dagster runs the maintenance of each stream. For machines that are busy at certain times.
+        table_root: Folder that holds `<stream>/table` and its side tables, or `s3://BUCKET/PREFIX`. For all
+            installations.
+        local_root: Folder of an executor for the local stores; may be lost at any time. For machines whose fast disk is
+            elsewhere.
+        rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour. The
+            log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours. For rewinds
+            and slow readers that go further back, or little disk.
         target_file_mb: Size of a compacted file at most, about, in MB. Files of half of it are not compacted, and
-            compacted files stay as they are when it changes. The memory of a task does not depend on it.
+            compacted files stay as they are when it changes. The memory of a task does not depend on it. For readers
+            that prefer other sizes.
         extensions: Modules of this installation's own commands and alarms, `["my_platform.costs"]`; found from the
-            working folder.
+            working folder. For teams that add commands and alarms.
     """
 
     model_config = SettingsConfigDict(

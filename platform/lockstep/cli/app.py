@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from enum import Enum
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -43,10 +44,20 @@ EXIT_CODES = {
     KAFKA_AWAY: "Kafka did not answer for as long as the command waits; what was committed before stays",
 }
 
+SHORT_EXIT_CODES = (
+    "Exit codes: 0 done, 1 error, 2 wrong arguments, 3 integrity lost, 4 not proven,\n5 Kafka did not answer."
+)
+SUMMARY = "Run, inspect and repair ordered, stateful streams from Kafka to Delta."
+DAILY = ("status", "streams", "try", "run", "start", "stop", "resume", "query", "verify", "doctor")
+"""Commands of daily use, as `lockstep --help` lists them."""
+
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream; `lockstep streams` lists them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, for scripts.")]
 
 F = TypeVar("F", bound=Callable[..., None])
+
+
+SAVEPOINTS: Final = "Keep batches restorable for longer than `rewind_hours`, and move them to another table root."
 
 
 class Panel(Enum):
@@ -97,11 +108,34 @@ _NO_MEMORY: Final = EnvironmentProblem(
 
 
 class _Lockstep(TyperGroup):
-    """Shows errors as one clear message instead of a traceback, with a distinct exit code for scripts."""
+    """Shows errors as one clear message instead of a traceback, with a distinct exit code for scripts.
+
+    Its help fits on a screen: the summaries of daily commands, and the names of the others.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:  # typer's own signature
-        panels = [panel.value for panel in Panel]
-        return sorted(self.commands, key=lambda name: panels.index(str(vars(self.commands[name])["rich_help_panel"])))
+        del ctx
+        return [*DAILY, *chain.from_iterable(map(self._list_names, Panel))]
+
+    def _list_names(self, panel: Panel) -> list[str]:
+        """Names of the commands of a panel that are not of daily use."""
+        found = (name for name, each in self.commands.items() if vars(each)["rich_help_panel"] == panel.value)
+        return [name for name in found if name not in DAILY]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's own signature
+        return super().parse_args(ctx, args or ["--help"])  # typer would print its own help
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # typer's own signature
+        del ctx
+        formatter.write_usage("lockstep", "COMMAND [STREAM] [OPTIONS]")
+        formatter.write_paragraph()
+        formatter.write(f"{SUMMARY}\n")
+        with formatter.section("Daily use"):
+            formatter.write_dl([(name, str(self.commands[name].help).partition("\n")[0]) for name in DAILY])
+        with formatter.section("Other commands"):
+            formatter.write_dl([(panel.value, ", ".join(self._list_names(panel))) for panel in Panel])
+        formatter.write_paragraph()
+        formatter.write(f"`lockstep COMMAND --help` shows options and an example.\n{SHORT_EXIT_CODES}\n")
 
     def invoke(self, ctx: Any) -> Any:  # typer's own signature
         try:
@@ -144,8 +178,7 @@ def _find_damage(error: Exception) -> TableError | None:
 
 app = typer.Typer(
     cls=_Lockstep,
-    help="Run, inspect and repair ordered, stateful streams from Kafka to Delta.",
-    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+    help=SUMMARY,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -209,7 +242,10 @@ def _name_its_stream(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
-    """A group of commands, `lockstep NAME ...`, with its place in `lockstep --help`."""
+    """A group of commands, `lockstep NAME ...`, with its place in `lockstep --help`; two features may share one."""
+    known = next((each.typer_instance for each in app.registered_groups if each.name == name), None)
+    if known is not None:
+        return known
     made = typer.Typer(no_args_is_help=True)
     app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
     return made

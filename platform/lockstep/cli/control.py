@@ -62,7 +62,10 @@ def run(
     ] = False,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Run a stream in this process. Ctrl-C ends it at the next batch boundary; nothing is lost either way."""
+    """Run a stream in this process, without Dagster.
+
+    Ctrl-C ends it at the next batch boundary; nothing is lost either way.
+    """
     from lockstep.operations.foreground import format_report, run_in_foreground  # loads the engine
 
     outcome = run_in_foreground(
@@ -80,8 +83,9 @@ def _run_ended(ended: RunEnded) -> RenderableType:
 
 @register_command("start order_books", Panel.RUN)
 def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Launch the stream's Dagster job, set its desired state to running, and wait until it writes.
+    """Start a stream through Dagster, and wait until it writes.
 
+    Launches the stream's job and sets its desired state to running.
     Needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when the run
     fails or does not begin.
     """
@@ -101,7 +105,7 @@ def stop(
     ] = "stopped by hand",
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Stop a stream, wherever it runs, until an operator starts it again.
+    """Stop a stream, wherever it runs, until an operator starts it.
 
     A live writer ends at its batch boundary, or is fenced when that takes longer than the stream's stop_timeout.
     """
@@ -232,7 +236,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     plan: Annotated[bool, typer.Option("--plan", help="Show what each option does and costs; resume nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a halted stream, or halted topics of one that goes on, after the cause was found.
+    """Resume a halted stream or topic, once the cause is found.
 
     Each finding of the halt needs an option that covers it; all options except the flags may be repeated.
     """

@@ -71,7 +71,7 @@ ALARM_STYLES = {"error": "red", "warning": "yellow"}
 
 @register_command("streams", Panel.INSPECT)
 def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
-    """List the declared streams: topics, integrity class, trigger, table and desired state."""
+    """List the declared streams, with topics, table and desired state."""
     from lockstep.operations.inspect.streams import list_declared_streams
     from lockstep.operations.inspect.undeclared import find_undeclared_tables
 
@@ -88,7 +88,9 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Show the alarms of a stream, then writer, batch, lag, freshness, headroom, positions; or all, one line each.
+    """Show alarms, lag, freshness and positions of a stream, or of all.
+
+    One stream: alarms, then writer, batch, lag, freshness, headroom and positions. All streams: one line each.
 
     Lookups follow: the version that the newest batch read, and the newest one. Then derived tables: commits of their
     sources that are not read yet, age of the newest one read, last run.
@@ -128,8 +130,9 @@ def try_(
     messages: Annotated[int, typer.Option("--messages", min=1, max=1_000_000, help="Most messages.")] = 10_000,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Fold the first messages of a stream without writing anything: verdicts, rows, cost, and each integrity class.
+    """Fold the first messages of a stream, and write nothing.
 
+    Shows verdicts, rows and cost, under each integrity class.
     Exit code 1 where the declared class would halt the stream.
     """
     from lockstep.operations.inspect.trial import try_stream

@@ -76,7 +76,10 @@ def doctor(
     ] = None,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Check Java, jars, ports, folders, Dagster's definitions, Kafka and its topics. Exit code 1 on errors."""
+    """Check Java, disks, Dagster's definitions, Kafka and its topics.
+
+    Exit code 1 on errors.
+    """
     from lockstep.operations.doctor.doctor import run_diagnoses, with_brokers
 
     report = run_diagnoses(with_brokers(load_settings_or_exit(), brokers), list_all_streams, Path.cwd())

@@ -41,8 +41,9 @@ SHOWN_VIOLATIONS = 20
 
 @register_command("verify order_books", Panel.INSPECT)
 def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a command line
-    """Prove from Kafka that the table matches the log: every offset, every row, every state.
+    """Prove from Kafka that the table matches the log.
 
+    Every offset, every row and every state is compared.
     Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 3 violated, 4 not proven, or proven with
     lost states that no one has accepted.
     """

@@ -38,20 +38,14 @@ class Reset(msgspec.Struct, frozen=True):
     stream: str
 
 
-@register_command("reset order_books --new", Panel.RECOVER)
-def reset(
-    stream: StreamName,
-    new: Annotated[bool, typer.Option("--new", help="Read everything into a new table; there must be none.")],
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
-) -> None:
+@register_command("reset order_books", Panel.RECOVER)
+def reset(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """Allow a stream whose table was deleted to begin again, where `Topics(start=...)` says; else a start refuses.
 
-    Deletes the positions that were published to Kafka, nothing else.
+    Deletes the positions that were published to Kafka, nothing else; refused while there is a table.
     """
     from lockstep.operations.lifecycle import reset_new
 
-    if not new:
-        raise typer.BadParameter("say --new")
     name = find_stream_or_exit(stream).name
     reset_new(name, load_settings_or_exit())
     print_answer(Reset(name), _reset, as_json=as_json)

@@ -62,7 +62,10 @@ def query(
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Query rows as of now, a version or a time. Needs no Spark: the engine is DataFusion."""
+    """Query rows with SQL, as of now, a version or a time.
+
+    Needs no Spark: the engine is DataFusion.
+    """
     most = limit if limit is not None or as_csv or as_json else TABLE_ROWS
     found = _asked(what, version, at, most)
     if as_csv:

@@ -314,22 +314,25 @@ class Limits(Declaration):
     Example: `Limits(batch_messages=50_000)`
 
     Attributes:
-        batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one
-            small Spark job and one commit, about 0.1 CPU seconds) under half a microsecond a
-            message; more only delays the rows. With `FileSize` the size of files decides instead, up
-            to 20 times as many messages a file.
-        message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB,
-            so 8 MiB leaves room for raised brokers; a range is read in memory.
-        topics: Most topics of the stream; a pattern that matches more is considered a mistake.
-        batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the
-            third time in a row the run fails. 300 is the time of a batch of the default size at 1.5 ms
-            a message, a very slow fold; it only ends a batch that hangs. Not with `FileSize`.
-        quarantine_share: Largest share of a batch that may be undecodable or refused by the
-            transform: more is a bad deploy, not a bad message, and stops the stream.
-        quarantine_burst: With fewer refused messages a batch is never stopped for its share.
-        stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned;
-            less than Dagster's timeout for a cancelled run.
-        handover_timeout_seconds: How long a new run waits for an unresponsive writer before it claims.
+        batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one small Spark job and one
+            commit, about 0.1 CPU seconds) under half a microsecond a message; more only delays the rows. With
+            `FileSize` the size of files decides instead, up to 20 times as many messages a file. For large messages, as
+            a batch must fit the memory of its tasks, and for large files of `FileSize`.
+        message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB, so 8 MiB leaves room
+            for raised brokers; a range is read in memory. For brokers that take messages of more than 8 MiB.
+        topics: Most topics of the stream; a pattern that matches more is considered a mistake. For families of more
+            topics, such as one for each device.
+        batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the third time in a
+            row the run fails. 300 is the time of a batch of the default size at 1.5 ms a message, a very slow fold; it
+            only ends a batch that hangs. Not with `FileSize`. For folds that take longer than 1.5 ms a message.
+        quarantine_share: Largest share of a batch that may be undecodable or refused by the transform: more is a bad
+            deploy, not a bad message, and stops the stream. For sources known to send more garbage.
+        quarantine_burst: With fewer refused messages a batch is never stopped for its share. For small batches, of
+            which a few bad messages are a large share.
+        stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned; less than Dagster's
+            timeout for a cancelled run. For long batches, and for schedulers that kill a process sooner.
+        handover_timeout_seconds: How long a new run waits for an unresponsive writer before it claims. For machines so
+            busy that a healthy writer is silent for longer.
     """
 
     batch_messages: int = 200_000
@@ -367,10 +370,12 @@ class EventTime(Declaration):
 
     Attributes:
         max_skew: Event times further ahead of the planning time of their batch than this are ignored by the watermark:
-            their producer's clock is wrong. An hour is more than synchronized clocks ever differ.
-        session_idle: A session without messages for this long, by the watermark, ends; None for never.
+            their producer's clock is wrong. An hour is more than synchronized clocks ever differ. For producers that
+            announce the future, or with clocks that differ more.
+        session_idle: A session without messages for this long, by the watermark, ends; None for never. For sessions
+            that end without a message.
         idle_advance: The watermark of a partition without messages for this long is advanced by the clock, the same
-            duration behind it; None to leave it unchanged.
+            duration behind it; None to leave it unchanged. For timers and windows of partitions that fall silent.
     """
 
     max_skew: timedelta = timedelta(hours=1)
@@ -396,14 +401,17 @@ class Objectives(Declaration):
 
     Attributes:
         freshness: Longest time that a message may wait to be committed, counted from its Kafka timestamp; None for no
-            objective. A stream that is stopped or held misses none.
-        headroom: Least time until retention may delete an unread message; of a retention of less than twice that,
-            half the retention. Six hours are time to notice, to fix the cause, and to catch up.
+            objective. A stream that is stopped or held misses none. For streams whose rows somebody waits for.
+        headroom: Least time until retention may delete an unread message; of a retention of less than twice that, half
+            the retention. Six hours are time to notice, to fix the cause, and to catch up. For teams that need longer
+            to react, such as over a weekend.
         open_transaction: Longest time that a transaction may hide the messages behind it. Kafka itself ends one after
-            `transaction.max.timeout.ms`, 15 minutes by default: an older one hangs.
+            `transaction.max.timeout.ms`, 15 minutes by default: an older one hangs. For brokers with another
+            `transaction.max.timeout.ms`.
         quarantine_per_hour: Most messages that may enter quarantine within an hour. 100 are also what a single batch
-            may refuse before its share counts (`Limits.quarantine_burst`).
-        uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour.
+            may refuse before its share counts (`Limits.quarantine_burst`). For sources known to send more garbage.
+        uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour. For installations
+            that compact less often than hourly.
     """
 
     freshness: timedelta | None = None

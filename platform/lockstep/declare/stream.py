@@ -133,22 +133,26 @@ class Stream(Declaration, Generic[M, S, R]):
     Example: `Stream(name="plants", topics=Topics(pattern="plants"), transform=Plants(), integrity=NoIntegrity())`
 
     Attributes:
-        name: Lower-case name; folder of the table, asset key, name of the consumer group.
-        topics: The topics that are read.
-        transform: The fold.
-        integrity: The promise, its evidence, and the reaction to a violation.
-        decoder: Decodes a record's value to a message.
-        trigger: When a batch begins.
-        limits: Bounds; the defaults suit most streams.
-        event_time: Watermark, timers and idle timeouts.
-        objectives: When the stream raises an alarm.
+        name: Lower-case name; folder of the table, asset key, name of the consumer group. For all streams.
+        topics: The topics that are read. For all streams.
+        transform: The fold. For all streams.
+        integrity: The promise, its evidence, and the reaction to a violation. For all streams.
+        decoder: Decodes a record's value to a message. For messages that are not JSON.
+        trigger: When a batch begins. For rows sooner or later than five seconds, bounded runs, and files of one size.
+        limits: Bounds; the defaults suit most streams. For streams with very large messages, very many topics or a very
+            slow fold.
+        event_time: Watermark, timers and idle timeouts. For timers, sessions that end when idle, and producers with
+            wrong clocks.
+        objectives: When the stream raises an alarm. For streams whose rows somebody waits for.
         retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
-            Housekeeping drops older ones. The ledger keeps its rows.
-        quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all.
-        export: A plain Parquet dataset of the old hours; None for none.
-        rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md).
-        lookups: Other Delta tables that the transform reads (docs/lookups.md).
-        description: A sentence for people, shown in the asset catalog.
+            Housekeeping drops older ones. The ledger keeps its rows. For tables that must not grow without end.
+        quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
+            personal data in refused messages.
+        export: A plain Parquet dataset of the old hours; None for none. For readers without Delta.
+        rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md). For owners of
+            the data who promise more than completeness and order.
+        lookups: Other Delta tables that the transform reads (docs/lookups.md). For folds that need reference data.
+        description: A sentence for people, shown in the asset catalog. For teams that share a catalog.
 
     Raises:
         DeclarationError: Names the field, the value and a valid alternative.

@@ -53,7 +53,7 @@ class StateTypeChanged(StateError):
             next_step=(
                 "keep the stored fields and give new ones a default, or override migrate(old) of the transform; or, to "
                 "read everything again into a new table, move the stream's folder under table_root away, then: "
-                "lockstep reset STREAM --new"
+                "lockstep reset STREAM"
             ),
         )
         self.where = where
@@ -73,7 +73,7 @@ class IntegrityClassChanged(StateError):
             f"{where} was written by an integrity class with {stored}: messages that it has buffered would be lost",
             next_step=(
                 f"keep {stored} in the declaration; or, to read everything again with another class into a new table, "
-                "move the stream's folder under table_root away, then: lockstep reset STREAM --new"
+                "move the stream's folder under table_root away, then: lockstep reset STREAM"
             ),
         )
         self.where, self.stored = where, stored

@@ -110,8 +110,8 @@ def _refuse_remains(folders: StreamFolders) -> None:
     if not delta_log.has_log(folders.table):  # else another first start was faster
         raise TableError(
             f"{folders.table} is gone, and {left[0]} has commits: what is left of a stream that was deleted in part",
-            next_step="delete all of it; of a shadow: lockstep shadow STREAM --name "
-            f"{folders.stream} --drop. If it was not meant to go, restore a backup",
+            next_step="delete all of it; of a shadow: lockstep shadow drop STREAM --name "
+            f"{folders.stream}. If it was not meant to go, restore a backup",
         )
 
 

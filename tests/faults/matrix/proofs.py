@@ -229,7 +229,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F20",
         "the output table is gone, Kafka is whole",
-        "no start without `lockstep reset --new`",
+        "no start without `lockstep reset`",
         T1,
         ("integration/engine/test_group_offsets.py::test_a_table_that_is_gone_is_refused_until_it_is_reset",),
     ),

@@ -227,9 +227,11 @@ def test_a_full_disk_is_named_or_how_to_find_it(tmp_path: Path) -> None:
 
 
 def test_a_reason_that_says_nothing_is_refused(platform: Platform) -> None:
-    for command in (["hold"], ["resume"], ["savepoint", "before"], ["retire", "topic"]):
+    for command in (["hold"], ["resume"], ["retire", "topic"]):
         said = platform.call(command[0], "adding", *command[1:], "--why", " ")
         assert (said.exit_code, "is empty" in said.stderr) == (2, True)
+    said = platform.call("savepoint", "make", "adding", "before", "--why", " ")
+    assert (said.exit_code, "is empty" in said.stderr) == (2, True)
 
 
 def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_goes_on(fresh: Platform) -> None:
@@ -278,10 +280,10 @@ def test_settings_with_which_spark_does_not_start_are_shown(fresh: Platform) -> 
 
 
 def test_a_shadow_without_new_code_is_asked_for_it(platform: Platform) -> None:
-    said = platform.call("shadow", "adding", "--name", "trial", "--from", "4", "--plan")
+    said = platform.call("shadow", "begin", "adding", "--name", "trial", "--from", "4", "--plan")
     assert said.stderr == (
         "error: no --code is given, and assets/ declares no stream 'trial'\n"
-        "next: name the new code: lockstep shadow adding --code FOLDER --from 4; or declare trial in assets/\n"
+        "next: name the new code: lockstep shadow begin adding --code FOLDER --from 4; or declare trial in assets/\n"
     )
 
 
@@ -453,8 +455,8 @@ def test_a_halt_by_messages_that_are_gone_says_so_with_the_command_that_resumes_
 
 
 def test_a_promotion_of_what_is_no_shadow_lists_the_shadows(platform: Platform) -> None:
-    said = platform.call("promote", "adding", "nope", "--plan")
-    assert said.stderr == "error: nope is no shadow of adding\nnext: lockstep shadow adding lists its shadows\n"
+    said = platform.call("shadow", "promote", "adding", "nope", "--plan")
+    assert said.stderr == "error: nope is no shadow of adding\nnext: lockstep shadow list adding lists its shadows\n"
 
 
 def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Platform) -> None:
@@ -519,14 +521,13 @@ def test_a_start_without_dagster_says_what_else_there_is(fresh: Platform) -> Non
 def test_a_stream_whose_table_is_gone_begins_anew_only_when_told_so(fresh: Platform) -> None:
     fresh.feed.send(fresh.feed.create("values"), session(1))
     fresh.runs.run()
-    refused = fresh.call("reset", "adding", "--new")
+    refused = fresh.call("reset", "adding")
     assert (refused.exit_code, "move" in refused.stderr) == (1, True)
     shutil.rmtree(fresh.folder / "tables")
-    assert fresh.call("reset", "adding").exit_code == 2
-    unmounted = fresh.call("reset", "adding", "--new")
+    unmounted = fresh.call("reset", "adding")
     assert (unmounted.exit_code, "mount its disk" in unmounted.stderr) == (1, True)
     (fresh.folder / "tables").mkdir()
-    said = fresh.call("reset", "adding", "--new", "--json")
+    said = fresh.call("reset", "adding", "--json")
     assert msgspec.json.decode(said.stdout, type=recover.Reset) == recover.Reset("adding")
     fresh.runs.run()
     assert fresh.call("query", "SELECT count(*) AS rows FROM adding", "--csv").stdout == "rows\n2\n"

@@ -75,13 +75,13 @@ def prepare_restore(platform: Platform) -> tuple[str, ...]:
 
 
 def prepare_savepoint(platform: Platform) -> tuple[str, ...]:
-    call(platform, "savepoint", "adding", "kept")
-    return "export-savepoint", "adding", "kept", str(platform.folder / "export")
+    call(platform, "savepoint", "make", "adding", "kept")
+    return "savepoint", "export", "adding", "kept", str(platform.folder / "export")
 
 
 def prepare_import(platform: Platform) -> tuple[str, ...]:
     call(platform, *prepare_savepoint(platform))
-    return "import-savepoint", "adding", str(platform.folder / "export")
+    return "savepoint", "import", "adding", str(platform.folder / "export")
 
 
 def prepare_compaction(platform: Platform) -> tuple[str, ...]:
@@ -100,12 +100,12 @@ def prepare_erasure(_: Platform) -> tuple[str, ...]:
 
 IN_PLACE: dict[str, Work] = {
     "backup": prepare_backup,
-    "export-savepoint": prepare_savepoint,
+    "savepoint export": prepare_savepoint,
     "compact": prepare_compaction,
     "rebuild": prepare_rebuild,
     "erase": prepare_erasure,
 }
-ELSEWHERE: dict[str, Work] = {"restore": prepare_restore, "import-savepoint": prepare_import}
+ELSEWHERE: dict[str, Work] = {"restore": prepare_restore, "savepoint import": prepare_import}
 
 
 @pytest.mark.parametrize("name", [*IN_PLACE, *ELSEWHERE])

@@ -181,7 +181,7 @@ def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, obje
         ("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711"),
         ("housekeeping", "adding"),
         ("repair", "adding"),
-        ("savepoint", "adding", "tuesday", "--why", "release"),
+        ("savepoint", "make", "adding", "tuesday", "--why", "release"),
         ("verify", "adding"),
         ("status", "adding"),
         ("history", "adding"),
@@ -229,7 +229,7 @@ def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its
         storage.delete_folder(other.table)
     with pytest.raises(TableError, match="what is left of a stream") as refused:
         begin_shadow(made.runs.handle, "other", "3", code="", who="ann", why="a fix")
-    assert "lockstep shadow STREAM --name other --drop" in str(refused.value)
+    assert "lockstep shadow drop STREAM --name other" in str(refused.value)
     drop_shadow("adding", "other", made.runs.settings, who="ann")
     assert storage.list_names(folders.root) == ["adding"]
     begin_shadow(made.runs.handle, "other", "3", code="", who="ann", why="a fix")

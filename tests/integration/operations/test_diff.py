@@ -138,8 +138,8 @@ def test_the_command_ends_with_0_or_1(broker: Broker, tmp_path: Path) -> None:
     made.feed.send(made.feed.create("values"), session(2))
     made.runs.run()
     shadow.run()
-    said = made.call("diff", "adding", "shadow")
+    said = made.call("shadow", "diff", "adding", "shadow")
     assert said.exit_code == 1, said.output
     assert "3 rows equal, 0 missing, 0 added, 1 changed" in said.stdout
-    equal = made.call("diff", "adding", "adding")
+    equal = made.call("shadow", "diff", "adding", "adding")
     assert (equal.exit_code, "next: lockstep verify" in equal.stdout) == (0, True)

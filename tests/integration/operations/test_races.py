@@ -139,7 +139,7 @@ def test_a_promotion_of_a_shadow_that_is_dropped_meanwhile_changes_nothing(
         ShadowRefused, match=f"promotion of {NAME} .*it was dropped meanwhile; nothing was changed"
     ) as refused:
         promote_shadow(runs.handle, NAME, who="ann", why="the fix")
-    assert refused.value.next_step == "lockstep shadow adding lists its shadows"
+    assert refused.value.next_step == "lockstep shadow list adding lists its shadows"
     after = head_of(runs)
     assert (after.batch, after.generation, after.epoch) == (before.batch, before.generation, before.epoch)
     assert not list(runs.folders.table.rglob("promoted-*"))

@@ -227,7 +227,7 @@ def test_messages_that_kafka_no_longer_has_refuse_it_by_name(feed: Feed, runs: L
     assert "Kafka has deleted offsets 0 to 11" in planned.partitions[0].refused
     with pytest.raises(RebuildRefused, match="Kafka has deleted offsets 0 to 11") as refused:
         rebuild_state(runs.handle)
-    assert "lockstep savepoint adding" in refused.value.next_step
+    assert "lockstep savepoint list adding" in refused.value.next_step
 
 
 def test_a_rebuild_on_a_full_disk_leaves_nothing_of_what_it_could_not_write(

@@ -133,23 +133,23 @@ def test_the_command_line_plans_exports_and_imports(broker: Broker, tmp_path: Pa
     topic = made.feed.create("values")
     made.feed.send(topic, values[:3])
     made.runs.run()
-    assert made.call("savepoint", "adding", NAME, "--why", "version 2").exit_code == 0
+    assert made.call("savepoint", "make", "adding", NAME, "--why", "version 2").exit_code == 0
     made.feed.send(topic, values[3:])
-    planned = msgspec.json.decode(made.call("export-savepoint", "adding", NAME, folder, "--plan", "--json").stdout)
+    planned = msgspec.json.decode(made.call("savepoint", "export", "adding", NAME, folder, "--plan", "--json").stdout)
     assert (planned["batch"], planned["partitions"], planned["plan_only"]) == (1, 1, True)
     assert not (tmp_path / "export").exists()
-    said = made.call("export-savepoint", "adding", NAME, folder)
+    said = made.call("savepoint", "export", "adding", NAME, folder)
     assert "savepoint before-release (batch 1) of 1 partitions" in said.stdout, said.output
     root = tmp_path / "new"
     made.environment["LOCKSTEP_TABLE_ROOT"] = str(root)
-    shown = made.call("import-savepoint", "adding", folder, "--plan")
+    shown = made.call("savepoint", "import", "adding", folder, "--plan")
     assert "nothing refuses it" in shown.stdout, shown.output
     assert not root.exists()
-    done = msgspec.json.decode(made.call("import-savepoint", "adding", folder, "--why", "new disk", "--json").stdout)
+    done = msgspec.json.decode(made.call("savepoint", "import", "adding", folder, "--why", "new disk", "--json").stdout)
     assert (done["plan"]["to_read"], done["published"]) == (2, True)
     assert "savepoint imported" in made.call("history", "adding").stdout
     assert made.call("verify", "adding").exit_code == 0
-    again = made.call("import-savepoint", "adding", folder)  # as after a kill behind its last step
+    again = made.call("savepoint", "import", "adding", folder)  # as after a kill behind its last step
     assert again.exit_code == 1
     assert "began with this savepoint already: new disk (" in again.stderr
     assert "next: lockstep verify adding, then lockstep start adding" in again.stderr

@@ -176,10 +176,10 @@ def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: F
     found = compare_streams(live.folders, shadow.folders)
     assert (found.equal + found.changed, found.missing, found.added) == (len(expected(values, since=4)), 0, 0)
     assert [each.column for each in found.columns] == ["value"]
-    assert f"lockstep verify {NAME}, then lockstep promote adding {NAME} --plan" in found.next_step
+    assert f"lockstep verify {NAME}, then lockstep shadow promote adding {NAME} --plan" in found.next_step
     same = find_next_step(head_of(shadow), head_of(live), is_equal=True)
-    assert same.startswith(f"lockstep promote adding {NAME} --plan; ")
-    assert "begins too late (after batch 2) or runs other code (lockstep shadow adding)" in same
+    assert same.startswith(f"lockstep shadow promote adding {NAME} --plan; ")
+    assert "begins too late (after batch 2) or runs other code (lockstep shadow list adding)" in same
     assert sorted(live.rows(topic)) == before
     assert [each.name for each in list_shadows("adding", runs.folders.root)] == [NAME]
     asked = query_sql(f"SELECT count(*) FROM {NAME}", ["adding"], runs.folders.root, AsOf(), limit=None)  # noqa: S608  # its own name
@@ -529,30 +529,30 @@ def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_p
     fix.mkdir(parents=True)
     source = f'from tests.support.adding_stream import adding\n\nstream = adding(r"{made.feed.pattern}")\n'
     (fix / "adding.py").write_text(source)
-    begun = made.call("shadow", "adding", "--code", str(fix.parent), "--from", "1", "--why", "a fix")
+    begun = made.call("shadow", "begin", "adding", "--code", str(fix.parent), "--from", "1", "--why", "a fix")
     assert begun.exit_code == 0, begun.output
     assert "adding_shadow: begun from batch 1 of adding" in begun.stdout
     shadow_of(made.runs).run()
     assert made.call("verify", NAME).exit_code == 0
     page = tmp_path / "diff.html"
-    said = made.call("diff", "adding", NAME, "--html", str(page))
+    said = made.call("shadow", "diff", "adding", NAME, "--html", str(page))
     assert said.exit_code == 1, said.output
     assert "rows differ" in page.read_text()
-    planned = made.call("promote", "adding", NAME, "--plan", "--json")
+    planned = made.call("shadow", "promote", "adding", NAME, "--plan", "--json")
     found = msgspec.json.decode(planned.stdout)
     assert (found["to_batch"], found["obstacles"]) == (1, [])
-    assert made.call("promote", "adding", NAME, "--why", "right").exit_code == 0
+    assert made.call("shadow", "promote", "adding", NAME, "--why", "right").exit_code == 0
     assert made.call("verify", "adding").exit_code == 0
-    listed = msgspec.json.decode(made.call("shadow", "adding", "--json").stdout)
+    listed = msgspec.json.decode(made.call("shadow", "list", "adding", "--json").stdout)
     assert [(each["name"], each["code"]) for each in listed] == [(NAME, str(fix.parent))]
     head = head_of(shadow_of(made.runs))
     assert head.origin is not None
     entry = make_entry_path(shadow_of(made.runs).folders.table, head.batch_version)
     entry.write_text(entry.read_text().replace(head.origin.code_digest, "0" * 64))
     assert "is not what it began with" in made.call("verify", NAME).output
-    dropped = made.call("shadow", "adding", "--drop")
+    dropped = made.call("shadow", "drop", "adding")
     assert dropped.exit_code == 0, dropped.output
-    assert "has no shadow" in made.call("shadow", "adding").stdout
+    assert "has no shadow" in made.call("shadow", "list", "adding").stdout
 
 
 @pytest.mark.slow

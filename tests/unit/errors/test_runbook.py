@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,14 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ENTRIES = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
 COMMAND = re.compile(r"lockstep [a-z][^`\n]*")
 TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("platform/lockstep/**/*.py")]
-PHRASE = re.compile(r"lockstep ((?:quarantine )?[a-z][a-z-]*)(.*?)(?=; |, | \(|: | or |[`#|]|$)", re.MULTILINE)
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+GROUPS = {name: command for name, command in COMMANDS.items() if hasattr(command, "commands")}
+NAME = rf"(?:(?:{'|'.join(GROUPS)}) )?[a-z][a-z-]*"
+PHRASE = re.compile(rf"lockstep ({NAME})(.*?)(?=; |, | \(|: | or |[`#|]|$)", re.MULTILINE)
 """A command, and what follows it up to the end of the phrase."""
+NAMED = re.compile(rf"(?:`|next: |next_step=f?\")lockstep ({NAME})")
+OF_GROUP = re.compile(rf"lockstep ({'|'.join(GROUPS)}) (\S+?)(?=[\s`\",.;)]|$)", re.MULTILINE)
+"""A group of commands, and the word that is to be one of them."""
 OPTIONS_OF_ALL = {"--help"}
 
 
@@ -79,6 +86,18 @@ def test_a_command_in_a_text_has_the_options_that_it_is_given() -> None:
         and set(re.findall(r"(?<= )--[a-z][a-z-]*", rest)) - OPTIONS_OF_ALL - list_options(of_name[name])
     ]
     assert wrong == []
+
+
+def test_a_text_that_names_a_command_names_an_existing_one() -> None:
+    named = set(chain.from_iterable(NAMED.findall(path.read_text()) for path in TEXTS))
+    assert len(named) > len(GROUPS)
+    assert {name for name in named if name.split()[0] not in COMMANDS} == set()
+
+
+def test_a_text_that_names_a_group_names_one_of_its_commands() -> None:
+    named = set(chain.from_iterable(OF_GROUP.findall(path.read_text()) for path in TEXTS))
+    assert {group for group, _ in named} == set(GROUPS)
+    assert {(group, word) for group, word in named if word not in {*GROUPS[group].commands, "--help"}} == set()
 
 
 def test_every_option_of_resume_is_explained() -> None:

@@ -35,7 +35,7 @@ def test_a_load_test_is_refused_before_it_looks_for_the_stream(unwritable: Path)
 
 
 def test_a_comparison_is_refused_before_it_reads_a_table(unwritable: Path) -> None:
-    said = CliRunner().invoke(app, ["diff", "order_books", "betting_markets", "--html", str(unwritable)])
+    said = CliRunner().invoke(app, ["shadow", "diff", "order_books", "betting_markets", "--html", str(unwritable)])
     assert said.exit_code == 2
     assert "Invalid value for --html" in said.stderr
 

@@ -305,5 +305,5 @@ def check_table_present(stream: AnyStream, folders: StreamFolders, admin: Cluste
         raise TableError(
             f"{folders.table} does not exist, but stream {stream.name} had come to {sum(known.values())} offsets of "
             f"{len({topic for topic, _ in known})} topics, says group {group.name} in Kafka",
-            next_step=f"correct table_root; or, to read all of it into a new table: lockstep reset {stream.name} --new",
+            next_step=f"correct table_root; or, to read all of it into a new table: lockstep reset {stream.name}",
         )

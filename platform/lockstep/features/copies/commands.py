@@ -11,10 +11,12 @@ import typer
 from rich.console import RenderableType
 
 from lockstep.cli.app import (
+    SAVEPOINTS,
     AsJson,
     Panel,
     StreamName,
     find_folders,
+    make_group,
     open_handle,
     register_command,
     require_reason,
@@ -33,12 +35,15 @@ if TYPE_CHECKING:
     from lockstep.features.copies.relocate import ImportPlan, SavepointExport, SavepointImported
 
 
+savepoint = make_group("savepoint", Panel.RECOVER, SAVEPOINTS)
+
+
 @register_command(
-    "export-savepoint order_books before-release /exports/order_books", Panel.RECOVER, name="export-savepoint"
+    "savepoint export order_books before-release /exports/order_books", Panel.RECOVER, name="export", within=savepoint
 )
 def export_savepoint(  # an option a question
     stream: StreamName,
-    name: Annotated[str, typer.Argument(help="Name of the savepoint; `lockstep savepoint STREAM` lists them.")],
+    name: Annotated[str, typer.Argument(help="Name of the savepoint; `lockstep savepoint list STREAM` lists them.")],
     path: Annotated[Path, typer.Argument(help="Folder of the export, of this savepoint alone.")],
     *,
     plan: Annotated[bool, typer.Option("--plan", help="Show how much would be copied.")] = False,
@@ -54,7 +59,9 @@ def export_savepoint(  # an option a question
     print_answer(done, _savepoint_exported, as_json=as_json)
 
 
-@register_command("import-savepoint order_books /exports/order_books --plan", Panel.RECOVER, name="import-savepoint")
+@register_command(
+    "savepoint import order_books /exports/order_books --plan", Panel.RECOVER, name="import", within=savepoint
+)
 def import_savepoint(  # an option a question
     stream: StreamName,
     path: Annotated[Path, typer.Argument(help="Folder of the export.")],
@@ -160,7 +167,7 @@ def _savepoint_exported(found: SavepointExport) -> RenderableType:
         None
         if found.plan_only
         else style_text(
-            f"in another table root: lockstep import-savepoint {found.stream} {shlex.quote(found.target)} --plan"
+            f"in another table root: lockstep savepoint import {found.stream} {shlex.quote(found.target)} --plan"
         ),
     )
 

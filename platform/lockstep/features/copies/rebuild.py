@@ -104,7 +104,7 @@ class RebuildRefused(LockstepError):
     def __init__(self, stream: str, problems: Sequence[str]) -> None:
         step = (
             f"put the files back from a backup, or rewind to a batch or savepoint whose state is whole: "
-            f"lockstep savepoint {stream}"
+            f"lockstep savepoint list {stream}"
         )
         super().__init__(f"state of stream {stream} is not rebuilt: {'; '.join(problems)}", next_step=step)
         self.stream, self.problems = stream, tuple(problems)

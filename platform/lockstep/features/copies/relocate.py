@@ -257,7 +257,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     rows = read_rewound_rows(folders, head, after, handle.positions).placed
     files, damaged = find_state_files(folders, rows)
     if damaged:
-        step = f"lockstep rebuild {head.stream} --plan; another savepoint: lockstep savepoint {head.stream}"
+        step = f"lockstep rebuild {head.stream} --plan; another savepoint: lockstep savepoint list {head.stream}"
         raise LockstepError(f"state of savepoint {name} cannot be read: {format_some(damaged)}", next_step=step)
     _refuse_taken(target)
     planned = SavepointExport(
@@ -279,7 +279,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
         if kept not in open_table(folders).base().head.savepoints:  # 5
             _withdraw(target, head.stream)
             problem = f"savepoint {name} was deleted while it was exported"
-            step = f"lockstep savepoint {head.stream} lists the others; an erasure deletes all of them"
+            step = f"lockstep savepoint list {head.stream} lists the others; an erasure deletes all of them"
             raise LockstepError(f"stream {head.stream}: {problem}; the export is withdrawn", next_step=step)
     size = sum(file.size for file in written)
     return msgspec.structs.replace(planned, written_bytes=size, remark=remark, plan_only=False)
@@ -528,7 +528,7 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
     """
     manifest = read_manifest(source, SavepointManifest)
     if manifest.stream != stream:
-        step = f"lockstep import-savepoint {manifest.stream} {shlex.quote(str(source))}: it keeps its name"
+        step = f"lockstep savepoint import {manifest.stream} {shlex.quote(str(source))}: it keeps its name"
         raise CopyDamaged(source, f"it is a savepoint of stream {manifest.stream}", step)
     check_files(source, FILES, manifest.files, GONE)
     for file in manifest.files:

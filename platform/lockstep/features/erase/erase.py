@@ -499,12 +499,12 @@ def _find_refusals(
         yield EraseRefusal(EraseObstacle.STATE, problem, step)
     if plan.savepoints:
         problem = f"savepoints {', '.join(plan.savepoints)} keep its rows, or let its messages be read again"
-        step = f"lockstep savepoint {name} NAME --delete, or add --drop-savepoints to delete all of them"
+        step = f"lockstep savepoint delete {name} NAME, or add --drop-savepoints to delete all of them"
         yield EraseRefusal(EraseObstacle.SAVEPOINTS, problem, step)
     if shadows := _find_shadows(folders, plan):
         problem = f"shadows keep its state, or let its messages be read again: {', '.join(shadows)}"
-        step = f"lockstep shadow {name} --name {shadows[0]} --drop; or, where only its savepoint is left: "
-        delete = f"lockstep savepoint {name} {make_pin(shadows[0])} --delete"
+        step = f"lockstep shadow drop {name} --name {shadows[0]}; or, where only its savepoint is left: "
+        delete = f"lockstep savepoint delete {name} {make_pin(shadows[0])}"
         yield EraseRefusal(EraseObstacle.SHADOWS, problem, step + delete)
     if plan.exported_hours:
         some = ", ".join(plan.exported_hours[:3])

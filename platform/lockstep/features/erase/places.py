@@ -75,5 +75,5 @@ PLACES = (
                 Removal.OUTSIDE, "delete those made before, and make new ones in new folders"),
     ErasedPlace("copies of readers", "", "rows", Removal.OUTSIDE, "the erasure is a change commit for them"),
     ErasedPlace("Kafka", "", "messages", Removal.OUTSIDE,
-                "until its retention ends; `lockstep reset STREAM --new` reads them again"),
+                "until its retention ends; `lockstep reset STREAM` reads them again"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from lockstep.cli.app import (
+    SAVEPOINTS,
     AsJson,
     Panel,
     StreamName,
@@ -19,6 +20,7 @@ from lockstep.cli.app import (
     find_stream_or_exit,
     list_all_streams,
     load_settings_or_exit,
+    make_group,
     open_handle,
     refuse_unwritable_page,
     register_command,
@@ -84,10 +86,22 @@ def rewind(  # an option a question
     print_answer(done, _rewound, as_json=as_json)
 
 
-@register_command('savepoint order_books before-release --why "version 2 of the fold"', Panel.RECOVER)
-def savepoint(  # an option a question
+savepoint = make_group("savepoint", Panel.RECOVER, SAVEPOINTS)
+shadow = make_group("shadow", Panel.RECOVER, "Try new code next to a stream, compare it, and make it the stream.")
+
+SavepointName = Annotated[str, typer.Argument(help="Name of the savepoint.")]
+ShadowName = Annotated[str | None, typer.Option(help="Name of the shadow; by default STREAM_shadow.")]
+
+
+@register_command(
+    'savepoint make order_books before-release --why "version 2 of the fold"',
+    Panel.RECOVER,
+    name="make",
+    within=savepoint,
+)
+def make_savepoint(  # an option a question
     stream: StreamName,
-    name: Annotated[str, typer.Argument(help="Name of the savepoint; without one, all are listed.")] = "",
+    name: SavepointName,
     why: Annotated[
         str, typer.Option(callback=require_reason, help="Reason, stored with the savepoint.")
     ] = "made by hand",
@@ -95,64 +109,94 @@ def savepoint(  # an option a question
     at: Annotated[
         str | None, typer.Option(help="An earlier batch, as `lockstep rewind --to` takes it; by default the newest.")
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the savepoint.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Keep a batch restorable for longer than rewind_hours: its rows, state and log entry are not deleted.
 
     Works while the stream runs. `lockstep rewind --to NAME` goes back to it.
     """
-    from lockstep.features.history.savepoint import drop_named_savepoint, list_savepoints, make_savepoint
+    from lockstep.features.history import savepoint as savepoints
 
-    folders, who = find_folders(stream), getpass.getuser()
-    if not name:
-        found = list_savepoints(folders)
-    elif delete:
-        found = drop_named_savepoint(folders, name, who=who, why=why)
-    else:
-        found = make_savepoint(folders, name, who=who, why=why, at=at)
-    print_answer(found, _savepoints, as_json=as_json)
+    made = savepoints.make_savepoint(find_folders(stream), name, who=getpass.getuser(), why=why, at=at)
+    print_answer(made, _savepoints, as_json=as_json)
 
 
-@register_command("shadow order_books --code ../fix --from before-release", Panel.RECOVER)
-def shadow(  # noqa: PLR0913  # an option a question
+@register_command("savepoint list order_books", Panel.RECOVER, name="list", within=savepoint)
+def list_savepoints(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """List the savepoints of a stream, and the earliest batch to which it can go back without one."""
+    from lockstep.features.history import savepoint as savepoints
+
+    print_answer(savepoints.list_savepoints(find_folders(stream)), _savepoints, as_json=as_json)
+
+
+@register_command("savepoint delete order_books before-release", Panel.RECOVER, name="delete", within=savepoint)
+def delete_savepoint(
     stream: StreamName,
+    name: SavepointName,
+    why: Annotated[
+        str, typer.Option(callback=require_reason, help="Reason, stored in the table's log.")
+    ] = "deleted by hand",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Delete a savepoint. Housekeeping then deletes the files that only this savepoint kept."""
+    from lockstep.features.history.savepoint import drop_named_savepoint
+
+    left = drop_named_savepoint(find_folders(stream), name, who=getpass.getuser(), why=why)
+    print_answer(left, _savepoints, as_json=as_json)
+
+
+@register_command(
+    "shadow begin order_books --code ../fix --from before-release", Panel.RECOVER, name="begin", within=shadow
+)
+def begin_shadow(  # an option a question
+    stream: StreamName,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", help="The batch with whose state and positions it begins, as `lockstep rewind --to` takes it."
+        ),
+    ],
     code: Annotated[
         str,
         typer.Option(
             help="The new code: the folder of a checkout, a file, or a module; by default assets/ declares --name."
         ),
     ] = "",
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="The batch with whose state and positions it begins, as `lockstep rewind --to` takes it."
-        ),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the shadow; by default STREAM_shadow.")] = None,
+    name: ShadowName = None,
     why: Annotated[
         str, typer.Option(callback=require_reason, help="Reason, stored with the shadow.")
     ] = "begun by hand",
     *,
-    drop: Annotated[bool, typer.Option("--drop", help="Delete the shadow with all its tables.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show where it would begin.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a shadow: new code with its own tables, from the state and positions of a batch. Without --from, list them.
+    """Begin a shadow: new code with its own tables, from the state and positions of a batch.
 
-    The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `diff`,
-    `verify` and the others take the shadow's name; `lockstep promote` makes it the stream.
+    The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `verify` and
+    the others take the shadow's name; `lockstep shadow promote` makes it the stream.
     """
-    from lockstep.features.history.shadow import SUFFIX, drop_shadow, list_shadows
+    from lockstep.features.history.shadow import SUFFIX
 
-    settings, chosen, who = load_settings_or_exit(), name or f"{stream}{SUFFIX}", getpass.getuser()
-    if drop:
-        print_answer(drop_shadow(stream, chosen, settings, who=who), _shadow_dropped, as_json=as_json)
-    elif start is None:
-        found = list_shadows(find_stream_or_exit(stream).name, settings.table_root)
-        print_answer(found, lambda shown: _shadows(stream, shown), as_json=as_json)
-    else:
-        _begin_shadow(stream, chosen, start, code, None if plan else why, as_json=as_json)
+    _begin_shadow(stream, name or f"{stream}{SUFFIX}", start, code, None if plan else why, as_json=as_json)
+
+
+@register_command("shadow list order_books", Panel.RECOVER, name="list", within=shadow)
+def list_shadows(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """List the shadows of a stream: the first batch of each, its code, and how far it has read."""
+    from lockstep.features.history import shadow as shadows
+
+    found = shadows.list_shadows(find_stream_or_exit(stream).name, load_settings_or_exit().table_root)
+    print_answer(found, lambda shown: _shadows(stream, shown), as_json=as_json)
+
+
+@register_command("shadow drop order_books", Panel.RECOVER, name="drop", within=shadow)
+def drop_shadow(stream: StreamName, name: ShadowName = None, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Delete a shadow with all its tables, and the savepoint that kept its batch."""
+    from lockstep.features.history import shadow as shadows
+
+    chosen = name or f"{stream}{shadows.SUFFIX}"
+    dropped = shadows.drop_shadow(stream, chosen, load_settings_or_exit(), who=getpass.getuser())
+    print_answer(dropped, _shadow_dropped, as_json=as_json)
 
 
 def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None, *, as_json: bool) -> None:
@@ -161,7 +205,8 @@ def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None
     from lockstep.operations.tables import StreamHandle
 
     if not code and name not in list_all_streams():
-        step = f"name the new code: lockstep shadow {stream} --code FOLDER --from {start}; or declare {name} in assets/"
+        command = f"lockstep shadow begin {stream} --code FOLDER --from {start}"
+        step = f"name the new code: {command}; or declare {name} in assets/"
         raise LockstepError(f"no --code is given, and assets/ declares no stream {name!r}", next_step=step)
     declared = load_shadow_code(code, stream, name) if code else find_stream_or_exit(name)
     source = StreamHandle(name_shadow(declared, stream), load_settings_or_exit())
@@ -172,7 +217,7 @@ def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None
         print_answer(begun, _shadow_begun, as_json=as_json)
 
 
-@register_command("promote order_books order_books_shadow --plan", Panel.RECOVER)
+@register_command("shadow promote order_books order_books_shadow --plan", Panel.RECOVER, name="promote", within=shadow)
 def promote(  # an option a question
     stream: StreamName,
     name: Annotated[str, typer.Argument(metavar="SHADOW", help="Name of the shadow.")],
@@ -191,7 +236,7 @@ def promote(  # an option a question
 ) -> None:
     """Make a shadow the stream: rows up to its beginning stay, its own replace the later ones, in one commit; stopped.
 
-    Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow STREAM --drop`. A
+    Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow drop STREAM`. A
     promotion is taken back by `lockstep rewind`. Exit code 1, with the reason, where something does not agree.
     """
     from lockstep.features.history.promote import plan_promotion, promote_shadow
@@ -237,7 +282,7 @@ def _promoted(found: Promoted) -> RenderableType:
             f"{plan.rows_gone} rows went, {plan.rows_added} came; stopped{published}"
         ),
         style_text(f"next: lockstep start {plan.stream}"),
-        style_text(f"to delete the shadow: lockstep shadow {plan.stream} --name {plan.shadow} --drop"),
+        style_text(f"to delete the shadow: lockstep shadow drop {plan.stream} --name {plan.shadow}"),
         style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
         make_derived_note(plan.derived),
     )
@@ -261,7 +306,9 @@ def _shadow_plan(found: ShadowPlan) -> RenderableType:
 def _shadow_begun(found: ShadowShown) -> RenderableType:
     return make_lines(
         style_text(f"{found.name}: begun from batch {found.from_batch} of {found.stream}"),
-        style_text(f"next: lockstep run {found.name} --available-now, then lockstep diff {found.stream} {found.name}"),
+        style_text(
+            f"next: lockstep run {found.name} --available-now, then lockstep shadow diff {found.stream} {found.name}"
+        ),
     )
 
 
@@ -280,7 +327,7 @@ def _shadows(stream: str, found: Sequence[ShadowShown]) -> RenderableType:
         for each in found
     )
     if not found:
-        return style_text(f"{stream} has no shadow; begin one: lockstep shadow {stream} --code ... --from ...")
+        return style_text(f"{stream} has no shadow; begin one: lockstep shadow begin {stream} --code ... --from ...")
     return make_grid(columns, rows)
 
 
@@ -341,7 +388,9 @@ def _savepoints(found: SavepointList) -> RenderableType:
 DIFFERENT = 1
 
 
-@register_command("diff order_books order_books_v2 --topic order_books.eth", Panel.INSPECT)
+@register_command(
+    "shadow diff order_books order_books_v2 --topic order_books.eth", Panel.RECOVER, name="diff", within=shadow
+)
 def diff(
     stream: StreamName,
     other: Annotated[str, typer.Argument(metavar="OTHER", help="The stream to compare it with.")],

@@ -307,12 +307,13 @@ def find_next_step(one: Head, other: Head, *, is_equal: bool) -> str:
     for stream, shadow in ((one, other), (other, one)):
         if shadow.origin is None or shadow.origin.stream != stream.stream:
             continue
-        drop = f"lockstep shadow {stream.stream} --name {shadow.stream} --drop"
-        promote = f"lockstep promote {stream.stream} {shadow.stream} --plan"
+        drop = f"lockstep shadow drop {stream.stream} --name {shadow.stream}"
+        promote = f"lockstep shadow promote {stream.stream} {shadow.stream} --plan"
         if is_equal:
             return (
-                f"{promote}; where the new code was to change rows, it begins too late (after batch "
-                f"{shadow.origin.batch}) or runs other code (lockstep shadow {stream.stream}): {drop}, and another one"
+                f"{promote}; if the new code was to change rows, it begins too late (after batch "
+                f"{shadow.origin.batch}) or runs other code (lockstep shadow list {stream.stream}): {drop}, then begin "
+                "another shadow"
             )
         return f"where these are the rows you want, lockstep verify {shadow.stream}, then {promote}; else {drop}"
     return f"lockstep verify {one.stream}, lockstep verify {other.stream}: each against Kafka"

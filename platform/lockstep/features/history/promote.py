@@ -234,7 +234,7 @@ def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[N
         if failure is not None:
             raise failure
         return
-    problem, step = "it was dropped meanwhile; nothing was changed", f"lockstep shadow {stream} lists its shadows"
+    problem, step = "it was dropped meanwhile; nothing was changed", f"lockstep shadow list {stream} lists its shadows"
     raise ShadowRefused(
         stream, f"promotion of {own.stream}", [RewindObstacle(Obstacle.GONE, problem, step)]
     ) from failure
@@ -290,7 +290,7 @@ def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
     elif shadow.erasure is not None:
         problem = f"{name} has erased a session by a digest of its own table, which {head.stream} cannot check"
     if problem:
-        step = f"lockstep shadow {head.stream} --name {name} --drop; then begin another one from a later batch"
+        step = f"lockstep shadow drop {head.stream} --name {name}; then begin another one from a later batch"
         raise ShadowRefused(head.stream, f"promotion of {name}", [RewindObstacle(Obstacle.START, problem, step)])
 
 
@@ -375,7 +375,7 @@ def _find_disagreement(
     taken: Mapping[TopicIdPartition, LedgerRow],
     held: Mapping[TopicIdPartition, LedgerRow],
 ) -> Iterable[RewindObstacle]:
-    again = f"begin another one: lockstep shadow {head.stream} --name ... --from ..."
+    again = f"begin another one: lockstep shadow begin {head.stream} --name ... --from ..."
     if origin.table_id != head.table_id:
         yield RewindObstacle(Obstacle.START, f"{shadow.stream} began from another table of {head.stream}", again)
     apart = [row for key, row in held.items() if key not in taken or taken[key].until != row.until]

@@ -140,12 +140,12 @@ def add_savepoint(savepoint: Savepoint) -> Proposal:
         if any(each.name == savepoint.name for each in head.savepoints):
             problem, step = (
                 f"has a savepoint {savepoint.name} already",
-                "choose another name, or delete it with --delete",
+                "choose another name, or delete that one: lockstep savepoint delete",
             )
             raise TableError(f"stream {head.stream} {problem}", next_step=step)
         if len(head.savepoints) >= SAVEPOINTS_MAX:
             problem = f"has {SAVEPOINTS_MAX} savepoints, the maximum"
-            command = f"lockstep savepoint {head.stream}"
+            command = f"lockstep savepoint list {head.stream}"
             step = f"{command} lists them; delete one: {command} NAME --delete"
             raise TableError(f"stream {head.stream} {problem}", next_step=step)
         return msgspec.structs.replace(head, savepoints=(*head.savepoints, savepoint))

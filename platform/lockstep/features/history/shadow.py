@@ -155,7 +155,7 @@ class ShadowCodeChanged(LockstepError):
     def __init__(self, name: str, origin: Origin) -> None:
         super().__init__(
             f"the code of shadow {name} at {origin.code} is not what it began with",
-            next_step=f"put that code back; or begin again: lockstep shadow {origin.stream} --name {name} --drop",
+            next_step=f"put that code back; or begin again: lockstep shadow drop {origin.stream} --name {name}",
         )
         self.name = name
 
@@ -168,7 +168,9 @@ class NotAShadow(LockstepError):
     """
 
     def __init__(self, stream: str, name: str) -> None:
-        super().__init__(f"{name} is no shadow of {stream}", next_step=f"lockstep shadow {stream} lists its shadows")
+        super().__init__(
+            f"{name} is no shadow of {stream}", next_step=f"lockstep shadow list {stream} lists its shadows"
+        )
         self.name = name
 
 
@@ -365,7 +367,7 @@ def _find_obstacles(
             f"Kafka no longer has {sum(each.expired for each in lost)} of the offsets from there on, in {len(lost)} "
             f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.begins_at} on"
         )
-        step = "begin with a later batch: lockstep savepoint keeps one before Kafka deletes what follows it"
+        step = "begin with a later batch: lockstep savepoint make keeps one before Kafka deletes what follows it"
         yield RewindObstacle(Obstacle.EXPIRED, problem, step)
 
 
