@@ -225,7 +225,7 @@ def make_health_metadata(facts: HealthFacts, alarms: Sequence[Alarm]) -> "dict[s
     records = [
         TableRecord(
             {
-                "alarm": alarm.kind,
+                "alarm": str(alarm.kind),  # Dagster refuses an enum
                 "severity": alarm.severity.value,
                 "problem": alarm.problem,
                 "next": alarm.next_step,
