@@ -11,7 +11,7 @@ the state of the evidence.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import msgspec
 from typing_extensions import override
@@ -56,17 +56,26 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
         self, state: M | SnapshotAwaited | SnapshotApplied[M] | None, envelope: Envelope, record: Record, number: int
     ) -> tuple[M | SnapshotAwaited | SnapshotApplied[M] | None, Verdict]:
         is_snapshot = envelope.kind is Kind.SNAPSHOT
-        if not is_snapshot and state is not None and not isinstance(state, (SnapshotAwaited, SnapshotApplied)):
-            return self._evidence.check(state, envelope, record)
-        if state is None or isinstance(state, SnapshotAwaited):
+        if state is None or type(state) is SnapshotAwaited:
             if is_snapshot:
                 return self._begin(state, envelope, record, number)
             return self._buffer(state, envelope, record, number)
-        if is_snapshot and envelope.restarts_sequence:
-            return self._begin(state, envelope, record, number)
-        if isinstance(state, SnapshotApplied) and not is_snapshot and not self._is_after(number, state.number):
+        if is_snapshot:
+            if envelope.restarts_sequence:
+                return self._begin(state, envelope, record, number)
+            return self._check_evidence(state, envelope, record)
+        if type(state) is SnapshotApplied:
+            return self._check_fresh(cast("SnapshotApplied[M]", state), envelope, record, number)
+        return self._evidence.check(state, envelope, record)
+
+    def _check_fresh(
+        self, state: SnapshotApplied[M], envelope: Envelope, record: Record, number: int
+    ) -> tuple[M | SnapshotApplied[M] | None, Verdict]:
+        """Check an update directly after the snapshot, which may cover it."""
+        if not self._is_after(number, state.number):
             return state, Verdict(Judgement.LATE, "stale", f"above {state.number}", str(number))
-        return self._check_evidence(state, envelope, record)
+        after, verdict = self._evidence.check(state.evidence, envelope, record)
+        return (after if verdict.judgement is Judgement.ACCEPT else state), verdict
 
     @override
     def migrate_state(self, state: GateState) -> M | SnapshotAwaited | SnapshotApplied[M] | None:
@@ -85,18 +94,22 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
         self, state: M | SnapshotAwaited | SnapshotApplied[M] | None, envelope: Envelope, record: Record
     ) -> tuple[M | SnapshotAwaited | SnapshotApplied[M] | None, Verdict]:
         """The evidence's judgement; a session before its snapshot is unknown to the evidence."""
-        inner: M | None
-        if isinstance(state, SnapshotApplied):
-            inner = state.evidence
-        else:
-            inner = None if isinstance(state, SnapshotAwaited) else state
+        if type(state) is SnapshotApplied:
+            return self._check_snapshot(cast("SnapshotApplied[M]", state), envelope, record)
+        inner = None if type(state) is SnapshotAwaited else state
         after, verdict = self._evidence.check(inner, envelope, record)
+        return (after if verdict.judgement is Judgement.ACCEPT else state), verdict
+
+    def _check_snapshot(
+        self, state: SnapshotApplied[M], envelope: Envelope, record: Record
+    ) -> tuple[M | SnapshotApplied[M] | None, Verdict]:
+        """Check another snapshot, an end or a message without a number, directly after the snapshot."""
+        after, verdict = self._evidence.check(state.evidence, envelope, record)
         if verdict.judgement is not Judgement.ACCEPT:
             return state, verdict
         number = _number(envelope)
-        if isinstance(state, SnapshotApplied) and envelope.kind is Kind.SNAPSHOT and number is not None:
-            return SnapshotApplied(number, after), verdict
-        return after, verdict
+        is_numbered = envelope.kind is Kind.SNAPSHOT and number is not None
+        return (SnapshotApplied(cast("int", number), after) if is_numbered else after), verdict
 
     def _begin(
         self, state: M | SnapshotAwaited | SnapshotApplied[M] | None, envelope: Envelope, record: Record, number: int

@@ -9,7 +9,7 @@ While a snapshot is open the state is an `OpenSnapshot`; before and after it is 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import msgspec
 from typing_extensions import override
@@ -42,7 +42,7 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
         self, state: M | OpenSnapshot[M] | None, envelope: Envelope, record: Record
     ) -> tuple[M | OpenSnapshot[M] | None, Verdict]:
         if type(state) is OpenSnapshot:  # isinstance costs three times as much when it is not
-            return self._check_part(state, envelope, record)
+            return self._check_part(cast("OpenSnapshot[M]", state), envelope, record)
         if envelope.kind is Kind.SNAPSHOT_PART:
             return self._check_part(OpenSnapshot([], state), envelope, record)
         return self._inner.check(state, envelope, record)
@@ -82,7 +82,8 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
         """See `Gate.buffered_offsets`: messages that the inner gate buffered before the snapshot are included."""
         if not isinstance(state, OpenSnapshot):
             return self._inner.buffered_offsets(state)
-        return (*state.offsets, *self._inner.buffered_offsets(state.inner))
+        parts = cast("OpenSnapshot[M]", state)
+        return (*parts.offsets, *self._inner.buffered_offsets(parts.inner))
 
     def due_us(self, state: M | OpenSnapshot[M] | None) -> int | None:
         """See `Gate.due_us`: an open snapshot has no deadline."""
@@ -92,7 +93,9 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
     def release_due(
         self, state: M | OpenSnapshot[M] | None, until_us: int
     ) -> tuple[M | OpenSnapshot[M] | None, Verdict]:
-        return (state, ACCEPT) if isinstance(state, OpenSnapshot) else self._inner.release_due(state, until_us)
+        if isinstance(state, OpenSnapshot):
+            return cast("OpenSnapshot[M]", state), ACCEPT
+        return self._inner.release_due(state, until_us)
 
 
 def _refused(parts: OpenSnapshot[Any], envelope: Envelope, verdict: Verdict) -> Verdict | None:

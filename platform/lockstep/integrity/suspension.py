@@ -128,7 +128,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
             return ActiveSession(record.offset, inner), outcome
         if before is None or not self._tolerates_violations or verdict.judgement in _DROPPED:
             return self._refused(known, verdict, envelope, record)
-        if isinstance(before, OpenSnapshot) and not envelope.restarts_sequence:
+        if _is_open(before) and not envelope.restarts_sequence:
             return self._refused(known, verdict, envelope, record)
         inner, fresh = self._inner.check(None, envelope, record)
         if fresh.judgement not in _KEPT:
@@ -252,9 +252,13 @@ def is_snapshot_open(state: GateState) -> bool:
     return isinstance(state.inner if isinstance(state, ActiveSession) else state, OpenSnapshot)
 
 
+def _is_open(state: object) -> bool:
+    return isinstance(state, OpenSnapshot)
+
+
 def _is_broken(known: ActiveSession[Any] | SuspensionMark) -> bool:
     """Whether the next snapshot may only be the rest of an open one."""
-    return known.is_broken if isinstance(known, SuspensionMark) else isinstance(known.inner, OpenSnapshot)
+    return known.is_broken if isinstance(known, SuspensionMark) else _is_open(known.inner)
 
 
 def _stays_broken(envelope: Envelope, *, broken: bool) -> bool:

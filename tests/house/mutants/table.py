@@ -553,8 +553,8 @@ BUFFERING = list_mutants(
     "unit/integrity/test_buffering.py",
     Change(
         "an update that the snapshot covers is stale",
-        "and not self._is_after(number, state.number):",
-        "and False:",
+        "if not self._is_after(number, state.number):",
+        "if False:",
         "unit/integrity/test_buffering.py",
     ),
     Change(
