@@ -15,9 +15,10 @@ from deltalake.schema import PrimitiveType
 
 from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.run import CompactionRefused, compact_stream
-from lockstep.features.compaction.side_files import compact_side_tables, redact_side_tables
+from lockstep.features.compaction.side_files import compact_side_tables
 from lockstep.features.erase.commit import ErasureCommit, commit_erasure, compute_session_digest, finish_erasure
 from lockstep.features.erase.rows import WantedSession, rewrite_without
+from lockstep.features.erase.side_redaction import redact_side_tables
 from lockstep.features.history.promotion_commit import PromotionCommit, commit_promotion
 from lockstep.features.history.rewind_commit import add_savepoint
 from lockstep.features.retention.messages import drop_old_messages

@@ -12,13 +12,12 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 
-from lockstep.features.compaction.ledger_files import LedgerFile, list_live_files
-from lockstep.features.compaction.side_files import SideTableFile, list_side_files, list_side_tables
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
+from lockstep.table.side_files import LedgerFile, SideTableFile, list_live_files, list_side_files, list_side_tables
 
 
 class LostBatch(msgspec.Struct, frozen=True):

@@ -15,9 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from lockstep.errors import StateError
-from lockstep.features.erase.state import add_base, read_entries
 from lockstep.integrity.gate_states import ActiveSession, GateState, SuspensionMark
 from lockstep.model.position import Position, SuspendedSession
+from lockstep.state.bases import add_base, read_entries
 from lockstep.state.changelog import StateFileWriter, StateVersion
 from lockstep.state.relocation import RelocatedState, digest_position
 from lockstep.state.timers import CLOCK, HELD

@@ -17,8 +17,6 @@ TARGET_BYTES = 256_000_000
 """Size of a compacted file, by default. Larger files open no faster (a reader fetches row groups, not files) and
 make a task longer and its scratch larger; at a quarter of it a year of a busy stream has four times
 the entries that every reader must list before its first row."""
-
-
 COMPACTED_PREFIX = "compacted"
 """Files with this prefix are final: nothing is added to a closed hour, so a second rewrite gains nothing."""
 

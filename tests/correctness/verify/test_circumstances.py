@@ -17,7 +17,7 @@ import pytest
 from lockstep import EventTime, Every, FuzzyWindow, NoIntegrity, Once, Ordered, Strict
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.errors import LockstepError
-from lockstep.features.compaction.ledger_files import REPLACED_SECONDS, compact_ledger
+from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session
 from lockstep.features.retention import rows as retain
@@ -30,6 +30,7 @@ from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.layout import StreamFolders
+from lockstep.table.side_files import REPLACED_SECONDS
 from lockstep.verify import verify as proving
 from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredRanges, make_chains
 from lockstep.verify.report import InvariantStatus, VerifyReport, ViolationKind

@@ -25,9 +25,10 @@ from hypothesis import strategies as st
 from lockstep import NoIntegrity
 from lockstep.engine.driver import planner
 from lockstep.engine.protocol import PlannedRange
-from lockstep.features.compaction.side_files import compact_side_tables, drop_side_files
+from lockstep.features.compaction.side_files import compact_side_tables
 from lockstep.features.retention import messages as retain_quarantine
 from lockstep.features.retention.messages import drop_old_messages, plan_quarantine_retention
+from lockstep.features.retention.side_files import drop_side_files
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders

@@ -41,11 +41,11 @@ from lockstep.features.copies.mirror import PositionEvidence
 from lockstep.features.copies.relocate import ExportedPositions, SavepointManifest
 from lockstep.features.derived.derive import CheckpointNote
 from lockstep.features.export.dataset import ExportOptions, ExportSource, HourManifest
-from lockstep.features.retention.growth import GrowthSample
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.suspension import mark_lost, mark_suspended
 from lockstep.model.record import Link
 from lockstep.model.table_schema import make_provenance_schema
+from lockstep.operations.growth import GrowthSample
 from lockstep.state.changelog import SegmentHeader
 from lockstep.state.codec import StateSchema
 from lockstep.state.timers import BufferedMessage

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lockstep.cli.inspect import describe_status
 from lockstep.cli.output import make_lines, print_out
 from lockstep.control.heartbeat import WriterState
-from lockstep.features.retention.growth import DiskGrowth, FileKind, KindGrowth
 from lockstep.model.finding import Finding
 from lockstep.operations.alarms import Alarm, AlarmKind, AlarmSeverity
 from lockstep.operations.durations import format_duration
+from lockstep.operations.growth import DiskGrowth, FileKind, KindGrowth
 from lockstep.operations.inspect.status import PartitionStatus, Status
 
 if TYPE_CHECKING:

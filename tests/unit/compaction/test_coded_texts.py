@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from lockstep.features.compaction.plan import Bin
 from lockstep.features.compaction.rewrite import (
-    DICTIONARY_BYTES_MAX,
     RewriteTask,
     Rewritten,
     collect_runs,
@@ -31,6 +30,7 @@ from lockstep.features.compaction.rewrite import (
 )
 from lockstep.table.live_files import LiveFile
 from lockstep.table.parquet import STRING_CHARACTERS, DataFile, DataFileWriter, is_self_describing, write_file
+from lockstep.table.row_groups import DICTIONARY_BYTES_MAX
 
 HOUR = "2026-01-01T00"
 Texts = tuple[str | None, str]
@@ -122,7 +122,7 @@ def test_every_reader_finds_the_texts_that_went_in(
     tables = list(make_files(files))
     expected = in_order(pa.concat_tables(tables))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("lockstep.features.compaction.rewrite.DICTIONARY_BYTES_MAX", largest)
+        patched.setattr("lockstep.table.row_groups.DICTIONARY_BYTES_MAX", largest)
         file = compact(table, tables, run_bytes=run_bytes, group_rows=group_rows).file
     with pq.ParquetFile(table / file.path) as parquet:
         assert (parquet.schema_arrow, parquet.read().to_pylist()) == (SCHEMA, expected)

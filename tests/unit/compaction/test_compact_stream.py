@@ -17,7 +17,6 @@ from deltalake import DeltaTable
 
 from lockstep.errors import NotCommitted
 from lockstep.features.compaction import rewrite
-from lockstep.features.compaction.proof import PROOF
 from lockstep.features.compaction.rewrite import RewriteTask, prove_file, sort_in_order
 from lockstep.features.compaction.run import CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.model.table_schema import IDENTITY
@@ -25,6 +24,7 @@ from lockstep.storage import LocalStorage, NotWritten
 from lockstep.table import delta_log
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.live_files import COMPACTED_PREFIX
+from lockstep.table.row_digest import PROOF
 from tests.support.stream_table import (
     HOUR,
     NEXT_HOUR,

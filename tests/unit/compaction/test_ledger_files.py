@@ -16,20 +16,14 @@ from deltalake import DeltaTable
 
 from lockstep.errors import TableError
 from lockstep.features.compaction import ledger_files
-from lockstep.features.compaction.ledger_files import (
-    REPLACED_SECONDS,
-    NamedFile,
-    compact_ledger,
-    find_replaced,
-    list_live_files,
-    plan_ledger,
-)
+from lockstep.features.compaction.ledger_files import NamedFile, compact_ledger, find_replaced, plan_ledger
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import FileStatus, LocalStorage
 from lockstep.table import delta_log, ledger, live_names, side_tables
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFileWriter
+from lockstep.table.side_files import REPLACED_SECONDS, list_live_files
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.features.compaction.proof import ProofDiffers, RowProof, Span, compare_proofs, digest_rows, make_proof
+from lockstep.features.compaction.proof import ProofDiffers, RowProof, Span, compare_proofs, make_proof
+from lockstep.table.row_digest import digest_rows
 from lockstep.table.row_order import RowPlace, find_segments
 from tests.support.stream_table import Identity
 from tests.unit.compaction.test_rewrite import rows_at

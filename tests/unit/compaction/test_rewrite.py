@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.features.compaction.rewrite import collect_runs, regroup_rows, sort_in_order
+from lockstep.features.compaction.rewrite import collect_runs, sort_in_order
+from lockstep.table.row_groups import regroup_rows
 from lockstep.table.row_order import OutOfOrder
 from tests.support.stream_table import Identity, identities
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.features.compaction import side_files
-from lockstep.features.compaction.ledger_files import commit_replacement
 from lockstep.features.erase import erase
 from lockstep.features.erase.erase import EraseContext, EraseRequest
 from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
+from lockstep.table.side_files import commit_replacement
 
 MOMENTS = (
     "before the ledger file",

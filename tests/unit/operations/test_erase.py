@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from lockstep.derived import Export
 from lockstep.errors import CommitUnknown, NotCommitted
 from lockstep.features.compaction.run import Outcome, Rewriter, compact_in_process, compact_stream
-from lockstep.features.compaction.side_files import compact_side_tables, list_side_files, plan_side_tables
+from lockstep.features.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.features.erase import erase
 from lockstep.features.erase import rows as rewriting
 from lockstep.features.erase.commit import ErasureOvertaken, commit_erasure, compute_session_digest
@@ -59,6 +59,7 @@ from lockstep.table.ledger import FORGOTTEN, LedgerRow, write_ledger
 from lockstep.table.live_files import LiveFiles
 from lockstep.table.parquet import list_named_files
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA, QuarantineRow, write_quarantine
+from lockstep.table.side_files import list_side_files
 from lockstep.verify.erasure import ErasedSessions
 from lockstep.verify.ledger import make_chains, read_stored
 from lockstep.verify.report import Violations

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.features.retention import growth
-from lockstep.features.retention.growth import (
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.operations import growth
+from lockstep.operations.growth import (
     FileKind,
     FilesTotal,
     GrowthSample,
@@ -17,7 +18,6 @@ from lockstep.features.retention.growth import (
     read_growth,
     take_sample,
 )
-from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.storage import LocalStorage
 from tests.support.protocol_run import ProtocolRun, folders_in
 

@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 
 from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import DeclarationError
-from lockstep.features.compaction.ledger_files import REPLACED_SECONDS, LedgerFile
-from lockstep.features.compaction.side_files import (
-    SideTableFile,
-    compact_side_tables,
-    drop_side_files,
-    list_replaced_side_files,
-)
+from lockstep.features.compaction.side_files import compact_side_tables, list_replaced_side_files
 from lockstep.features.history.shadow import name_shadow
 from lockstep.features.retention import messages as retain_quarantine
 from lockstep.features.retention.housekeeping import run_housekeeping
@@ -32,6 +26,7 @@ from lockstep.features.retention.messages import (
     find_last_old_batch,
     plan_quarantine_retention,
 )
+from lockstep.features.retention.side_files import drop_side_files
 from lockstep.operations.inspect.health import _read_quarantine
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.quarantine import NotInQuarantine, Place, list_quarantine, read_quarantined
@@ -41,6 +36,7 @@ from lockstep.table import delta_log
 from lockstep.table.create import create_late_table
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
+from lockstep.table.side_files import REPLACED_SECONDS, LedgerFile, SideTableFile
 from tests.support.plain_reader import named_files, read_table
 from tests.support.protocol_run import TOPIC, TOPIC_ID, ProtocolRun, folders_in
 from tests.unit.export.declared import make_stream

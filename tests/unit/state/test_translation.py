@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.features.erase.state import add_base, read_entries
 from lockstep.integrity.gate_states import ActiveSession, SuspensionMark
 from lockstep.model.position import Position, SuspendedSession
 from lockstep.model.state_types import hash_of_type_schema, make_type_schema
+from lockstep.state.bases import add_base, read_entries
 from lockstep.state.changelog import SegmentHeader, StateFileWriter, StateVersion
 from lockstep.state.timers import CLOCK, HELD
 from lockstep.state.translation import NotTranslatable, OffsetMap, Translation, translate_state

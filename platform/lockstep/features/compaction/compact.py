@@ -8,13 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from lockstep.declare.stream import AnyStream
-from lockstep.features.compaction.ledger_files import (
-    FilesCompaction,
-    LedgerBin,
-    compact_ledger,
-    list_live_files,
-    plan_ledger,
-)
+from lockstep.features.compaction.ledger_files import FilesCompaction, LedgerBin, compact_ledger, plan_ledger
 from lockstep.features.compaction.plan import CompactionPlan, plan_open_hour
 from lockstep.features.compaction.run import (
     UNLIMITED,
@@ -40,6 +34,7 @@ from lockstep.table import delta_log
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import TARGET_BYTES, LiveFiles
+from lockstep.table.side_files import list_live_files
 
 IDLE_SECONDS = 3600.0
 """A stream that has committed nothing for so long is idle. A batch in progress for the hour would lose to the close

@@ -27,11 +27,12 @@ import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.plan import LARGE_RATIO
-from lockstep.features.compaction.proof import digest_rows
-from lockstep.features.compaction.rewrite import ROW_GROUP_BYTES, regroup_rows, widen_schema
+from lockstep.features.compaction.rewrite import ROW_GROUP_BYTES
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage, read_named_file, require_file_system
 from lockstep.table.live_files import TARGET_BYTES
+from lockstep.table.row_digest import digest_rows
+from lockstep.table.row_groups import regroup_rows, widen_schema
 
 SUFFIX, POINTER, MANIFEST, STAGING = ".compacted", "current", "_manifest.json", ".staging-"
 GROUP_ROWS_MAX = 1_000_000

@@ -9,53 +9,41 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
-from itertools import groupby, starmap
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.proof import PROOF, U64, hash_rows
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
-from lockstep.table.commit_kind import CommitKind
-from lockstep.table.delta_log import NextEntry, RemoveAction
 from lockstep.table.file_checksum import read_verified_rows
-from lockstep.table.foreign_commits import refresh, refuse_foreign
+from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.live_files import COMPACTED_PREFIX
-from lockstep.table.live_names import LiveNames
-from lockstep.table.log_tail import LogTail
-from lockstep.table.parquet import Compression, DataFile, DataFileWriter
+from lockstep.table.parquet import DataFile
+from lockstep.table.side_files import (
+    REPLACED_SECONDS,
+    LedgerFile,
+    _batched,
+    commit_replacement,
+    list_live_files,
+    merge_rows,
+    write_proven,
+)
 
 LOG = logging.getLogger("lockstep")
 
-REPLACED_SECONDS = 2 * 3600.0
-"""Readers list the files of a ledger and then read them, which takes seconds to minutes."""
 GROUP_ROWS = 100_000
 """Rows of a row group, which a compaction holds in memory, at least."""
-MERGED_ROWS = 50_000
-"""Rows of small tables that are copied together: bounds what is in memory twice."""
-COMPRESSION = Compression("zstd", 9)
-
-
-class LedgerFile(msgspec.Struct, frozen=True):
-    """A live file of the ledger whose name contains its batches."""
-
-    path: str
-    size: int
-    rows: int
-    name: LedgerFileName
 
 
 class LedgerBin(msgspec.Struct, frozen=True):
@@ -205,20 +193,6 @@ def _holds(outer: LedgerFileName, inner: LedgerFileName) -> bool:
     return outer.generation == inner.generation and outer.first <= inner.first and inner.last <= outer.last
 
 
-def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
-    """The live files of the ledger whose names contain their batches."""
-    actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
-    found = (
-        (str(row["path"]), cast("int", row["size_bytes"]), cast("int", row["num_records"]))
-        for row in actions.to_pylist()
-    )
-    return tuple(
-        LedgerFile(path, size, rows, name)
-        for path, size, rows in found
-        if (name := LedgerFileName.parse(path)) is not None
-    )
-
-
 def _rewrite_live(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile | None:
     """One file with the rows of a bin; None if an erasure has replaced an input and deleted it."""
     try:
@@ -238,55 +212,11 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     first, last = part.files[0].name, part.files[-1].name
     name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
-    batched = _batched(find_storage(ledger).map_files(partial(_rows, ledger), part.files), GROUP_ROWS)
+    batched = _batched(find_storage(ledger).map_files(partial(_read_ledger_rows, ledger), part.files), GROUP_ROWS)
     return write_proven(ledger, schema, name, (merge_rows(tables, schema) for tables in batched))
 
 
-def write_proven(ledger: Path, schema: pa.Schema, prefix: str, groups: Iterable[pa.Table]) -> DataFile:
-    """One ledger file of some rows, a row group each; read again, and each row compared by its hash.
-
-    Raises:
-        TableError: It does not hold these rows; it is deleted.
-    """
-    before = list[U64]()
-    with DataFileWriter(
-        ledger,
-        schema,
-        commit_hour=None,
-        prefix=prefix,
-        compression=COMPRESSION,
-        counted_only=True,
-        sealed=True,
-    ) as writer:
-        for rows in groups:
-            writer.write(rows)
-            before.append(_hash(rows))
-        written = writer.finish()
-    if not np.array_equal(_join(before), _hash_file(ledger / written.path, schema)):
-        path = ledger / written.path
-        find_storage(ledger).delete(path)
-        raise TableError(
-            f"{path} does not hold the rows of its inputs; nothing was committed",
-            next_step="check disk and memory of this machine, then compact again",
-        )
-    return written
-
-
-def _hash_file(path: Path, schema: pa.Schema) -> U64:
-    with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
-        groups = (parquet.read_row_group(at, use_threads=False) for at in range(parquet.num_row_groups))
-        return _join(_hash(rows.cast(schema)) for rows in groups)
-
-
-def _hash(rows: pa.Table) -> U64:
-    return _join(map(hash_rows, rows.to_batches()))
-
-
-def _join(hashes: Iterable[U64]) -> U64:
-    return np.concatenate([np.empty(0, np.uint64), *hashes])
-
-
-def _rows(ledger: Path, file: LedgerFile) -> pa.Table:
+def _read_ledger_rows(ledger: Path, file: LedgerFile) -> pa.Table:
     """The rows of a file, with the columns that it has."""
     found = read_verified_rows(ledger / file.path, ledger.parent.name)
     if found.num_rows != file.rows:
@@ -295,74 +225,3 @@ def _rows(ledger: Path, file: LedgerFile) -> pa.Table:
             next_step=f"lockstep repair {ledger.parent.name} looks at all files of the stream",
         )
     return found
-
-
-def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The rows of several tables, in order, with the columns of a schema; those that a table lacks are null.
-
-    Neighbours with the same columns are copied together and cast at once: a chunk costs as much for a few rows as for
-    thousands, to cast, to write and to compare.
-    """
-    alike = (group for _, group in groupby(tables, key=lambda table: table.schema))
-    some = (few for group in alike for few in _batched(group, MERGED_ROWS))
-    return pa.concat_tables([with_columns(pa.concat_tables(few).combine_chunks(), schema) for few in some])
-
-
-def _batched(tables: Iterable[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
-    """Tables in order, in lists of so many rows at least, but for the last."""
-    held, count = list[pa.Table](), 0
-    for table in tables:
-        held.append(table)
-        count += table.num_rows
-        if count >= rows:
-            yield held
-            held, count = [], 0
-    if held:
-        yield held
-
-
-def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a table; those that a file lacks are null."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def commit_replacement(
-    table: Path,
-    handle: DeltaTable,
-    hour: str,
-    inputs: Mapping[str, int],
-    output: DataFile,
-    kind: CommitKind = CommitKind.SIDE_COMPACTION,
-) -> bool:
-    """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
-
-    Args:
-        table: Folder of the ledger, the quarantine or the late table.
-        handle: The table, opened; refreshed here.
-        hour: The hour of the files.
-        inputs: The bytes of each replaced file, by path.
-        output: The file that replaces them, already synced.
-        kind: Whether it holds their rows, or leaves an erased session out.
-    """
-    proof = {"verdict": "equal", "rows": output.rows, "hour": hour, "files": len(inputs)}
-    tail, live = LogTail(table), LiveNames(table, handle)
-
-    def next_entry() -> NextEntry | None:
-        tail.refresh()
-        refuse_foreign(table, tail.version)
-        if live.find_missing(inputs, tail.version):
-            return None
-        return NextEntry(
-            version=tail.version + 1,
-            kind=kind,
-            adds=[output.action()],
-            removes=list(starmap(RemoveAction, inputs.items())),
-            transactions={delta_log.BATCH: tail.find_number(delta_log.BATCH)},
-            metadata={PROOF: msgspec.json.encode(proof).decode()},
-        )
-
-    return delta_log.append_entry(table, next_entry) is not None

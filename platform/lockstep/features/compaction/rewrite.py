@@ -32,6 +32,7 @@ from lockstep.model.position import TopicIdPartition
 from lockstep.storage import Scratch, find_storage
 from lockstep.table.live_files import COMPACTED_PREFIX, LiveFile
 from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, decode_schema, decode_texts, explain_unreadable
+from lockstep.table.row_groups import _carry_dictionaries, _has_large_dictionary, regroup_rows, widen_schema
 from lockstep.table.row_order import (
     I64,
     OutOfOrder,
@@ -114,38 +115,6 @@ def sort_in_order(runs: list[FileRun]) -> Iterator[pa.Table]:
         yield runs[run].rows.slice(start, stop - start)
 
 
-def regroup_rows(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of exactly `rows` rows, except the last."""
-    held: list[pa.Table] = []
-    count = 0
-    for piece in slices:
-        while count + len(piece) >= rows:
-            cut = rows - count
-            yield pa.concat_tables([*held, piece.slice(0, cut)])
-            held, count, piece = [], 0, piece.slice(cut)  # noqa: PLW2901  # what is left of it
-        if len(piece):
-            held.append(piece)
-            count += len(piece)
-    if held:
-        yield pa.concat_tables(held)
-
-
-def _carry_dictionaries(rows: pa.Table) -> pa.Table:
-    """A table without rows: what is joined to it gets dictionaries that begin with those of these rows.
-
-    A large dictionary is not carried on: it would be in each later run.
-    """
-    columns: list[Any] = [
-        pa.chunked_array([], column.type) if _has_large_dictionary(column) else column.slice(0, 0)
-        for column in rows.columns
-    ]
-    return pa.Table.from_arrays(columns, schema=rows.schema)
-
-
-def _has_large_dictionary(column: Any) -> bool:
-    return pa.types.is_dictionary(column.type) and column.chunk(0).dictionary.nbytes > DICTIONARY_BYTES_MAX
-
-
 def find_coded(runs: Sequence[pa.Table]) -> list[str]:
     """The columns whose dictionary in each run begins with that of the run before: none of them is large."""
     names = _find_dictionaries(runs[-1].schema)
@@ -226,11 +195,6 @@ WHOLE_BYTES_MAX = 8 * 1024 * 1024
 
 AHEAD_BYTES_MAX = 1024 * 1024
 """In an object store smaller files are read before their turn, several at the same time: they are in memory."""
-
-
-DICTIONARY_BYTES_MAX = 64 * 1024
-"""A column of text is written by its codes if its dictionary has so many bytes at most. Each row group holds all of it:
-with 1 MB an hour of order books was 64 % larger, and what its codes spared went into writing and reading that."""
 
 
 SAMPLE_ROWS, DISTINCT_RATIO = 10_000, 2
@@ -368,14 +332,6 @@ def _read_inputs(task: RewriteTask, dictionaries: Sequence[str], widest: pa.Sche
             if rows.schema != schema:
                 raise _unlike(path)
             yield rows
-
-
-def widen_schema(rows: pa.Table, widest: pa.Schema) -> pa.Table:
-    """Rows with all columns of a schema, in its order; missing ones are null."""
-    columns = [
-        rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type) for field in widest
-    ]
-    return pa.table(columns, schema=widest)
 
 
 def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:

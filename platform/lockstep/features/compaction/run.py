@@ -13,7 +13,6 @@ import msgspec
 
 from lockstep.errors import TableError
 from lockstep.features.compaction.plan import OPEN_FILES_MAX, Bin, CompactionPlan, plan_table
-from lockstep.features.compaction.proof import PROOF
 from lockstep.features.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.progress import report_items
 from lockstep.table.commit import Base, OutputLog, Proposal
@@ -21,6 +20,7 @@ from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import TARGET_BYTES, LiveFiles, make_removal
+from lockstep.table.row_digest import PROOF
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from lockstep.features.copies.copies import (
     read_manifest,
     write_manifest,
 )
-from lockstep.features.copies.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.operations.tables import open_table
+from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.progress import report_items
 from lockstep.state.changelog import read_header
 from lockstep.storage import FileStatus, find_named_files, find_storage

@@ -41,7 +41,6 @@ from lockstep.features.copies.mirror import (
     collect_evidence,
     find_mirrored_positions,
 )
-from lockstep.features.copies.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.features.history.rewind import (
     Obstacle,
     RewindObstacle,
@@ -60,6 +59,7 @@ from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.changelog import read_header
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.state.translation import Translation, translate_state

@@ -22,7 +22,6 @@ import pyarrow as pa
 from lockstep.control.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.errors import CommitUnknown, KafkaError, LockstepError
-from lockstep.features.compaction.side_files import count_messages, list_side_tables, redact_side_tables
 from lockstep.features.derived.derive import list_derived_from
 from lockstep.features.erase.commit import (
     ErasureCommit,
@@ -40,6 +39,7 @@ from lockstep.features.erase.rows import (
     find_files_with,
     rewrite_without,
 )
+from lockstep.features.erase.side_redaction import count_messages, redact_side_tables
 from lockstep.features.erase.state import ErasedState, StateKeys, count_entries, write_without
 from lockstep.features.export.dataset import find_folder, list_exported_hours, take_back_hour
 from lockstep.features.history.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
@@ -61,6 +61,7 @@ from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
 from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.table.restore import write_mark
 from lockstep.table.schema_evolution import evolve_side_table
+from lockstep.table.side_files import list_side_tables
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
 

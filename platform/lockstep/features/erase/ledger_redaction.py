@@ -18,13 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.features.compaction.ledger_files import (
-    LedgerFile,
-    commit_replacement,
-    list_live_files,
-    with_columns,
-    write_proven,
-)
 from lockstep.features.erase.commit import ErasedName
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
@@ -38,6 +31,7 @@ from lockstep.table.ledger import LedgerFileName
 from lockstep.table.live_files import COMPACTED_PREFIX
 from lockstep.table.parquet import UNREADABLE, DataFile
 from lockstep.table.quarantine import ERASED
+from lockstep.table.side_files import LedgerFile, commit_replacement, list_live_files, with_columns, write_proven
 
 _PLACE: Final = ("batch", "topic", "topic_id", "partition")
 NAMING: Final = ("accepted", "suspended_sessions", "uncounted_skips")

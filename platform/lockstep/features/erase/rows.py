@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.proof import hash_rows
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.live_files import LiveFile
 from lockstep.table.parquet import UNREADABLE, DataFile, DataFileWriter, explain_unreadable
+from lockstep.table.row_digest import hash_rows
 from lockstep.table.written_by import WrittenBy
 
 _BLOCK_ROWS = 16_384

@@ -6,22 +6,17 @@ that another partition refers to would keep the session's entries on disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from lockstep.model.position import SegmentRef
+from lockstep.state.bases import add_base, read_entries
 from lockstep.state.changelog import (
-    Change,
-    CompressedBlocks,
-    SegmentHeader,
     StateDamaged,
     StateFileWriter,
     StateVersion,
-    read_segment,
 )
 from lockstep.state.timers import AGENDA, CLOCK, HELD
 from lockstep.state.values import make_session_prefix
@@ -101,47 +96,6 @@ def write_without(folder: Path, label: str, states: list[tuple[StateVersion, Sta
             find_storage(folder).delete(folder / writer.name)
             raise StateDamaged(writer.name, f"the other entries of the {version}", "others; nothing was committed")
     return [erased for _, erased, _ in written]
-
-
-def add_base(
-    writer: StateFileWriter, version: StateVersion, header: SegmentHeader | None, entries: dict[bytes, bytes]
-) -> tuple[SegmentRef, CompressedBlocks] | None:
-    """Write entries as the base of a version, with the types of an earlier header; None where there are none."""
-    if header is None or not entries:
-        return None
-    packed = writer.pack(entries.items())
-    base = msgspec.structs.replace(
-        header,
-        generation=version.generation,
-        topic_id=version.topic_id,
-        partition=version.partition,
-        next_offset=version.next_offset,
-        chain=(),
-        base_bytes=packed.size,
-        delta_bytes=0,
-        entries=packed.entries,
-    )
-    return writer.add(base, packed), packed
-
-
-def read_entries(folder: Path, version: StateVersion) -> tuple[SegmentHeader | None, dict[bytes, bytes]]:
-    """The newest header and all entries of a state. Raises StateDamaged."""
-    if version.segment is None:
-        return None, {}
-    head = read_segment(folder, version.segment, version)
-    refs = (*head.header.chain, version.segment)
-    entries: dict[bytes, bytes] = {}
-    for key, value in _read_changes(folder, version, refs):
-        if value is None:
-            entries.pop(key, None)
-        else:
-            entries[key] = value
-    return head.header, entries
-
-
-def _read_changes(folder: Path, version: StateVersion, refs: tuple[SegmentRef, ...]) -> Iterator[Change]:
-    for ref in refs:
-        yield from chain.from_iterable(read_segment(folder, ref, version).blocks())
 
 
 def _digest(entries: dict[bytes, bytes]) -> bytes:

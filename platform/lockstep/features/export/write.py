@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockstep.errors import TableError
-from lockstep.features.compaction.proof import digest_rows
-from lockstep.features.compaction.rewrite import regroup_rows, widen_schema
 from lockstep.features.export.dataset import (
     ExportedFile,
     ExportOptions,
@@ -29,6 +27,8 @@ from lockstep.features.export.publish import make_staging_folder
 from lockstep.storage import find_storage
 from lockstep.table.live_files import LiveFile
 from lockstep.table.parquet import UNREADABLE, explain_unreadable
+from lockstep.table.row_digest import digest_rows
+from lockstep.table.row_groups import regroup_rows, widen_schema
 
 PARTITIONS_MAX = 200
 """Files of one source that are open at a time: each holds a row group in memory."""

@@ -22,7 +22,6 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import LockstepError, TableError, format_some
-from lockstep.features.copies.whole_stream import delete_stream
 from lockstep.features.history.rewind import (
     SAVEPOINT_NAME,
     Obstacle,
@@ -36,6 +35,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.operations.whole_stream import delete_stream
 from lockstep.settings import Settings
 from lockstep.state.relocation import RelocatedState, take_state
 from lockstep.storage import find_storage

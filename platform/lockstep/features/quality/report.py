@@ -13,10 +13,10 @@ from rich.filesize import decimal
 
 from lockstep.features.quality.check import Checked, CheckHistoryEntry, read_last_check
 from lockstep.features.quality.rules import PartitionSummary, RuleOutcome, RuleResult
-from lockstep.features.retention.growth import DiskGrowth, read_growth
 from lockstep.html_page import Bar, Fact, Line, Page, Section, TableOf, draw_bars, draw_lines, render_page
 from lockstep.operations.alarms import CompactionDebt
 from lockstep.operations.durations import format_count, format_duration
+from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.inspect.health import read_debt
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
 from lockstep.operations.tables import open_table

@@ -24,17 +24,16 @@ from deltalake.exceptions import DeltaError
 from lockstep.control.heartbeat import RUN_FILE
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.features.compaction.ledger_files import REPLACED_SECONDS
 from lockstep.features.copies.copies import PARTIAL
 from lockstep.features.erase.erase import finish_erasing
 from lockstep.features.export.dataset import delete_leftovers, find_folder
 from lockstep.features.export.export import list_proven_hours
 from lockstep.features.history.shadow import delete_dropped, list_dropped
 from lockstep.features.quality.increment import make_state_path
-from lockstep.features.retention.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.features.retention.messages import drop_old_messages, plan_quarantine_retention
 from lockstep.features.retention.rows import drop_old_rows, plan_retention
 from lockstep.features.retention.unreachable_state import find_unreachable_state, raise_floor
+from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.tables import NoTable
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -43,6 +42,7 @@ from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import find_head_of_batch
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
+from lockstep.table.side_files import REPLACED_SECONDS
 from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")

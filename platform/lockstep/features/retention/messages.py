@@ -14,15 +14,8 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import CommitUnknown, TableError
-from lockstep.features.compaction.ledger_files import LedgerFile, list_live_files
-from lockstep.features.compaction.side_files import (
-    SideTableFile,
-    drop_side_files,
-    find_last_unrepeatable,
-    list_side_files,
-    list_side_tables,
-)
 from lockstep.features.retention.rows import PLANS_MAX, find_oldest_hour
+from lockstep.features.retention.side_files import drop_side_files, find_last_unrepeatable
 from lockstep.model.commit_hour import find_current_hour
 from lockstep.operations.tables import open_table
 from lockstep.table import delta_log, side_tables
@@ -30,6 +23,7 @@ from lockstep.table.commit import Base, Proposal
 from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head, QuarantineRetention
 from lockstep.table.layout import StreamFolders
+from lockstep.table.side_files import LedgerFile, SideTableFile, list_live_files, list_side_files, list_side_tables
 
 
 class DroppedMessages(msgspec.Struct, frozen=True, kw_only=True):

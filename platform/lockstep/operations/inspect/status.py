@@ -12,7 +12,6 @@ from lockstep.control.heartbeat import WriterState, find_writer
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.features.derived.status import DerivedStatus, read_derived
-from lockstep.features.retention.growth import DiskGrowth, read_growth
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.model.finding import Finding
 from lockstep.model.position import TopicIdPartition
@@ -24,6 +23,7 @@ from lockstep.operations.alarms import (
     CompactionDebt,
     make_unreadable_alarm,
 )
+from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
