@@ -124,8 +124,6 @@ ONE_IMPORTER = {
 KNOWS_FEATURES = {
     "lockstep.operations.inspect.health",
     "lockstep.operations.inspect.status",
-    "lockstep.operations.lost_batch",
-    "lockstep.state.translation",
 }
 
 # Only these may import dagster, in the library; the rest reaches executors, which have none.
