@@ -67,6 +67,17 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         stream_finders: References to functions that find the declaration of a stream that assets/ does not declare:
             (name, settings), None if there is no such stream.
         table_listers: References to functions that list further streams with tables: (names of declared streams, root).
+        followers: References to functions that name what follows the rows of a stream: (stream, table root).
+        follower_status: References to functions that read the status of followers: (declared followers, table root).
+        compaction_debt: References to functions that measure files waiting for compaction: (folders, head, time now,
+            bytes of a large file).
+        kept_rows: References to functions that find copies of rows outside of the stream's tables: they take
+            `ErasedHours` and return `KeptRows`.
+        withdrawal: References to functions that withdraw copies which appeared during an erasure: (`ErasedHours`).
+        forgetting: References to functions that forget all sessions after an erasure: (folders).
+        clean_up: References to `CleanUpStep` values, which housekeeping runs.
+        drop_limits: References to functions that limit the hours whose rows retention may drop: (stream, folders); each
+            returns a function that lists these hours, or None for no limit.
         derived_assets: References to makers of the asset of a derived table: (derived, settings, owners).
         alarms: References to functions that judge a stream: (`HealthFacts`, stream); they yield alarms.
         wiring: References that `lockstep.dagster` offers to jobs and sensors, by name.
@@ -83,6 +94,14 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     stream_checks: tuple[str, ...] = ()
     stream_finders: tuple[str, ...] = ()
     table_listers: tuple[str, ...] = ()
+    followers: tuple[str, ...] = ()
+    follower_status: tuple[str, ...] = ()
+    compaction_debt: tuple[str, ...] = ()
+    kept_rows: tuple[str, ...] = ()
+    withdrawal: tuple[str, ...] = ()
+    forgetting: tuple[str, ...] = ()
+    clean_up: tuple[str, ...] = ()
+    drop_limits: tuple[str, ...] = ()
     derived_assets: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     wiring: Mapping[str, str] = {}

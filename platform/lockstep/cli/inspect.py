@@ -50,9 +50,9 @@ from lockstep.errors import format_some
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
-    from lockstep.features.derived.status import DerivedStatus
     from lockstep.model.finding import Finding
     from lockstep.operations.alarms import Alarm, AlarmKind
+    from lockstep.operations.followers import FollowerStatus
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.lookups import LookupStatus
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
@@ -293,7 +293,7 @@ def _lookups(found: Iterable[LookupStatus]) -> Iterator[RenderableType]:
     yield from (style_text(each.problem, "red") for each in found if each.problem)
 
 
-def _derived(found: Iterable[DerivedStatus]) -> Iterator[RenderableType]:
+def _derived(found: Iterable[FollowerStatus]) -> Iterator[RenderableType]:
     rows = [
         (
             each.name,

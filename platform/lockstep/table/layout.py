@@ -60,6 +60,11 @@ class StreamFolders(msgspec.Struct, frozen=True):
         return self.root / self.stream / "control"
 
     @property
+    def quality(self) -> Path:
+        """Results and reports of checks."""
+        return self.root / self.stream / "quality"
+
+    @property
     def incoming(self) -> Path:
         """There while the objects of the stream are copied to its place in an object store."""
         return self.root / self.stream / "incoming"

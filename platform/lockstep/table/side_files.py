@@ -227,7 +227,7 @@ def _parse_side_file(row: dict[str, Any]) -> SideTableFile:
     return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name, row["modification_time"])
 
 
-def replace_side_files(
+def rewrite_side_files(
     side: Path,
     table: DeltaTable,
     files: Sequence[SideTableFile],

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.run import compact_stream
-from lockstep.features.history.rewind import Obstacle, plan_rewind, rewind_stream
+from lockstep.features.history.rewind import RewindReason, plan_rewind, rewind_stream
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.inspect.state import StateFilter, read_states
@@ -121,7 +121,7 @@ class Rewinding:
         if batch == head.batch or not head.may_rewind_to(batch):
             return
         plan = plan_rewind(self.runs.handle, str(batch))
-        assert [each.kind for each in plan.obstacles] in ([], [Obstacle.WRITER]), self.steps
+        assert [each.kind for each in plan.obstacles] in ([], [RewindReason.WRITER]), self.steps
         done = rewind_stream(self.runs.handle, str(batch), who="a test", why="at random")
         assert done.published
         assert done.plan.rows == len(self.after[head.batch].rows) - len(self.after[batch].rows)
@@ -178,7 +178,7 @@ class Rewinding:
             if head.may_rewind_to(batch):
                 assert self.states(batch) == remembered.states, (batch, self.steps)
                 plan = plan_rewind(self.runs.handle, str(batch))
-                kinds = {each.kind for each in plan.obstacles} - {Obstacle.NO_CHANGE}
+                kinds = {each.kind for each in plan.obstacles} - {RewindReason.NO_CHANGE}
                 assert not kinds, (batch, plan.obstacles, self.steps)
         for each in head.savepoints:
             assert _rows(self.runs, each.version) == self.after[each.batch].rows

@@ -17,7 +17,7 @@ from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.history import promote as promotion
 from lockstep.features.history.promote import promote_shadow
-from lockstep.features.history.rewind import Obstacle, rewind_stream
+from lockstep.features.history.rewind import RewindReason, rewind_stream
 from lockstep.features.history.shadow import ShadowRefused, begin_shadow, drop_shadow
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
@@ -179,7 +179,7 @@ def test_a_promotion_beside_a_live_writer_is_refused_or_fences_it_and_no_row_is_
     with LiveWriter(stream) as writer:
         with pytest.raises(ShadowRefused) as refused:
             promote_shadow(runs.handle, NAME, who="a test", why="a race", accept_behind=True)
-        assert Obstacle.WRITER in {each.kind for each in refused.value.obstacles}
+        assert RewindReason.WRITER in {each.kind for each in refused.value.obstacles}
 
         def look(_: Path, __: int) -> bool:
             if not refusals:  # a batch comes between plan and commit

@@ -6,7 +6,7 @@ import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lockstep.features.erase.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
+from lockstep.features.erase.erase import EraseReason, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.integrity.resume_options import IntegrityLost
 from tests.correctness.verify.clean_meters import CleanMeters
 from tests.support.feed import ProducerRecord
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lockstep.features.erase.erase import SessionErased
 
 SESSION = "a0"
-EXCUSED = {EraseObstacle.NOTHING, EraseObstacle.HALTED}
+EXCUSED = {EraseReason.NOTHING, EraseReason.HALTED}
 
 
 class ErasedMeters(CleanMeters):
@@ -52,6 +52,6 @@ class ErasedMeters(CleanMeters):
         try:
             return erase_session(self.runs.folders, request, read_context(self.runs.handle), who="ann", why="test")
         except EraseRefused as refused:
-            if {each.kind for each in refused.refusals} <= EXCUSED:
+            if {each.kind for each in refused.obstacles} <= EXCUSED:
                 return None
             raise

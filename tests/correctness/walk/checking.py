@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from lockstep.features.export.dataset import ExportMismatch, list_exported_hours
 from lockstep.features.export.export import plan_export
-from lockstep.features.history.rewind import Obstacle, plan_rewind
+from lockstep.features.history.rewind import RewindReason, plan_rewind
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.repair import repair_stream
 from lockstep.table import delta_log
@@ -149,7 +149,7 @@ def check_files(walk: Walk, head: Head) -> None:
     targets = [batch for batch in walk.model.after if head.may_rewind_to(batch)]
     for batch in walk.choose.sample(targets, min(2, len(targets))):
         kinds = {each.kind for each in plan_rewind(walk.runs.handle, str(batch)).obstacles}
-        assert kinds <= {Obstacle.NO_CHANGE, Obstacle.EXPIRED}, (batch, kinds)
+        assert kinds <= {RewindReason.NO_CHANGE, RewindReason.EXPIRED}, (batch, kinds)
 
 
 def prove(walk: Walk, head: Head) -> None:

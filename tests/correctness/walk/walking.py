@@ -29,7 +29,7 @@ from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
 from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint
 from lockstep.features.erase.commit import compute_session_digest
 from lockstep.features.erase.erase import (
-    EraseObstacle,
+    EraseReason,
     EraseRefused,
     EraseRequest,
     erase_session,
@@ -39,8 +39,10 @@ from lockstep.features.erase.erase import (
 )
 from lockstep.features.export.dataset import ExportMismatch, find_folder, list_exported_hours
 from lockstep.features.export.export import export_stream, list_proven_hours
+from lockstep.features.export.kept_rows import EXPORTED
+from lockstep.features.history.kept_rows import SHADOWS
 from lockstep.features.history.promote import promote_shadow
-from lockstep.features.history.rewind import Obstacle, plan_rewind, rewind_stream
+from lockstep.features.history.rewind import RewindReason, plan_rewind, rewind_stream
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.history.shadow import (
     NotAShadow,
@@ -322,7 +324,7 @@ class Walk:
             return None
         batch = self.choose.choice(choices)
         kinds = {each.kind for each in plan_rewind(self.runs.handle, str(batch)).obstacles}
-        assert kinds == ({Obstacle.EXPIRED} if self._is_expired(batch) else set()), (batch, kinds)
+        assert kinds == ({RewindReason.EXPIRED} if self._is_expired(batch) else set()), (batch, kinds)
         if not kinds:
             rewind_stream(self.runs.handle, str(batch), who="a test", why="at random")
             self._be_rewound(self.model.after.get(batch))
@@ -499,18 +501,19 @@ class Walk:
                 erase_session(self.folders, request, read_context(self.runs.handle), who="ann", why="test")
                 break
             except EraseRefused as refused:
-                kinds = {each.kind for each in refused.refusals if each.kind not in request.accepted}
-                if kinds & {EraseObstacle.NOTHING, EraseObstacle.HALTED}:
+                kinds = {each.kind for each in refused.obstacles if each.kind not in request.accepted}
+                if kinds & {EraseReason.NOTHING, EraseReason.HALTED}:
                     return None
                 self._make_way(kinds, request)
         self._be_erased(session, topic, positions)
         return f"{session} in {topic or 'all'}"
 
-    def _make_way(self, kinds: set[EraseObstacle], request: EraseRequest) -> None:
-        assert kinds <= {EraseObstacle.SHADOWS, EraseObstacle.EXPORTED}, kinds
-        if EraseObstacle.SHADOWS in kinds:
+    def _make_way(self, kinds: set[str], request: EraseRequest) -> None:
+        assert kinds <= {SHADOWS, EXPORTED}, kinds
+        if SHADOWS in kinds:
             self.drop_shadow()
-        for hour in plan_erasure(self.folders, request, read_context(self.runs.handle)).exported_hours:
+        plan = plan_erasure(self.folders, request, read_context(self.runs.handle))
+        for hour in sorted(list_exported_hours(self.export_folder) & set(plan.hours)):
             self._remove(self.export_folder / f"commit_hour={hour}")
             del self.model.exported[hour]
 
@@ -540,7 +543,7 @@ class Walk:
             begin_shadow(source.handle, SHADOW, str(batch), code="", who="ann", why="test")
         except ShadowRefused as refused:
             kinds = {each.kind for each in refused.obstacles}
-            assert kinds == {Obstacle.EXPIRED}, refused  # noqa: PT017  # whether it is refused is not known before
+            assert kinds == {RewindReason.EXPIRED}, refused  # noqa: PT017  # whether it is refused is not known before
             return str(kinds)
         self.shadow = Shadow(release, batch, runs.of(declare(release, self.feed.pattern, SHADOW)))
         return f"from {batch} with {release}"

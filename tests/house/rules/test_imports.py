@@ -121,10 +121,7 @@ ONE_IMPORTER = {
 }
 
 # Modules of the core that still import a feature.
-KNOWS_FEATURES = {
-    "lockstep.operations.inspect.health",
-    "lockstep.operations.inspect.status",
-}
+KNOWS_FEATURES: set[str] = set()
 
 # Only these may import dagster, in the library; the rest reaches executors, which have none.
 KNOWS_DAGSTER = ("orchestration", "features")

@@ -10,7 +10,7 @@ import pytest
 from lockstep import Ordered, Suspend
 from lockstep.control.heartbeat import Heartbeat
 from lockstep.features.compaction.run import compact_stream
-from lockstep.features.erase.erase import EraseObstacle, EraseRefused, EraseRequest, erase_session, read_context
+from lockstep.features.erase.erase import EraseReason, EraseRefused, EraseRequest, erase_session, read_context
 from lockstep.operations.inspect.history import read_history
 from lockstep.operations.lifecycle import close_hour
 from lockstep.table.commit import OutputLog
@@ -110,7 +110,7 @@ def test_the_command_plans_refuses_and_erases_and_no_rewind_goes_back(broker: Br
     planned = msgspec.json.decode(made.call("erase", "adding", "--session", "bob", "--plan", "--json").stdout)
     (place,) = planned["partitions"]
     assert (planned["rows"], place["rows"], place["unread"]) == (10, 10, 1)
-    assert [each["kind"] for each in planned["refusals"]] == ["the session has state"]
+    assert [each["kind"] for each in planned["obstacles"]] == ["the session has state"]
     refused = made.call("erase", "adding", "--session", "bob")
     assert (refused.exit_code, "--drop-state" in refused.output) == (1, True)
     done = made.call("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711")
@@ -133,4 +133,4 @@ def test_it_is_refused_beside_a_writer(feed: Feed, runs: LocalRuns) -> None:
     send_in_batches(feed, runs, topic, interleaved("ann", "bob"), a_batch=12)
     with Heartbeat(runs.folders.control, head_of(runs).epoch), pytest.raises(EraseRefused) as refused:
         erase(runs, "bob")
-    assert [each.kind for each in refused.value.refusals] == [EraseObstacle.WRITER]
+    assert [each.kind for each in refused.value.obstacles] == [EraseReason.WRITER]

@@ -17,7 +17,7 @@ from lockstep.errors import TableError
 from lockstep.features.copies import relocate
 from lockstep.features.copies.copies import CopyDamaged, CopyInProgress, lock_copy
 from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
-from lockstep.features.history.rewind import Obstacle, rewind_stream
+from lockstep.features.history.rewind import RewindReason, rewind_stream
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.history.shadow import list_shadows
 from lockstep.integrity.resume_options import IntegrityLost
@@ -69,7 +69,7 @@ def prove(runs: LocalRuns) -> None:
     assert report.status.value == "proven", (report.violations, report.notes)
 
 
-def kinds(refused: pytest.ExceptionInfo[ImportRefused]) -> list[Obstacle]:
+def kinds(refused: pytest.ExceptionInfo[ImportRefused]) -> list[str]:
     return [each.kind for each in refused.value.obstacles]
 
 
@@ -191,20 +191,20 @@ def test_what_does_not_agree_refuses_an_import_by_name(
         plan_import(other.of(release(feed.pattern, Unmigrated())).handle, exported)
     with pytest.raises(ImportRefused, match="something already") as refused:
         import_into(runs, exported)
-    assert kinds(refused) == [Obstacle.TABLE]
+    assert kinds(refused) == [RewindReason.TABLE]
     feed.expire(topic, until=5)
     with pytest.raises(ImportRefused, match=rf"{topic}/0: expected offset 4, found log start 5") as refused:
         import_into(other, exported)
-    assert kinds(refused) == [Obstacle.EXPIRED]
+    assert kinds(refused) == [RewindReason.EXPIRED]
     assert "--accept-expired" in refused.value.next_step
     feed.delete(topic)
     with pytest.raises(ImportRefused, match="no such topic") as refused:
         import_into(other, exported, accept_expired=True)
-    assert kinds(refused) == [Obstacle.TOPIC]
+    assert kinds(refused) == [RewindReason.TOPIC]
     feed.create_again("values")
     with pytest.raises(ImportRefused, match="found topic id") as refused:
         import_into(other, exported)
-    assert kinds(refused) == [Obstacle.TOPIC]
+    assert kinds(refused) == [RewindReason.TOPIC]
     assert not other.folders.root.exists() or list(other.folders.root.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
-from lockstep.features.history.rewind import Obstacle
+from lockstep.features.history.rewind import RewindReason
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.operations.retire import retire_topic
 from lockstep.table.commit import OutputLog
@@ -81,7 +81,7 @@ def prove(runs: LocalRuns) -> None:
     assert report.status.value == "proven", (report.violations, report.notes)
 
 
-def refuse(runs: LocalRuns, mirrored: Mirrored, alias: str) -> tuple[Obstacle, str]:
+def refuse(runs: LocalRuns, mirrored: Mirrored, alias: str) -> tuple[str, str]:
     """The only obstacle of an import."""
     with pytest.raises(ImportRefused) as refused:
         import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=alias)
@@ -140,7 +140,7 @@ def test_a_checkpoint_tells_which_of_two_copies_is_the_place(mirrored: Mirrored)
     mirrored.copy(topic, 2, 6)
     runs = mirrored.stream(mirrored.there.pattern)
     kind, problem = refuse(runs, mirrored, mirrored.alias)
-    assert kind is Obstacle.POSITION
+    assert kind is RewindReason.POSITION
     assert f"{mirrored.topic}/0@4 in {topic} is not proven: the messages around it are alike at 2 offsets" in problem
     replace(mirrored.there, family=mirrored.alias).create("checkpoints.internal")
     servers = mirrored.there.bootstrap_servers
@@ -197,17 +197,17 @@ def test_the_command_line_imports_from_a_mirrored_cluster_by_a_checkpoint(mirror
 
 def test_what_is_not_proven_or_not_copied_is_refused_by_name(mirrored: Mirrored) -> None:
     runs = mirrored.stream(mirrored.there.pattern)
-    assert refuse(runs, mirrored, "")[0] is Obstacle.CLUSTER
+    assert refuse(runs, mirrored, "")[0] is RewindReason.CLUSTER
     kind, problem = refuse(runs, mirrored, mirrored.alias)
-    assert (kind, "has no topic" in problem) == (Obstacle.TOPIC, True)
+    assert (kind, "has no topic" in problem) == (RewindReason.TOPIC, True)
     topic = mirrored.there.create("v")
     mirrored.copy(topic, 2, 3)
     kind, problem = refuse(runs, mirrored, mirrored.alias)
-    assert kind is Obstacle.POSITION
+    assert kind is RewindReason.POSITION
     assert f"{mirrored.topic}/0@4" in problem
     assert "none of the 1 messages from offset 0 to 1 is the last one that was applied" in problem
     kind, problem = refuse(mirrored.stream("other"), mirrored, mirrored.alias)
-    assert (kind, "does not select" in problem) == (Obstacle.TOPIC, True)
+    assert (kind, "does not select" in problem) == (RewindReason.TOPIC, True)
     mirrored.copy(topic, 3, 4)
     import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=mirrored.alias)
     mirrored.copy(topic, 4, 6)
@@ -227,7 +227,7 @@ def test_a_position_that_had_expired_when_it_was_exported_is_not_taken_for_the_n
     assert said.endswith(f"mirrored cluster: Kafka does not have the messages from {mirrored.topic}/0@4 on any more")
     late = replace(mirrored, folder=tmp_path / "late")
     kind, problem = refuse(late.stream(mirrored.there.pattern), late, mirrored.alias)
-    assert (kind, "did not show the messages around it" in problem) == (Obstacle.POSITION, True)
+    assert (kind, "did not show the messages around it" in problem) == (RewindReason.POSITION, True)
     planned = plan_import(late.stream(mirrored.there.pattern).handle, late.folder, mirror=mirrored.alias)
     assert planned.obstacles[0].next_step.startswith("export a later savepoint: ")
 
@@ -253,7 +253,10 @@ def test_a_retired_topic_whose_place_is_not_proven_goes_without_where_it_is_not_
     assert export_savepoint(runs.handle, "later", later.folder).remark == ""
     planned = plan_import(later.stream(mirrored.there.pattern).handle, later.folder, mirror=mirrored.alias)
     (obstacle,) = planned.obstacles
-    assert (obstacle.kind, "it is retired: exclude the copy here" in obstacle.next_step) == (Obstacle.POSITION, True)
+    assert (obstacle.kind, "it is retired: exclude the copy here" in obstacle.next_step) == (
+        RewindReason.POSITION,
+        True,
+    )
     without = later.stream(rf"{mirrored.there.family}\.v")
     done = import_savepoint(without.handle, later.folder, who="ann", why="the other site", mirror=mirrored.alias)
     assert done.plan.left_out == (old,)

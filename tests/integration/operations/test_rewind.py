@@ -19,7 +19,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.history import rewind
-from lockstep.features.history.rewind import Obstacle, RewindRefused, plan_rewind, rewind_stream
+from lockstep.features.history.rewind import RewindReason, RewindRefused, plan_rewind, rewind_stream
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.retention import housekeeping
 from lockstep.features.retention import unreachable_state as state_gc
@@ -206,7 +206,7 @@ def test_messages_of_a_topic_that_is_forgotten_refuse_it_as_well(feed: Feed, run
     gone = read_forgotten_topic(feed, ordered)
     for to, lost in (("0", 4), ("1", 2)):
         plan = plan_rewind(ordered.handle, to)
-        assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
+        assert [each.kind for each in plan.obstacles] == [RewindReason.EXPIRED]
         assert [(each.topic, each.position, each.expired) for each in plan.partitions] == [(gone, 4, lost)]
     before = ordered.rows(gone)
     back(ordered, 2)
@@ -258,7 +258,7 @@ def test_a_topic_that_was_taken_up_since_keeps_its_first_position(feed: Feed, ru
     feed.expire(later, 2)
     plan = plan_rewind(runs.handle, "3")
     assert plan.topics == (later,)
-    assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
+    assert [each.kind for each in plan.obstacles] == [RewindReason.EXPIRED]
     back(runs, 3, accept_expired=True)
     with pytest.raises(IntegrityLost):
         runs.run()
@@ -295,7 +295,7 @@ def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_t
     topic = read_grown_topic(feed, ordered)
     feed.expire(topic, 2, 1)
     plan = plan_rewind(ordered.handle, "3")
-    assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
+    assert [each.kind for each in plan.obstacles] == [RewindReason.EXPIRED]
     assert [(each.back_to, each.read_again, each.expired) for each in plan.partitions if each.partition == 1] == [
         (0, 4, 2)
     ]

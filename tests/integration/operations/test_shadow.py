@@ -20,12 +20,13 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced, NotCommitted, TableError
 from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.side_files import compact_side_tables, plan_side_tables
-from lockstep.features.erase.erase import EraseContext, EraseObstacle, EraseRefused, EraseRequest, erase_session
+from lockstep.features.erase.erase import EraseContext, EraseRefused, EraseRequest, erase_session
 from lockstep.features.history import promote as promotion
 from lockstep.features.history import shadow as operation
 from lockstep.features.history.diff import compare_streams, find_next_step
+from lockstep.features.history.kept_rows import SHADOWS
 from lockstep.features.history.promote import plan_promotion, promote_shadow
-from lockstep.features.history.rewind import SAVEPOINT_NAME, Obstacle, plan_rewind, rewind_stream
+from lockstep.features.history.rewind import SAVEPOINT_NAME, RewindReason, plan_rewind, rewind_stream
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.history.shadow import (
     PIN,
@@ -195,7 +196,7 @@ def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(f
     shadow = shadow_of(runs).with_limits(Limits(batch_messages=2))
     shadow.run()
     assert head_of(shadow).batch == 3
-    assert [each.kind for each in plan_promotion(live.handle, NAME).obstacles] == [Obstacle.CODE]
+    assert [each.kind for each in plan_promotion(live.handle, NAME).obstacles] == [RewindReason.CODE]
     done = promote(runs)
     assert (done.plan.to_batch, done.plan.last_batch, done.published) == (2, 4, True)
     head = head_of(runs)
@@ -260,7 +261,7 @@ def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: Local
     shadow = shadow_of(runs)
     with pytest.raises(ShadowRefused, match="2 offsets behind in 1 partitions") as refused:
         promote(runs)
-    assert [each.kind for each in refused.value.obstacles] == [Obstacle.BEHIND]
+    assert [each.kind for each in refused.value.obstacles] == [RewindReason.BEHIND]
     with pytest.raises(NotAShadow):
         promote_shadow(shadow.handle, "adding", who="ann", why="the other way round")
     with pytest.raises(NotAShadow):
@@ -324,7 +325,7 @@ def test_columns_that_do_not_fit_refuse_a_promotion_before_anything_is_copied(fe
     before = sorted(runs.folders.table.rglob("*"))
     with pytest.raises(ShadowRefused, match="value: table int64, declared string") as refused:
         promote(fix)
-    assert [each.kind for each in refused.value.obstacles] == [Obstacle.UNFIT]
+    assert [each.kind for each in refused.value.obstacles] == [RewindReason.UNFIT]
     assert sorted(runs.folders.table.rglob("*")) == before
     prove(runs)
 
@@ -355,7 +356,7 @@ def test_what_the_stream_has_read_of_a_topic_that_is_forgotten_refuses_a_promoti
     forget(feed, runs, gone)
     shadow_of(runs).run()
     plan = plan_promotion(runs.handle, NAME)
-    assert [each.kind for each in plan.obstacles] == [Obstacle.BEHIND, Obstacle.EXPIRED]
+    assert [each.kind for each in plan.obstacles] == [RewindReason.BEHIND, RewindReason.EXPIRED]
     assert [(each.topic, each.position, each.shadow_at) for each in plan.partitions] == [(gone, 4, 2)]
 
 
@@ -416,7 +417,7 @@ def test_a_promotion_is_refused_by_name_where_something_is_gone(feed: Feed, runs
     reached = state_file(shadow)
     begun = state_file(runs, batch=1)
     before = head_of(runs)
-    for path, kind in ((rows, Obstacle.DATA), (reached, Obstacle.STATE), (begun, Obstacle.STATE)):
+    for path, kind in ((rows, RewindReason.DATA), (reached, RewindReason.STATE), (begun, RewindReason.STATE)):
         put_back = take_away(path)
         assert [each.kind for each in plan_promotion(runs.handle, NAME).obstacles] == [kind]
         with pytest.raises(ShadowRefused) as refused:
@@ -427,7 +428,7 @@ def test_a_promotion_is_refused_by_name_where_something_is_gone(feed: Feed, runs
     feed.expire(topic, until=6)
     with pytest.raises(ShadowRefused, match="Kafka no longer has 2 offsets that adding_shadow has not read") as refused:
         promote(runs, accept_behind=True)
-    assert [each.kind for each in refused.value.obstacles] == [Obstacle.EXPIRED]
+    assert [each.kind for each in refused.value.obstacles] == [RewindReason.EXPIRED]
     assert (head_of(runs).generation, runs.rows(topic)) == (before.generation, expected(values))
     prove(runs)
 
@@ -455,16 +456,14 @@ def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tm
     folder.rename(tmp_path / "copy")
     with pytest.raises(EraseRefused, match=rf"shadows keep .*: {NAME}") as refused:
         erase()
-    assert [each.kind for each in refused.value.refusals if each.kind not in request.accepted] == [
-        EraseObstacle.SHADOWS
-    ]
+    assert [each.kind for each in refused.value.obstacles if each.kind not in request.accepted] == [SHADOWS]
     release_pin(runs.folders, NAME, "ann")
     erase()
     erased = head_of(runs)
     (tmp_path / "copy").rename(folder)  # a copy of the shadow is put back
     with pytest.raises(ShadowRefused, match=r"batch 2 of adding erased a session") as again:
         promote(runs)
-    assert [each.kind for each in again.value.obstacles] == [Obstacle.START]
+    assert [each.kind for each in again.value.obstacles] == [RewindReason.START]
     assert "--drop" in again.value.next_step
     drop_shadow("adding", NAME, runs.settings, who="ann")
     begin(runs, "2")
@@ -731,7 +730,7 @@ def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_t
         (0, 4, 6, 0),
         (1, 0, 4, 2),
     ]
-    assert [each.kind for each in plan.obstacles] == [Obstacle.EXPIRED]
+    assert [each.kind for each in plan.obstacles] == [RewindReason.EXPIRED]
     with pytest.raises(ShadowRefused, match=f"no longer has 2 of the offsets .* most of {topic}/1: 2 from 0 on"):
         begin(ordered, "2")
 

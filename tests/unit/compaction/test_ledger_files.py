@@ -19,7 +19,7 @@ from lockstep.features.compaction import ledger_files
 from lockstep.features.compaction.ledger_files import NamedFile, compact_ledger, find_replaced, plan_ledger
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import FileStatus, LocalStorage
-from lockstep.table import delta_log, ledger, live_names, side_tables
+from lockstep.table import delta_log, ledger, live_names, side_files, side_tables
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.parquet import DataFileWriter
@@ -86,7 +86,7 @@ def test_rows_stand_in_the_order_of_their_batches(
 ) -> None:
     """In the file itself: readers of the product sort what they read."""
     monkeypatch.setattr(ledger_files, "GROUP_ROWS", group_rows)
-    monkeypatch.setattr(ledger_files, "MERGED_ROWS", merged_rows)
+    monkeypatch.setattr(side_files, "MERGED_ROWS", merged_rows)
     compact_ledger(run.folders, run.head)
     (first, *_) = sorted(
         file.path for file in list_live_files(DeltaTable(run.folders.ledger)) if file.path.startswith("compacted-")

@@ -30,9 +30,9 @@ from lockstep.features.copies.rebuild import RebuildRefused
 from lockstep.features.copies.relocate import ImportRefused
 from lockstep.features.derived.derive import DeriveFailed, DeriveInProgress, UnknownDerived
 from lockstep.features.erase.commit import ErasureOvertaken
-from lockstep.features.erase.erase import EraseObstacle, EraseRefusal, EraseRefused
+from lockstep.features.erase.erase import EraseReason, EraseRefused
 from lockstep.features.export.dataset import ExportMismatch
-from lockstep.features.history.rewind import Obstacle, RewindObstacle, RewindRefused
+from lockstep.features.history.rewind import RewindReason, RewindRefused
 from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
 from lockstep.features.localdev.broker import PortTaken
 from lockstep.features.localdev.recordings import RecordingError
@@ -48,6 +48,7 @@ from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateF
 from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.inspect.trial import NothingToTry
 from lockstep.operations.past_batches import NotRewindable
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
@@ -168,21 +169,22 @@ EVERY: tuple[LockstepError, ...] = (
     DeriveFailed("book_activity", "integer division or modulo by zero"),
     DeriveInProgress("book_activity"),
     UnknownDerived("book_activty", ["trades", "book_activity"]),
-    EraseRefused("books", (EraseRefusal(EraseObstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
+    EraseRefused("books", (Obstacle(EraseReason.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     ErasureOvertaken(
         "batch 7 or a savepoint was committed since the erasure was planned after batch 6",
         next_step="lockstep stop books; then erase again",
     ),
     NoSuchLoss("books", 12, 17),
     NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
-    RewindRefused("books", (RewindObstacle(Obstacle.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
+    Refused("books", "the plan", (Obstacle(RewindReason.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
+    RewindRefused("books", (Obstacle(RewindReason.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),
     NotTranslatable(
         Position(topic="books.eth", topic_id="VWqMlHqoTK", partition=0, next_offset=120), "messages are buffered"
     ),
     ImportRefused(
         "books",
-        [RewindObstacle(Obstacle.TABLE, "tables/books has something already", "set another table_root")],
+        [Obstacle(RewindReason.TABLE, "tables/books has something already", "set another table_root")],
     ),
     RestoreRefused("books", Path("tables/books"), "there is something already", "set another table_root"),
     CopyDamaged(Path("copies/books"), "there is no manifest.json: not a whole copy", "make it again"),
@@ -190,7 +192,7 @@ EVERY: tuple[LockstepError, ...] = (
     PathRefused(Path("copies/books"), "a/../../keys", "a part of it is empty, '.' or '..'"),
     RebuildRefused("books", ("books.eth/0: Kafka has deleted offsets 0 to 119, which were read since batch 1",)),
     ShadowRefused(
-        "books", "promotion of fix", (RewindObstacle(Obstacle.BEHIND, "fix is 3 offsets behind", "lockstep run fix"),)
+        "books", "promotion of fix", (Obstacle(RewindReason.BEHIND, "fix is 3 offsets behind", "lockstep run fix"),)
     ),
     ShadowCodeChanged("fix", ORIGIN),
     NotAShadow("books", "fix"),

@@ -28,7 +28,7 @@ from lockstep.features.erase import rows as rewriting
 from lockstep.features.erase.commit import ErasureOvertaken, commit_erasure, compute_session_digest
 from lockstep.features.erase.erase import (
     EraseContext,
-    EraseObstacle,
+    EraseReason,
     EraseRefused,
     EraseRequest,
     RangeEnds,
@@ -41,6 +41,7 @@ from lockstep.features.erase.erase import (
 from lockstep.features.export import write as write_hours
 from lockstep.features.export.dataset import list_exported_hours, publish_hour
 from lockstep.features.export.export import ExportResult, export_stream
+from lockstep.features.export.kept_rows import EXPORTED
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.quality.increment import make_state_path
 from lockstep.features.retention.housekeeping import run_housekeeping
@@ -288,27 +289,27 @@ def test_log_ledger_and_head_do_not_name_the_session(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "context", "kinds"),
     [
-        (EraseRequest(session="nobody"), CONTEXT, [EraseObstacle.NOTHING]),
-        (EraseRequest(session="s1"), "exported", [EraseObstacle.EXPORTED]),
-        (EraseRequest(session="s1", topic="sensors.c"), CONTEXT, [EraseObstacle.NOTHING]),
+        (EraseRequest(session="nobody"), CONTEXT, [EraseReason.NOTHING]),
+        (EraseRequest(session="s1"), "exported", [EXPORTED]),
+        (EraseRequest(session="s1", topic="sensors.c"), CONTEXT, [EraseReason.NOTHING]),
     ],
 )
 def test_an_erasure_is_refused_and_changes_nothing(
-    tmp_path: Path, request_: EraseRequest, context: EraseContext | str, kinds: list[EraseObstacle]
+    tmp_path: Path, request_: EraseRequest, context: EraseContext | str, kinds: list[EraseReason]
 ) -> None:
     folders = write(tmp_path, clean_batches(1))
     if isinstance(context, str):
         (tmp_path / context / f"commit_hour={HOURS[0]}").mkdir(parents=True)
-        context = EraseContext(tmp_path / context)
+        context = EraseContext(make_stream(Export(folder=str(tmp_path / context))))
     before = OutputLog(folders.table).base()
-    assert [each.kind for each in plan_erasure(folders, request_, context).refusals] == kinds
+    assert [each.kind for each in plan_erasure(folders, request_, context).obstacles] == kinds
     with pytest.raises(EraseRefused) as refused:
         erase_session(folders, request_, context, who="ann", why="test")
-    assert [each.kind for each in refused.value.refusals] == kinds
+    assert [each.kind for each in refused.value.obstacles] == kinds
     assert OutputLog(folders.table).base() == before
 
 
-EXPORTED = make_stream(Export())
+EXPORTING = make_stream(Export())
 
 
 @pytest.fixture
@@ -332,15 +333,15 @@ def test_an_erasure_before_an_hour_is_published_withdraws_it(
 ) -> None:
     def publish_late(folder: Path, staged: Path, manifest: HourManifest) -> bool:
         monkeypatch.setattr(write_hours, "publish_hour", publish_hour)
-        erased(exportable, context=EraseContext(exportable.export))
+        erased(exportable, context=EraseContext(EXPORTING))
         return publish_hour(folder, staged, manifest)
 
     monkeypatch.setattr(write_hours, "publish_hour", publish_late)
-    done = export_stream(EXPORTED, exportable)
+    done = export_stream(EXPORTING, exportable)
     assert done.hours_lost > 0
     assert list_exported_sessions(exportable) == set()
     compact_stream(exportable)
-    assert export_stream(EXPORTED, exportable).hours_lost == 0
+    assert export_stream(EXPORTING, exportable).hours_lost == 0
     assert "s1" not in list_exported_sessions(exportable)
 
 
@@ -352,12 +353,12 @@ def test_an_hour_that_is_published_as_an_erasure_commits_is_withdrawn(
     def commit_late(planned: ErasureCommit, check: Callable[[Base], None]) -> Proposal:
         def check_and_export(base: Base) -> None:
             check(base)
-            exported.append(export_stream(EXPORTED, exportable))
+            exported.append(export_stream(EXPORTING, exportable))
 
         return commit_erasure(planned, check_and_export)
 
     monkeypatch.setattr(erase, "commit_erasure", commit_late)
-    done = erased(exportable, context=EraseContext(exportable.export))
+    done = erased(exportable, context=EraseContext(EXPORTING))
     assert exported[0].hours
     assert set(list_exported_hours(exportable.export)).isdisjoint(done.plan.hours)
 
@@ -366,12 +367,12 @@ def test_an_hour_that_is_exported_during_an_erasure_refuses_it(
     exportable: StreamFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit_late(planned: ErasureCommit, check: Callable[[Base], None]) -> Proposal:
-        export_stream(EXPORTED, exportable)
+        export_stream(EXPORTING, exportable)
         return commit_erasure(planned, check)
 
     monkeypatch.setattr(erase, "commit_erasure", commit_late)
     with pytest.raises(EraseRefused, match="exported hours hold its rows"):
-        erased(exportable, context=EraseContext(exportable.export))
+        erased(exportable, context=EraseContext(EXPORTING))
     assert "s1" in {row["_session"] for row in read_rows(exportable)}
 
 
@@ -546,7 +547,7 @@ def test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeed
     done, erasure = erased(folders), OutputLog(folders.table).base().head.erasure
     assert erasure is not None
     assert (done.batch, done.version, done.messages) == (erasure.batch, erasure.version, 1)
-    assert (done.plan.last_batch, done.plan.refusals, erasure.is_finished) == (erasure.batch - 1, (), True)
+    assert (done.plan.last_batch, done.plan.obstacles, erasure.is_finished) == (erasure.batch - 1, (), True)
     assert erased(folders).batch == erasure.batch
     for other in (EraseRequest(session="s1", topic="sensors.a"), EraseRequest(session="s9")):
         with pytest.raises(EraseRefused, match="no row, state, message or decision"):

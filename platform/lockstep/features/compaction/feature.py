@@ -11,5 +11,6 @@ FEATURE = Feature(
     jobs=("compaction",),
     schedules=("minor_schedule",),
     stream_assets=("lockstep.features.compaction.asset:make_compaction_asset",),
+    compaction_debt=("lockstep.features.compaction.debt:compute_debt",),
     wiring={"request_minor_compaction": "lockstep.features.compaction.asset:request_minor_compaction"},
 )

@@ -30,7 +30,7 @@ from lockstep.table.side_files import (
     SideTableFile,
     list_side_files,
     list_side_tables,
-    replace_side_files,
+    rewrite_side_files,
 )
 from lockstep.table.written_by import read_written_by
 
@@ -98,7 +98,7 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
     for side in list_side_tables(folders):
         table = delta_log.open_delta_table(side)
         for part in plan_side_table(side.name, list_side_files(table), head):
-            if (output := replace_side_files(side, table, part.files)) is not None:  # 2, 3
+            if (output := rewrite_side_files(side, table, part.files)) is not None:  # 2, 3
                 done = done.with_bin(len(part.files), output.rows)
     due = [path for side in list_side_tables(folders) for path in list_replaced_side_files(side, head)]
     deleted = [size for size in find_storage(folders.root).delete_files(due) if size is not None]  # 4

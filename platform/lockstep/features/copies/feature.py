@@ -6,5 +6,6 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="copies",
+    clean_up=("lockstep.features.copies.clean_up:PARTIAL_FILES",),
     commands=("lockstep.features.copies.commands",),
 )

@@ -15,12 +15,13 @@ from typing import cast
 import msgspec
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
-from lockstep.features.history.rewind import Obstacle, RewindObstacle
+from lockstep.features.history.rewind import RewindReason
 from lockstep.integrity.ordered import Ordered
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint, list_remote_names, name_checkpoints_topic
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.record import KafkaMessage, read_headers
+from lockstep.operations.plan_frame import Obstacle
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings
 from lockstep.state.translation import Translation, check_translatable
@@ -318,7 +319,7 @@ class MirroredPositions(msgspec.Struct, frozen=True):
     """
 
     moves: tuple[Translation, ...] = ()
-    obstacles: tuple[RewindObstacle, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
@@ -344,7 +345,7 @@ def find_mirrored_positions(
     """
     known = {TopicIdPartition(each.topic_id, each.partition): each for each in evidence}
     copies = _find_copies(handle, source, rows)  # 1
-    asked, obstacles, left_out = list[_Copy](), list[RewindObstacle](), set[str]()
+    asked, obstacles, left_out = list[_Copy](), list[Obstacle](), set[str]()
     for row in rows:
         topic = copies.topics.get(row.topic)
         if row.retired and (topic is None or not handle.stream.topics.select([topic.name])):
@@ -404,23 +405,23 @@ def _find_copies(handle: StreamHandle, source: str, rows: Iterable[LedgerRow]) -
 
 def _find_problem(
     handle: StreamHandle, copies: _Copies, row: LedgerRow, known: PositionEvidence | None
-) -> RewindObstacle | None:
+) -> Obstacle | None:
     """What speaks against a partition before its copy is searched."""
     where, topic = f"{row.topic}/{row.partition}", copies.topics.get(row.topic)
     if topic is None:
         names = " or ".join(list_remote_names(copies.source, row.topic))
         step = "let MirrorMaker copy it; or is the alias of the source cluster another one?"
-        return RewindObstacle(Obstacle.TOPIC, f"{where}: this cluster has no topic {names}", step)
+        return Obstacle(RewindReason.TOPIC, f"{where}: this cluster has no topic {names}", step)
     if (topic.topic_id, row.partition) not in copies.view.ends:
         problem = f"{where}: {topic.name} has no such partition here, or no leader of it"
-        return RewindObstacle(Obstacle.TOPIC, problem, "lockstep doctor looks at Kafka; then import again")
+        return Obstacle(RewindReason.TOPIC, problem, "lockstep doctor looks at Kafka; then import again")
     if not handle.stream.topics.select([topic.name]):
         problem = f"{where}: the pattern {handle.stream.topics.pattern!r} does not select {topic.name}"
-        return RewindObstacle(Obstacle.TOPIC, problem, "declare the stream with a pattern of the names here")
+        return Obstacle(RewindReason.TOPIC, problem, "declare the stream with a pattern of the names here")
     if known is None:
         problem = f"{where}@{row.until}: Kafka did not show the messages around it when it was exported"
         step = "export a later savepoint: Kafka has to answer, and to have the messages from its positions on"
-        return RewindObstacle(Obstacle.POSITION, problem, _find_step(row, step))
+        return Obstacle(RewindReason.POSITION, problem, _find_step(row, step))
     return None
 
 
@@ -429,16 +430,16 @@ def _find_step(row: LedgerRow, otherwise: str) -> str:
     return "it is retired: exclude the copy here (Topics.exclude), and it is left out" if row.retired else otherwise
 
 
-def _describe_unproven(copy: _Copy, place: NotProven) -> RewindObstacle:
+def _describe_unproven(copy: _Copy, place: NotProven) -> Obstacle:
     row = copy.row
     problem = (
         f"the place of {row.topic}/{row.partition}@{row.until} in {copy.topic.name} is not proven: {place.problem}"
     )
     step = "wait until MirrorMaker has copied up to it; or export a later savepoint, with other messages around it"
-    return RewindObstacle(Obstacle.POSITION, problem, _find_step(row, step))
+    return Obstacle(RewindReason.POSITION, problem, _find_step(row, step))
 
 
-def _find_numbered_by_offset(handle: StreamHandle, moves: Iterable[Translation]) -> Iterator[RewindObstacle]:
+def _find_numbered_by_offset(handle: StreamHandle, moves: Iterable[Translation]) -> Iterator[Obstacle]:
     """`Ordered` takes the offset where a producer sends no number, and its state does not tell which it is."""
     lower = [each for each in moves if each.offsets.is_lowering and each.source.state is not None]
     if isinstance(handle.stream.integrity, Ordered) and lower:
@@ -447,4 +448,4 @@ def _find_numbered_by_offset(handle: StreamHandle, moves: Iterable[Translation])
             f"{len(lower)} partitions go on at lower offsets, such as {first.topic}/{first.source.partition}: "
             f"{first.next_offset} for {first.source.next_offset}; the class Ordered may have numbered by offset"
         )
-        yield RewindObstacle(Obstacle.NUMBERS, problem, "read the copies from their beginning, as another stream")
+        yield Obstacle(RewindReason.NUMBERS, problem, "read the copies from their beginning, as another stream")

@@ -41,13 +41,7 @@ from lockstep.features.copies.mirror import (
     collect_evidence,
     find_mirrored_positions,
 )
-from lockstep.features.history.rewind import (
-    Obstacle,
-    RewindObstacle,
-    find_state_files,
-    publish_positions,
-    read_rewound_rows,
-)
+from lockstep.features.history.rewind import RewindReason, find_state_files, publish_positions, read_rewound_rows
 from lockstep.features.history.rewind_commit import find_savepoint
 from lockstep.features.history.shadow import make_moved_rows
 from lockstep.kafka.admin import ClusterView
@@ -58,6 +52,7 @@ from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.past_batches import read_head_of_batch
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.tables import StreamHandle, open_table, try_read_head
 from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.changelog import read_header
@@ -198,7 +193,7 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
     to_read: int
     state_bytes: int
     migrated: tuple[str, ...]
-    obstacles: tuple[RewindObstacle, ...]
+    obstacles: tuple[Obstacle, ...]
 
 
 class SavepointImported(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,20 +208,11 @@ class SavepointImported(msgspec.Struct, frozen=True, kw_only=True):
     published: bool
 
 
-class ImportRefused(LockstepError):
-    """A savepoint cannot be imported here, or not now; nothing was changed.
+class ImportRefused(Refused):
+    """A savepoint cannot be imported, or not now."""
 
-    Attributes:
-        stream: Name of the stream.
-        obstacles: All reasons.
-    """
-
-    def __init__(self, stream: str, obstacles: Sequence[RewindObstacle]) -> None:
-        problems = "; ".join(each.problem for each in obstacles)
-        super().__init__(
-            f"the savepoint of stream {stream} is not imported: {problems}", next_step=obstacles[0].next_step
-        )
-        self.stream, self.obstacles = stream, tuple(obstacles)
+    def __init__(self, stream: str, obstacles: Iterable[Obstacle]) -> None:
+        super().__init__(stream, "the import of the savepoint", obstacles)
 
 
 def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only: bool = False) -> SavepointExport:
@@ -437,7 +423,7 @@ def import_savepoint(
         CopyDamaged, StateTypeChanged, NotTranslatable, KafkaError: As `plan_import`; nothing was changed.
     """
     prepared = _prepare(handle, source, mirror)  # 1
-    accepted = {Obstacle.EXPIRED} if accept_expired else set[Obstacle]()
+    accepted = {RewindReason.EXPIRED} if accept_expired else set[RewindReason]()
     if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
         raise ImportRefused(handle.stream.name, obstacles)
     try:
@@ -464,7 +450,9 @@ def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
     moved, positions = MirroredPositions(), [read_position(row) for row in rows]
     if mirror and not obstacles:
         moved = find_mirrored_positions(handle, exported.state, rows, _read_evidence(source, manifest), mirror)
-    if mirror or any(each.kind is Obstacle.CLUSTER for each in obstacles):  # offsets of another cluster mean nothing
+    if mirror or any(
+        each.kind is RewindReason.CLUSTER for each in obstacles
+    ):  # offsets of another cluster mean nothing
         held = {(row.topic_id, row.partition): row for row in rows}
         rows = tuple(held[move.source.key] for move in moved.moves)
         positions = [move.make_position() for move in moved.moves]
@@ -557,7 +545,7 @@ def _look_at(
         )
 
 
-def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: str) -> Iterator[RewindObstacle]:
+def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: str) -> Iterator[Obstacle]:
     """What is wrong with the table root, or with the cluster."""
     if is_taken(handle.folders):
         yield _occupied(handle, manifest)
@@ -565,37 +553,37 @@ def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: s
     if here != manifest.cluster_id and not mirror:
         problem = f"its positions are of Kafka cluster {manifest.cluster_id}, this one is {here}"
         step = "import it where the settings name that cluster; where MirrorMaker copies its topics: --mirror ALIAS"
-        yield RewindObstacle(Obstacle.CLUSTER, problem, step)
+        yield Obstacle(RewindReason.CLUSTER, problem, step)
     elif here == manifest.cluster_id and mirror:
         problem = f"this is Kafka cluster {here}, of which its positions are, and no copy"
-        yield RewindObstacle(Obstacle.CLUSTER, problem, "leave --mirror out")
+        yield Obstacle(RewindReason.CLUSTER, problem, "leave --mirror out")
 
 
-def _describe_findings(findings: Sequence[Finding]) -> Iterator[RewindObstacle]:
+def _describe_findings(findings: Sequence[Finding]) -> Iterator[Obstacle]:
     """One obstacle a kind: what Kafka has is not what the positions say. Growth is for the next run to judge."""
-    kinds: dict[str, Obstacle] = {Fault.EXPIRED: Obstacle.EXPIRED, Fault.TRUNCATED: Obstacle.TRUNCATED}
+    kinds: dict[str, RewindReason] = {Fault.EXPIRED: RewindReason.EXPIRED, Fault.TRUNCATED: RewindReason.TRUNCATED}
     steps = {
-        Obstacle.EXPIRED: "import a later savepoint, or leave it to the class: --accept-expired; a strict stream halts",
-        Obstacle.TRUNCATED: "wait until Kafka has them, or import an earlier savepoint",
-        Obstacle.TOPIC: "retire the topic in the old root (lockstep retire), make a savepoint, and export that",
+        RewindReason.EXPIRED: "import a later savepoint, or --accept-expired to leave it to the class (strict: a halt)",
+        RewindReason.TRUNCATED: "wait until Kafka has them, or import an earlier savepoint",
+        RewindReason.TOPIC: "retire the topic in the old root (lockstep retire), make a savepoint, and export that",
     }
-    found: dict[Obstacle, list[str]] = {}
+    found: dict[RewindReason, list[str]] = {}
     for each in findings:
         where = f"{each.topic}/{each.partition}: expected {each.expected}, found {each.found}"
-        found.setdefault(kinds.get(each.cause, Obstacle.TOPIC), []).append(where)
+        found.setdefault(kinds.get(each.cause, RewindReason.TOPIC), []).append(where)
     for kind, places in found.items():
-        yield RewindObstacle(kind, f"{kind.value}: {format_some(places)}", steps[kind])
+        yield Obstacle(kind, f"{kind.value}: {format_some(places)}", steps[kind])
 
 
-def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> RewindObstacle:
+def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> Obstacle:
     """The root has something: what is not ours to judge, or this import, which was killed after its end."""
     folder, made = handle.folders.table.parent, _find_import(handle.folders)
     what = (manifest.savepoint, manifest.table_id, manifest.batch)
     if made is not None and (made.savepoint, made.table_id, made.batch) == what:
         step = f"lockstep verify {manifest.stream}, then lockstep start {manifest.stream}"
-        return RewindObstacle(Obstacle.TABLE, f"{folder} began with this savepoint already: {made.cause}", step)
+        return Obstacle(RewindReason.TABLE, f"{folder} began with this savepoint already: {made.cause}", step)
     problem, step = explain_taken(handle.folders)
-    return RewindObstacle(Obstacle.TABLE, f"{folder}: {problem}", step)
+    return Obstacle(RewindReason.TABLE, f"{folder}: {problem}", step)
 
 
 def _find_import(folders: StreamFolders) -> Imported | None:

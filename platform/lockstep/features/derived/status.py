@@ -4,55 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
-
-import msgspec
 
 from lockstep.declare.derived import Derived
 from lockstep.errors import LockstepError
 from lockstep.features.derived.derive import DerivedPlan, find_last_run, plan_derived
+from lockstep.operations.followers import FollowerStatus
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 
-class DerivedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One derived table.
-
-    Attributes:
-        name: Its name.
-        sources: Names of the streams that it reads.
-        behind_commits: Commits of its sources that it has not read; None before its first run.
-        freshness_seconds: Age of the newest commit of its sources that it has read, of the oldest of several sources;
-            None before its first run, or where housekeeping has deleted that entry of the log.
-        last_run: When it was last written (UTC): a run without news writes nothing; None before the first.
-        next_run: "rebuilds it" and why, "goes on", or "has nothing to do"; "waits for a table" while a source has none.
-        problem: Why nothing else is known; empty when it is.
-    """
-
-    name: str
-    sources: tuple[str, ...]
-    behind_commits: int | None = None
-    freshness_seconds: float | None = None
-    last_run: datetime | None = None
-    next_run: str = ""
-    problem: str = ""
-
-
-def read_derived(declared: Iterable[Derived], root: Path) -> tuple[DerivedStatus, ...]:
+def read_derived(declared: Iterable[Derived], root: Path) -> tuple[FollowerStatus, ...]:
     """Status of all these derived tables, by name."""
     return tuple(_read_one(each, root) for each in sorted(declared, key=lambda each: each.name))
 
 
-def _read_one(derived: Derived, root: Path) -> DerivedStatus:
+def _read_one(derived: Derived, root: Path) -> FollowerStatus:
     names = tuple(source.name for source in derived.sources)
     try:
         plan = plan_derived(derived, root)
     except LockstepError as error:
-        return DerivedStatus(name=derived.name, sources=names, problem=error.problem)
+        return FollowerStatus(name=derived.name, sources=names, problem=error.problem)
     read_at = [_find_read_at(root, each.stream, each.next_version) for each in plan.sources]
     known = [moment for moment in read_at if moment is not None]
-    return DerivedStatus(
+    return FollowerStatus(
         name=derived.name,
         sources=names,
         behind_commits=_count_behind(plan),

@@ -49,8 +49,8 @@ def _erase_plan(found: ErasePlan) -> RenderableType:
         make_grid(("place", "holds", "gone"), ((each.place, each.holds, each.gone) for each in found.places)),
         *(style_text(f"note: {each}") for each in found.notes),
         make_derived_note(found.derived),
-        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.refusals),
-        None if found.refusals else style_text("nothing refuses it; repeat the command without --plan", "green"),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
+        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
 
 

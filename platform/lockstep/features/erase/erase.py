@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lockstep.control.heartbeat import is_writer_alive
+from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.errors import CommitUnknown, KafkaError, LockstepError
-from lockstep.features.derived.derive import list_derived_from
 from lockstep.features.erase.commit import (
     ErasureCommit,
     commit_erasure,
@@ -41,11 +41,12 @@ from lockstep.features.erase.rows import (
 )
 from lockstep.features.erase.side_redaction import count_messages, redact_side_tables
 from lockstep.features.erase.state import ErasedState, StateKeys, count_entries, write_without
-from lockstep.features.export.dataset import find_folder, list_exported_hours, take_back_hour
-from lockstep.features.history.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import TopicIdPartition
+from lockstep.operations.followers import list_followers
 from lockstep.operations.inspect.state import find_state_version
+from lockstep.operations.kept_rows import ErasedHours, KeptRows, find_kept_rows, forget_sessions, withdraw_copies
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.repair import SET_ASIDE
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.progress import report_items
@@ -69,30 +70,14 @@ PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
 
 
-class EraseObstacle(Enum):
+class EraseReason(StrEnum):
     """Why an erasure is refused."""
 
     WRITER = "a writer is alive"
     NOTHING = "nothing of the session is in the tables"
     STATE = "the session has state"
     SAVEPOINTS = "savepoints keep its rows"
-    SHADOWS = "shadows keep its rows"
-    EXPORTED = "exported hours hold its rows"
     HALTED = "the stream is halted by it"
-
-
-class EraseRefusal(msgspec.Struct, frozen=True):
-    """Something that refuses an erasure.
-
-    Attributes:
-        kind: What.
-        problem: In one sentence.
-        next_step: The remedy.
-    """
-
-    kind: EraseObstacle
-    problem: str
-    next_step: str
 
 
 class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,10 +122,9 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
         hours: Their commit hours.
         partitions: Where the session is.
         savepoints: Savepoints, which an erasure deletes.
-        exported_hours: Exported hours that hold its rows.
         derived: Derived tables that have read the stream: the next run of each rebuilds it.
         notes: What else has to be known.
-        refusals: Why it is refused; empty where nothing refuses it.
+        obstacles: Why it is refused; empty where nothing refuses it.
         places: Every place that can hold a session, and when it is gone from there.
     """
 
@@ -154,10 +138,9 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
     hours: tuple[str, ...]
     partitions: tuple[ErasedPartition, ...]
     savepoints: tuple[str, ...]
-    exported_hours: tuple[str, ...]
     derived: tuple[str, ...]
     notes: tuple[str, ...]
-    refusals: tuple[EraseRefusal, ...]
+    obstacles: tuple[Obstacle, ...]
     places: tuple[ErasedPlace, ...] = PLACES
 
 
@@ -177,18 +160,11 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
 
 
-class EraseRefused(LockstepError):
-    """An erasure is not possible, or not now; nothing was changed.
+class EraseRefused(Refused):
+    """An erasure is not possible, or not now."""
 
-    Attributes:
-        stream: Name of the stream.
-        refusals: All reasons.
-    """
-
-    def __init__(self, stream: str, refusals: Sequence[EraseRefusal]) -> None:
-        problems = "; ".join(each.problem for each in refusals)
-        super().__init__(f"stream {stream}: nothing is erased: {problems}", next_step=refusals[0].next_step)
-        self.stream, self.refusals = stream, tuple(refusals)
+    def __init__(self, stream: str, obstacles: Iterable[Obstacle]) -> None:
+        super().__init__(stream, "the erasure", obstacles)
 
 
 class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,9 +183,9 @@ class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
     drop_savepoints: bool = False
 
     @property
-    def accepted(self) -> frozenset[EraseObstacle]:
+    def accepted(self) -> frozenset[EraseReason]:
         """Refusals that it answers."""
-        answers = {EraseObstacle.STATE: self.drop_state, EraseObstacle.SAVEPOINTS: self.drop_savepoints}
+        answers = {EraseReason.STATE: self.drop_state, EraseReason.SAVEPOINTS: self.drop_savepoints}
         return frozenset(kind for kind, given in answers.items() if given)
 
 
@@ -223,36 +199,23 @@ class _Prepared(NamedTuple):
 
 
 class EraseContext(msgspec.Struct, frozen=True):
-    """What an erasure looks at besides the tables.
+    """The circumstances of an erasure, besides the tables.
 
     Attributes:
-        export_folder: Folder of the exported hours; None where the stream declares no export.
-        view: What Kafka has; None where it does not answer.
+        stream: The declaration; None if it is unknown.
+        view: The topics of the cluster; None if Kafka does not answer.
     """
 
-    export_folder: Path | None = None
+    stream: AnyStream | None = None
     view: ClusterView | None = None
-
-    def find_exported(self, hours: Iterable[str]) -> tuple[str, ...]:
-        """Those of some hours that are exported now."""
-        return tuple(sorted(self._list_exported() & set(hours)))
-
-    def has_exported(self) -> bool:
-        """Whether any hour is exported."""
-        return bool(self._list_exported())
-
-    def _list_exported(self) -> frozenset[str]:
-        return frozenset() if self.export_folder is None else list_exported_hours(self.export_folder)
 
 
 def read_context(handle: StreamHandle) -> EraseContext:
     """The context of a declared stream."""
-    export = handle.stream.export
-    folder = None if export is None else find_folder(export, handle.folders)
     try:
-        return EraseContext(folder, handle.view)
+        return EraseContext(handle.stream, handle.view)
     except KafkaError:
-        return EraseContext(folder)
+        return EraseContext(handle.stream)
 
 
 def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> ErasePlan:
@@ -264,8 +227,8 @@ def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseCo
         StateDamaged: A state file is missing or damaged.
     """
     plan = _prepare(folders, request, context).plan
-    refusals = tuple(each for each in plan.refusals if each.kind not in request.accepted)
-    return msgspec.structs.replace(plan, refusals=refusals)
+    obstacles = tuple(each for each in plan.obstacles if each.kind not in request.accepted)
+    return msgspec.structs.replace(plan, obstacles=obstacles)
 
 
 def erase_session(
@@ -297,11 +260,11 @@ def erase_session(
     finished = finish_erasing(folders)  # 1
     for _ in range(PLANS_MAX):
         prepared = _prepare(folders, request, context)  # 2
-        refusals = [each for each in prepared.plan.refusals if each.kind not in request.accepted]
-        if refusals:
-            if any(each.kind is EraseObstacle.NOTHING for each in refusals) and _is_done(prepared, request):
+        obstacles = [each for each in prepared.plan.obstacles if each.kind not in request.accepted]
+        if obstacles:
+            if any(each.kind is EraseReason.NOTHING for each in obstacles) and _is_done(prepared, request):
                 return _make_result(prepared, finished)
-            raise EraseRefused(folders.stream, refusals)
+            raise EraseRefused(folders.stream, obstacles)
         try:
             landed = _commit(folders, prepared, request, context, cause)  # 3, 4
         except _FilesReplaced:
@@ -309,10 +272,9 @@ def erase_session(
         break
     else:
         raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
-    for hour in context.find_exported(prepared.plan.hours):  # an export has published it in the moment of the commit
-        take_back_hour(cast("Path", context.export_folder), hour)
+    withdraw_copies(ErasedHours(folders, context.stream, landed, prepared.plan.hours))
     messages = finish_erasing(folders)  # 5
-    plan = msgspec.structs.replace(prepared.plan, refusals=())
+    plan = msgspec.structs.replace(prepared.plan, obstacles=())
     return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
 
 
@@ -325,7 +287,7 @@ def _is_done(prepared: _Prepared, request: EraseRequest) -> bool:
 def _make_result(prepared: _Prepared, messages: int) -> SessionErased:
     """The result of the newest erasure, of which no more is known than the head says."""
     erasure = cast("Erasure", prepared.head.erasure)
-    plan = msgspec.structs.replace(prepared.plan, last_batch=erasure.batch - 1, refusals=())
+    plan = msgspec.structs.replace(prepared.plan, last_batch=erasure.batch - 1, obstacles=())
     return SessionErased(plan=plan, batch=erasure.batch, version=erasure.version, messages=messages)
 
 
@@ -335,14 +297,11 @@ def finish_erasing(folders: StreamFolders) -> int:
     By any process, and by housekeeping, where its own process died. Does nothing without one.
 
     1. Rewrite quarantine, late table, and the ledger of earlier batches.
-    2. Forget what the last check has stored of sessions, and delete its report.
-    3. Delete what killed deletions of shadows left, and log entries that `lockstep repair` moved away.
+    2. Make all features forget sessions.
+    3. Delete log entries that `lockstep repair` moved away.
     4. Write log checkpoints, so that housekeeping can delete the log entries before it.
     5. Record that it is finished.
     """
-    from lockstep.features.quality.check import forget_sessions
-    from lockstep.features.quality.report import make_report_path  # heavy; a code location must load fast
-
     output = open_table(folders)
     head = output.base().head
     erasure = head.erasure
@@ -352,9 +311,7 @@ def finish_erasing(folders: StreamFolders) -> int:
     redact_ledger(folders, head, erasure)
     storage = find_storage(folders.root)
     forget_sessions(folders)  # 2
-    storage.delete(make_report_path(folders))
-    delete_dropped(folders.root)  # 3
-    storage.delete_folder(folders.control / SET_ASIDE)
+    storage.delete_folder(folders.control / SET_ASIDE)  # 3
     _write_checkpoints(folders, erasure.version)  # 4
     output.commit(finish_erasure(erasure.digest, erasure.batch))  # 5
     return messages
@@ -385,6 +342,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
     positions |= ledger.read_forgotten(folders.ledger, counted.keys - positions.keys())
     partitions = tuple(_find_partitions(folders, request, context, positions, counted))
     hours = tuple(sorted({file.commit_hour for file, _ in found}))
+    kept = find_kept_rows(ErasedHours(folders, context.stream, head, hours))
     plan = ErasePlan(
         stream=head.stream,
         digest=digest,
@@ -396,13 +354,12 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
         hours=hours,
         partitions=partitions,
         savepoints=tuple(each.name for each in head.savepoints),
-        exported_hours=context.find_exported(hours),
-        derived=list_derived_from(folders.stream, folders.root),
-        notes=tuple(_list_notes(folders, context, head, partitions)),
-        refusals=(),
+        derived=list_followers(folders.stream, folders.root),
+        notes=tuple(_list_notes(kept, head, partitions)),
+        obstacles=(),
     )
-    refusals = tuple(_find_refusals(folders, head, plan, request))
-    return _Prepared(msgspec.structs.replace(plan, refusals=refusals), head, [file for file, _ in found], positions)
+    obstacles = tuple(_find_obstacles(folders, head, plan, request, kept))
+    return _Prepared(msgspec.structs.replace(plan, obstacles=obstacles), head, [file for file, _ in found], positions)
 
 
 class _Counted(msgspec.Struct, frozen=True):
@@ -467,62 +424,39 @@ def _count_unread(context: EraseContext, key: TopicIdPartition, row: LedgerRow) 
     return None if ends is None or row.retired else max(0, ends.high_watermark - row.until)
 
 
-def _list_notes(
-    folders: StreamFolders, context: EraseContext, head: Head, partitions: Sequence[ErasedPartition]
-) -> Iterator[str]:
+def _list_notes(kept: KeptRows, head: Head, partitions: Sequence[ErasedPartition]) -> Iterator[str]:
     if any(each.unread != 0 for each in partitions):
         yield (
             "messages of the session that are not read yet will be read, as those of a session without state: "
             "stop its producer first"
         )
-    if head.retention is not None and context.has_exported():
-        yield f"exported hours before {head.retention.hour}, whose rows the table has dropped, are not looked at"
-    for problem in look_for_shadows({head.stream}, folders.root).unread.values():
-        yield f"a table that cannot be read is taken for no shadow of {head.stream}: {problem}"
+    yield from kept.notes
     yield f"Kafka keeps its messages for its own retention; a reset of {head.stream} would read them again"
 
 
-def _find_refusals(
-    folders: StreamFolders, head: Head, plan: ErasePlan, request: EraseRequest
-) -> Iterator[EraseRefusal]:
+def _find_obstacles(
+    folders: StreamFolders, head: Head, plan: ErasePlan, request: EraseRequest, kept: KeptRows
+) -> Iterator[Obstacle]:
     name = plan.stream
     if is_writer_alive(folders.control, head.epoch):
         step = f"lockstep stop {name} --why '...'; the plan does not change anything"
-        yield EraseRefusal(EraseObstacle.WRITER, f"epoch {head.epoch} is writing", step)
+        yield Obstacle(EraseReason.WRITER, f"epoch {head.epoch} is writing", step)
     if not plan.partitions and not plan.rows:
         step = f"lockstep state {name} and lockstep query {name} show sessions; names are compared as they are"
-        yield EraseRefusal(
-            EraseObstacle.NOTHING, "no row, state, message or decision of that session is in the tables", step
-        )
+        yield Obstacle(EraseReason.NOTHING, "no row, state, message or decision of that session is in the tables", step)
     if any(each.state_entries for each in plan.partitions):
         problem = "the session has state, which its next message would continue"
         step = "stop its producer; then add --drop-state: a later update meets a session without state"
-        yield EraseRefusal(EraseObstacle.STATE, problem, step)
+        yield Obstacle(EraseReason.STATE, problem, step)
     if plan.savepoints:
         problem = f"savepoints {', '.join(plan.savepoints)} keep its rows, or let its messages be read again"
         step = f"lockstep savepoint delete {name} NAME, or add --drop-savepoints to delete all of them"
-        yield EraseRefusal(EraseObstacle.SAVEPOINTS, problem, step)
-    if shadows := _find_shadows(folders, plan):
-        problem = f"shadows keep its state, or let its messages be read again: {', '.join(shadows)}"
-        step = f"lockstep shadow drop {name} --name {shadows[0]}; or, where only its savepoint is left: "
-        delete = f"lockstep savepoint delete {name} {make_pin(shadows[0])}"
-        yield EraseRefusal(EraseObstacle.SHADOWS, problem, step + delete)
-    if plan.exported_hours:
-        some = ", ".join(plan.exported_hours[:3])
-        problem = f"{len(plan.exported_hours)} exported hours hold its rows ({some})"
-        step = "delete their folders from the export; the next export writes them again, without the session"
-        yield EraseRefusal(EraseObstacle.EXPORTED, problem, step)
+        yield Obstacle(EraseReason.SAVEPOINTS, problem, step)
+    yield from kept.obstacles
     if any(each.session == request.session for each in head.all_findings):
         problem = "the stream is halted by a message of the session, which the head of the table names"
         step = f"lockstep resume {name} --plan; then erase"
-        yield EraseRefusal(EraseObstacle.HALTED, problem, step)
-
-
-def _find_shadows(folders: StreamFolders, plan: ErasePlan) -> list[str]:
-    """Shadows by their tables, and by their savepoints: one that begins just now has no table yet."""
-    found = {each.name for each in list_shadows(plan.stream, folders.root)}
-    pins = {name for name in plan.savepoints if name.startswith(PIN)} - set(map(make_pin, found))
-    return sorted(found | {name.removeprefix(PIN) for name in pins})
+        yield Obstacle(EraseReason.HALTED, problem, step)
 
 
 def _commit(
@@ -536,8 +470,8 @@ def _commit(
     def check(base: Base) -> None:
         if live.missing([file.path for file in prepared.files], base.version):
             raise _FilesReplaced("a file of the session was replaced", next_step="nothing: it is planned again")
-        if context.find_exported(prepared.plan.hours):
-            raise _FilesReplaced("an hour of the session was exported", next_step="nothing: it is planned again")
+        if find_kept_rows(ErasedHours(folders, context.stream, base.head, prepared.plan.hours)).obstacles:
+            raise _FilesReplaced("rows of the session were copied", next_step="nothing: it is planned again")
 
     with delete_unless_committed(made):
         try:

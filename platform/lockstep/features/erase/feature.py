@@ -7,4 +7,5 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="erase",
     commands=("lockstep.features.erase.commands",),
+    clean_up=("lockstep.features.erase.clean_up:INTERRUPTED",),
 )

@@ -26,7 +26,7 @@ from lockstep.table.side_files import (
     list_side_tables,
     read_live_rows,
     read_side_file,
-    replace_side_files,
+    rewrite_side_files,
 )
 from lockstep.table.written_by import read_written_by
 
@@ -120,7 +120,7 @@ def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: s
         redacted = [_redact(row) if number in chosen else row for number, row in enumerate(rows.to_pylist())]
         return pa.Table.from_pylist(redacted, schema=rows.schema)
 
-    if replace_side_files(side, table, (file,), redact, CommitKind.SIDE_REDACTION) is None:
+    if rewrite_side_files(side, table, (file,), redact, CommitKind.SIDE_REDACTION) is None:
         return False
     find_storage(side).delete(side / file.path)
     return True

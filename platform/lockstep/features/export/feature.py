@@ -10,5 +10,9 @@ FEATURE = Feature(
     commands=("lockstep.features.export.commands",),
     assets=("export",),
     jobs=("export",),
+    kept_rows=("lockstep.features.export.kept_rows:find_exported_rows",),
+    withdrawal=("lockstep.features.export.kept_rows:withdraw_exported",),
+    clean_up=("lockstep.features.export.clean_up:LEFTOVERS",),
+    drop_limits=("lockstep.features.export.clean_up:find_droppable_hours",),
     stream_assets=("lockstep.features.export.asset:make_export_asset",),
 )

@@ -7,6 +7,9 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="history",
     commands=("lockstep.features.history.commands",),
+    kept_rows=("lockstep.features.history.kept_rows:find_shadowed_rows",),
+    forgetting=("lockstep.features.history.kept_rows:forget_dropped",),
+    clean_up=("lockstep.features.history.clean_up:DROPPED",),
     stream_finders=("lockstep.features.history.shadow:find_shadow",),
     table_listers=("lockstep.features.history.shadow:list_shadow_names",),
 )

@@ -24,11 +24,9 @@ from lockstep.declare.discovery import digest_code
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import Fenced, LockstepError, Overtaken, StateError, TableError, format_some
-from lockstep.features.derived.derive import list_derived_from
 from lockstep.features.history.promotion_commit import PromotionCommit, commit_promotion, find_promoted_columns
 from lockstep.features.history.rewind import (
-    Obstacle,
-    RewindObstacle,
+    RewindReason,
     count_rows,
     find_state_files,
     publish_positions,
@@ -39,7 +37,9 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.followers import list_followers
 from lockstep.operations.past_batches import read_head_of_batch
+from lockstep.operations.plan_frame import Obstacle
 from lockstep.operations.tables import StreamHandle, open_table, try_read_head
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage
@@ -115,7 +115,7 @@ class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PromotedPartition, ...]
     migrated: tuple[str, ...]
     derived: tuple[str, ...]
-    obstacles: tuple[RewindObstacle, ...]
+    obstacles: tuple[Obstacle, ...]
 
 
 class Promoted(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +203,7 @@ def promote_shadow(
         KafkaError: Kafka does not answer; nothing was changed.
     """
     prepared = _prepare(handle, name)  # 1
-    accepted = ({Obstacle.BEHIND} if accept_behind else set()) | ({Obstacle.CODE} if accept_code else set())
+    accepted = ({RewindReason.BEHIND} if accept_behind else set()) | ({RewindReason.CODE} if accept_code else set())
     if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
         raise ShadowRefused(handle.stream.name, f"promotion of {name}", obstacles)
     side_tables.catch_up_alongside_writer(handle.folders, prepared.head)
@@ -236,7 +236,7 @@ def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[N
         return
     problem, step = "it was dropped meanwhile; nothing was changed", f"lockstep shadow list {stream} lists its shadows"
     raise ShadowRefused(
-        stream, f"promotion of {own.stream}", [RewindObstacle(Obstacle.GONE, problem, step)]
+        stream, f"promotion of {own.stream}", [Obstacle(RewindReason.GONE, problem, step)]
     ) from failure
 
 
@@ -291,7 +291,7 @@ def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
         problem = f"{name} has erased a session by a digest of its own table, which {head.stream} cannot check"
     if problem:
         step = f"lockstep shadow drop {head.stream} --name {name}; then begin another one from a later batch"
-        raise ShadowRefused(head.stream, f"promotion of {name}", [RewindObstacle(Obstacle.START, problem, step)])
+        raise ShadowRefused(head.stream, f"promotion of {name}", [Obstacle(RewindReason.START, problem, step)])
 
 
 def _make_plan(
@@ -299,7 +299,7 @@ def _make_plan(
     prepared: _Prepared,
     origin: Origin,
     partitions: tuple[PromotedPartition, ...],
-    obstacles: Sequence[RewindObstacle],
+    obstacles: Sequence[Obstacle],
 ) -> PromotionPlan:
     folders, head, own, shadow = handle.folders, prepared.head, prepared.folders, prepared.shadow
     files = list_named_files(own.table, shadow.batch_version)
@@ -318,7 +318,7 @@ def _make_plan(
         bytes=sum(size for _, size in files),
         partitions=partitions,
         migrated=migrated,
-        derived=list_derived_from(folders.stream, folders.root),
+        derived=list_followers(folders.stream, folders.root),
         obstacles=(*obstacles, *_find_behind(partitions, own.stream), *unfit),
     )
 
@@ -358,14 +358,14 @@ def _compare(
         )
 
 
-def _find_writers(handle: StreamHandle, head: Head, own: StreamFolders, shadow: Head) -> Iterable[RewindObstacle]:
+def _find_writers(handle: StreamHandle, head: Head, own: StreamFolders, shadow: Head) -> Iterable[Obstacle]:
     for folders, each in ((handle.folders, head), (own, shadow)):
         if is_writer_alive(folders.control, each.epoch):
             step = f"lockstep stop {each.stream} --why '...'"
-            yield RewindObstacle(Obstacle.WRITER, f"epoch {each.epoch} of {each.stream} is writing", step)
+            yield Obstacle(RewindReason.WRITER, f"epoch {each.epoch} of {each.stream} is writing", step)
     if shadow.desired is Desired.HALTED:
         step = f"lockstep resume {shadow.stream}, or correct its code"
-        yield RewindObstacle(Obstacle.HALTED, f"{shadow.stream} is halted: {shadow.reason}", step)
+        yield Obstacle(RewindReason.HALTED, f"{shadow.stream} is halted: {shadow.reason}", step)
 
 
 def _find_disagreement(
@@ -374,25 +374,23 @@ def _find_disagreement(
     shadow: Head,
     taken: Mapping[TopicIdPartition, LedgerRow],
     held: Mapping[TopicIdPartition, LedgerRow],
-) -> Iterable[RewindObstacle]:
+) -> Iterable[Obstacle]:
     again = f"begin another one: lockstep shadow begin {head.stream} --name ... --from ..."
     if origin.table_id != head.table_id:
-        yield RewindObstacle(Obstacle.START, f"{shadow.stream} began from another table of {head.stream}", again)
+        yield Obstacle(RewindReason.START, f"{shadow.stream} began from another table of {head.stream}", again)
     apart = [row for key, row in held.items() if key not in taken or taken[key].until != row.until]
     if apart:
         places = format_some([f"{row.topic}/{row.partition}" for row in apart])
         problem = f"positions of batch {origin.batch} are not those with which {shadow.stream} began: {places}"
-        yield RewindObstacle(Obstacle.START, problem, again)
+        yield Obstacle(RewindReason.START, problem, again)
     if shadow.retention is not None:
-        yield RewindObstacle(Obstacle.DATA, f"{shadow.stream} has dropped rows by retention", again)
+        yield Obstacle(RewindReason.DATA, f"{shadow.stream} has dropped rows by retention", again)
     if shadow.quarantine_retention is not None:
         problem = f"{shadow.stream} has dropped messages of quarantine and late table by retention"
-        yield RewindObstacle(Obstacle.DATA, problem, again)
+        yield Obstacle(RewindReason.DATA, problem, again)
 
 
-def _find_unfit_columns(
-    folders: StreamFolders, own: StreamFolders, target: Head, shadow: Head
-) -> Iterable[RewindObstacle]:
+def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head, shadow: Head) -> Iterable[Obstacle]:
     """Rows up to the target stay, with the columns of then."""
     staying = delta_log.open_delta_table(folders.table, version=target.batch_version)
     try:
@@ -400,10 +398,10 @@ def _find_unfit_columns(
     except TableError as error:
         problem = f"rows of {own.stream} do not fit those that stay: {error.problem}"
         step = f"keep {own.stream} as a stream of its own, or begin another one whose columns fit"
-        yield RewindObstacle(Obstacle.UNFIT, problem, step)
+        yield Obstacle(RewindReason.UNFIT, problem, step)
 
 
-def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable[RewindObstacle]:
+def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable[Obstacle]:
     if late := [each for each in partitions if each.behind]:
         worst = max(late, key=lambda each: each.behind)
         problem = (
@@ -411,30 +409,30 @@ def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable
             f"{worst.topic}/{worst.partition}: {worst.shadow_at} of {worst.position}"
         )
         step = f"lockstep run {name} --available-now; or --accept-behind: their rows go until they are read again"
-        yield RewindObstacle(Obstacle.BEHIND, problem, step)
+        yield Obstacle(RewindReason.BEHIND, problem, step)
     if lost := sum(each.expired for each in partitions):
         problem = f"Kafka no longer has {lost} offsets that {name} has not read and the stream has"
-        yield RewindObstacle(Obstacle.EXPIRED, problem, f"keep {name} as it is, or begin another one")
+        yield Obstacle(RewindReason.EXPIRED, problem, f"keep {name} as it is, or begin another one")
 
 
-def _find_gone(stream: str, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[RewindObstacle]:
+def _find_gone(stream: str, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[Obstacle]:
     step = f"restore them from a copy; lockstep repair {stream} looks at all files"
     if wrong := find_wrong_files(files):
         problem = f"data files are missing or of another size: {format_some(wrong)}"
-        yield RewindObstacle(Obstacle.DATA, problem, step)
+        yield Obstacle(RewindReason.DATA, problem, step)
     if damaged:
-        yield RewindObstacle(Obstacle.STATE, f"state cannot be read: {format_some([*damaged])}", step)
+        yield Obstacle(RewindReason.STATE, f"state cannot be read: {format_some([*damaged])}", step)
 
 
 def _check_code(
     handle: StreamHandle, own: StreamFolders, origin: Origin, reached: Mapping[TopicIdPartition, LedgerRow]
-) -> tuple[tuple[str, ...], list[RewindObstacle]]:
+) -> tuple[tuple[str, ...], list[Obstacle]]:
     """Whether the deployed code is the shadow's, and whether it can go on from what the shadow wrote."""
-    stream, name, found = handle.stream, own.stream, list[RewindObstacle]()
+    stream, name, found = handle.stream, own.stream, list[Obstacle]()
     step = f"deploy the code of {name} for {stream.name}, then promote"
     if digest_code(stream) != origin.code_digest:
         problem = f"the deployed code of {stream.name} is not that of {name}"
-        found.append(RewindObstacle(Obstacle.CODE, problem, f"{step}; or --accept-code"))
+        found.append(Obstacle(RewindReason.CODE, problem, f"{step}; or --accept-code"))
     migrated = tuple[str, ...]()
     try:
         row_type = stream.types.row
@@ -443,7 +441,7 @@ def _check_code(
         migrated = check_state_types(stream, own, reached.values())
     except (TableError, StateError) as error:
         problem = f"the deployed code cannot go on from {name}: {error.problem}"
-        found.append(RewindObstacle(Obstacle.UNFIT, problem, step))
+        found.append(Obstacle(RewindReason.UNFIT, problem, step))
     return migrated, found
 
 

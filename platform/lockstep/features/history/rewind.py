@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import Enum
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from lockstep.control.heartbeat import is_writer_alive
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.errors import Fenced, KafkaError, LockstepError, Overtaken, format_some
-from lockstep.features.derived.derive import list_derived_from
 from lockstep.features.history.rewind_commit import (
     RewindCommit,
     commit_rewind,
@@ -28,7 +27,9 @@ from lockstep.features.history.rewind_commit import (
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
+from lockstep.operations.followers import list_followers
 from lockstep.operations.past_batches import read_head_of_batch
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.quarantine import Place
 from lockstep.operations.tables import StreamHandle, open_table
 from lockstep.state.changelog import StateDamaged, read_header
@@ -46,7 +47,7 @@ SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
 """It begins with a letter and has no slash, so that it is no batch, no time and no message."""
 
 
-class Obstacle(Enum):
+class RewindReason(StrEnum):
     """Why a rewind, a shadow, its promotion or an import is refused."""
 
     WRITER = "a writer is alive"
@@ -66,20 +67,6 @@ class Obstacle(Enum):
     TABLE = "the table root has the stream already"
     TOPIC = "the topic is gone, or another one"
     TRUNCATED = "the log ends before the position"
-
-
-class RewindObstacle(msgspec.Struct, frozen=True):
-    """Something that refuses a rewind, a shadow, its promotion or an import.
-
-    Attributes:
-        kind: What.
-        problem: In one sentence.
-        next_step: The remedy.
-    """
-
-    kind: Obstacle
-    problem: str
-    next_step: str
 
 
 class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +128,7 @@ class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[RewoundPartition, ...]
     read_again: int
     derived: tuple[str, ...]
-    obstacles: tuple[RewindObstacle, ...]
+    obstacles: tuple[Obstacle, ...]
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,18 +147,11 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     published: bool
 
 
-class RewindRefused(LockstepError):
-    """A rewind is not possible, or not now; nothing was changed.
+class RewindRefused(Refused):
+    """A rewind is not possible, or not now."""
 
-    Attributes:
-        stream: Name of the stream.
-        obstacles: All reasons.
-    """
-
-    def __init__(self, stream: str, obstacles: Sequence[RewindObstacle]) -> None:
-        problems = "; ".join(each.problem for each in obstacles)
-        super().__init__(f"stream {stream} is not rewound: {problems}", next_step=obstacles[0].next_step)
-        self.stream, self.obstacles = stream, tuple(obstacles)
+    def __init__(self, stream: str, obstacles: Iterable[Obstacle]) -> None:
+        super().__init__(stream, "the rewind", obstacles)
 
 
 def find_target(folders: StreamFolders, head: Head, to: str) -> Head:
@@ -297,7 +277,7 @@ def rewind_stream(handle: StreamHandle, to: str, *, who: str, why: str, accept_e
         KafkaError: Kafka does not answer; nothing was changed.
     """
     prepared = prepare_rewind(handle, to)  # 1
-    accepted = {Obstacle.EXPIRED} if accept_expired else set[Obstacle]()
+    accepted = {RewindReason.EXPIRED} if accept_expired else set[RewindReason]()
     if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
         raise RewindRefused(handle.stream.name, obstacles)
     landed = commit_prepared_rewind(handle.folders, prepared, f"{why} ({who})")  # 2
@@ -339,7 +319,7 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
         topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in held.values()})),
         partitions=partitions,
         read_again=sum(each.read_again for each in partitions),
-        derived=list_derived_from(folders.stream, folders.root),
+        derived=list_followers(folders.stream, folders.root),
         obstacles=obstacles,
     )
     needs = {**state, **{path: size for path, size in then.items() if path not in now}}
@@ -478,13 +458,13 @@ def _before_first_message(row: LedgerRow) -> LedgerRow:
 
 def _find_obstacles(
     handle: StreamHandle, head: Head, target: Head, partitions: Sequence[RewoundPartition]
-) -> Iterable[RewindObstacle]:
+) -> Iterable[Obstacle]:
     if is_writer_alive(handle.folders.control, head.epoch):
         step = f"lockstep stop {head.stream} --why '...'; the plan does not change anything"
-        yield RewindObstacle(Obstacle.WRITER, f"epoch {head.epoch} is writing", step)
+        yield Obstacle(RewindReason.WRITER, f"epoch {head.epoch} is writing", step)
     if target.batch == head.batch:
         step = "choose an earlier batch; lockstep history lists them"
-        yield RewindObstacle(Obstacle.NO_CHANGE, f"batch {head.batch} is the last one", step)
+        yield Obstacle(RewindReason.NO_CHANGE, f"batch {head.batch} is the last one", step)
     if lost := [each for each in partitions if each.expired]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
@@ -492,19 +472,17 @@ def _find_obstacles(
             f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.back_to} on"
         )
         step = "go back to a later batch, or lose their rows: --accept-expired; a strict stream halts there"
-        yield RewindObstacle(Obstacle.EXPIRED, problem, step)
+        yield Obstacle(RewindReason.EXPIRED, problem, step)
 
 
-def _find_gone(
-    folders: StreamFolders, files: Iterable[tuple[Path, int]], damaged: Sequence[str]
-) -> Iterable[RewindObstacle]:
+def _find_gone(folders: StreamFolders, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[Obstacle]:
     step = f"restore them from a copy, or go back to another batch; lockstep repair {folders.stream} looks at all files"
     if wrong := find_wrong_files(files):
         problem = f"data files of that version are missing or of another size: {format_some(wrong)}"
-        yield RewindObstacle(Obstacle.DATA, problem, step)
+        yield Obstacle(RewindReason.DATA, problem, step)
     if damaged:
         problem = f"state of that batch cannot be read: {format_some([*damaged])}"
-        yield RewindObstacle(Obstacle.STATE, problem, step)
+        yield Obstacle(RewindReason.STATE, problem, step)
 
 
 def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[dict[Path, int], list[str]]:

@@ -24,8 +24,7 @@ from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.features.history.rewind import (
     SAVEPOINT_NAME,
-    Obstacle,
-    RewindObstacle,
+    RewindReason,
     find_state_files,
     find_target,
     read_rewound_rows,
@@ -34,6 +33,7 @@ from lockstep.features.history.savepoint import drop_named_savepoint, make_savep
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.tables import StreamHandle, try_read_head
 from lockstep.operations.whole_stream import delete_stream
 from lockstep.settings import Settings
@@ -104,7 +104,7 @@ class ShadowPlan(msgspec.Struct, frozen=True, kw_only=True):
     to_read: int
     state_bytes: int
     migrated: tuple[str, ...]
-    obstacles: tuple[RewindObstacle, ...]
+    obstacles: tuple[Obstacle, ...]
 
 
 class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,18 +131,8 @@ class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
-class ShadowRefused(LockstepError):
-    """A shadow cannot begin, or not be promoted; nothing was changed.
-
-    Attributes:
-        stream: Name of the stream.
-        obstacles: All reasons.
-    """
-
-    def __init__(self, stream: str, what: str, obstacles: Sequence[RewindObstacle]) -> None:
-        problems = "; ".join(each.problem for each in obstacles)
-        super().__init__(f"{what} of stream {stream} is refused: {problems}", next_step=obstacles[0].next_step)
-        self.stream, self.obstacles = stream, tuple(obstacles)
+class ShadowRefused(Refused):
+    """A shadow cannot begin, or cannot be promoted, or not now."""
 
 
 class ShadowCodeChanged(LockstepError):
@@ -355,12 +345,10 @@ def _look_at(
         )
 
 
-def _find_obstacles(
-    stream: str, damaged: Sequence[str], partitions: Sequence[ShadowedPartition]
-) -> Iterable[RewindObstacle]:
+def _find_obstacles(stream: str, damaged: Sequence[str], partitions: Sequence[ShadowedPartition]) -> Iterable[Obstacle]:
     if damaged:
         problem = f"state of that batch cannot be read: {format_some([*damaged])}"
-        yield RewindObstacle(Obstacle.STATE, problem, f"begin with another batch; lockstep repair {stream}")
+        yield Obstacle(RewindReason.STATE, problem, f"begin with another batch; lockstep repair {stream}")
     if lost := [each for each in partitions if each.expired]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
@@ -368,7 +356,7 @@ def _find_obstacles(
             f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.begins_at} on"
         )
         step = "begin with a later batch: lockstep savepoint make keeps one before Kafka deletes what follows it"
-        yield RewindObstacle(Obstacle.EXPIRED, problem, step)
+        yield Obstacle(RewindReason.EXPIRED, problem, step)
 
 
 def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who: str, why: str) -> ShadowShown:
@@ -549,7 +537,7 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
         folders, head, _ = require_shadow(stream, name, settings)
     if head is not None and is_writer_alive(folders.control, head.epoch):
         step = f"lockstep stop {name}"
-        obstacle = RewindObstacle(Obstacle.WRITER, f"epoch {head.epoch} is writing", step)
+        obstacle = Obstacle(RewindReason.WRITER, f"epoch {head.epoch} is writing", step)
         raise ShadowRefused(stream, f"deletion of shadow {name}", [obstacle])
     ConsumerGroup(settings.kafka, name).forget()
     delete_stream(folders, folders.root / f".{name}{DROPPED}")

@@ -7,6 +7,7 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="quality",
     commands=("lockstep.features.quality.commands",),
+    forgetting=("lockstep.features.quality.kept_rows:forget_results",),
     jobs=("checks",),
     stream_checks=("lockstep.features.quality.asset_check:make_table_check",),
 )

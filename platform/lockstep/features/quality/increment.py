@@ -118,7 +118,7 @@ class CheckState(msgspec.Struct, frozen=True):
 
 def make_state_path(folders: StreamFolders) -> Path:
     """The file of a stream's state."""
-    return folders.root / folders.stream / "quality" / STATE_FILE
+    return folders.quality / STATE_FILE
 
 
 def load_state(folders: StreamFolders) -> CheckState | None:

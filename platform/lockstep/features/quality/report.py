@@ -90,7 +90,7 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_report_path(folders: StreamFolders) -> Path:
     """The file of the page."""
-    return folders.root / folders.stream / "quality" / REPORT_FILE
+    return folders.quality / REPORT_FILE
 
 
 def write_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> QualityReport:

@@ -24,15 +24,11 @@ from deltalake.exceptions import DeltaError
 from lockstep.control.heartbeat import RUN_FILE
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.features.copies.copies import PARTIAL
-from lockstep.features.erase.erase import finish_erasing
-from lockstep.features.export.dataset import delete_leftovers, find_folder
-from lockstep.features.export.export import list_proven_hours
-from lockstep.features.history.shadow import delete_dropped, list_dropped
-from lockstep.features.quality.increment import make_state_path
+from lockstep.feature import load_parts
 from lockstep.features.retention.messages import drop_old_messages, plan_quarantine_retention
 from lockstep.features.retention.rows import drop_old_rows, plan_retention
 from lockstep.features.retention.unreachable_state import find_unreachable_state, raise_floor
+from lockstep.operations.clean_up import CleanedStream, CleanUpStep
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
 from lockstep.operations.tables import NoTable
 from lockstep.storage import find_storage
@@ -127,7 +123,7 @@ def run_housekeeping(
     3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
     5. Delete heartbeat and request files of old epochs and dead runs, and what killed processes and exports left.
-    6. Delete what killed deletions of shadows left below the table root.
+    6. Run the steps that features add.
     7. Measure what is left, for `lockstep status` and the asset.
 
     Args:
@@ -146,6 +142,8 @@ def run_housekeeping(
     pinned = frozenset(each.version for each in head.savepoints)
     needed_from = partial(_needed_from, folders.table, head, frozenset() if plan_only else pinned)
     sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
+    added: list[CleanUpStep] = list(load_parts("clean_up"))
+    cleaned = CleanedStream(folders, stream)
     due: dict[str, Callable[[], Iterable[Path]]] = {
         "replaced data files": partial(find_replaced_data_files, folders, head),  # 2
         "log of table": partial(_due_entries, folders.table, needed_from, pinned),  # 3
@@ -153,16 +151,16 @@ def run_housekeeping(
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
         "unfinished files": partial(_unfinished_files, folders),
-        "dropped shadows": partial(_list_dropped_files, folders.root),  # 6
+        **{each.name: partial(each.list_files, cleaned) for each in added},  # 6
     }
-    delete_folders = partial(_delete_leftovers, folders, stream)
-    after = {"unfinished files": delete_folders, "dropped shadows": partial(delete_dropped, folders.root)}
+    after = {each.name: partial(each.finish, cleaned) for each in added if each.finish is not None}
     if not plan_only:
+        prepare = {each.name: partial(_prepare, each, cleaned) for each in added if each.prepare is not None}
         due = {
-            "interrupted erasure": partial(_finish_erasure, folders),
+            **prepare,
             "log checkpoints": partial(_write_checkpoints, (folders.table, *sides)),
             "log checkpoints of savepoints": partial(_pin_versions, folders.table, pinned),
-            **due,
+            **{name: find for name, find in due.items() if name not in prepare},
         }
     steps = (_attempt(step, files, after.get(step), plan_only=plan_only) for step, files in due.items())
     result = HousekeepingResult(
@@ -211,12 +209,23 @@ def _try_to_drop(step: str, drop: Callable[[bool], tuple[int, int]], plan_only: 
 
 def _drop_rows(folders: StreamFolders, stream: AnyStream, keep: timedelta, plan_only: bool) -> tuple[int, int]:  # noqa: FBT001  # passed on
     """Drop rows past the retention, and exported where that is declared."""
-    find_exported = None if stream.export is None else partial(list_proven_hours, stream.export, folders)
+    find_exported = _find_limit(folders, stream)
     if plan_only:
         plan = plan_retention(folders, keep, exported=None if find_exported is None else find_exported())
     else:
         plan = drop_old_rows(folders, keep, cause=DECLARED, find_exported=find_exported).plan
     return len(plan.files), plan.bytes
+
+
+def _find_limit(folders: StreamFolders, stream: AnyStream) -> Callable[[], frozenset[str]] | None:
+    """Combine the limits of features: lists the hours that all of them let retention drop; None without a limit."""
+    found = [find(stream, folders) for find in load_parts("drop_limits")]
+    limits = [limit for limit in found if limit is not None]
+    return partial(_list_common_hours, limits) if limits else None
+
+
+def _list_common_hours(limits: Sequence[Callable[[], frozenset[str]]]) -> frozenset[str]:
+    return frozenset.intersection(*(limit() for limit in limits))
 
 
 def _drop_messages(folders: StreamFolders, keep: timedelta, plan_only: bool) -> tuple[int, int]:  # noqa: FBT001  # passed on
@@ -263,16 +272,11 @@ def _find_erasure_time(table: Path, head: Head) -> float:
         return 0.0
 
 
-def _finish_erasure(folders: StreamFolders) -> list[Path]:
-    finish_erasing(folders)
-    return []
-
-
-def _delete_leftovers(folders: StreamFolders, stream: AnyStream | None) -> None:
-    """Delete what killed exports left a day ago: the next export may be far away, or the stream exports no more."""
-    declared = [] if stream is None or stream.export is None else [find_folder(stream.export, folders)]
-    for folder in {folders.export, *declared}:
-        delete_leftovers(folder)
+def _prepare(step: CleanUpStep, stream: CleanedStream) -> Iterable[Path]:
+    """Run the first part of a step, then list its files."""
+    if step.prepare is not None:
+        step.prepare(stream)
+    return step.list_files(stream)
 
 
 def _is_before(name: str, modified_at: float, floor: Head, young: float) -> bool:
@@ -368,18 +372,11 @@ def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
 
 
 def _unfinished_files(folders: StreamFolders) -> Iterator[Path]:
-    """Drafts that killed processes left: of small files, and of state that was rebuilt."""
+    """Drafts of small files that killed processes left."""
     storage, recent = find_storage(folders.root), time.time() - RECENT_SECONDS
-    small = (folders.control, make_state_path(folders).parent)
+    small = (folders.control, folders.quality)
     found = [path for folder in small for path in storage.find_files(folder, "*.tmp")]
-    found += storage.find_files(folders.state, f"*{PARTIAL}")
     yield from (path for path in found if _modified(path) < recent)
-
-
-def _list_dropped_files(root: Path) -> Iterator[Path]:
-    """The files of deleted shadows; after them their folders go."""
-    for folder in list_dropped(root):
-        yield from [folder / name for name, _ in find_storage(folder).walk_files(folder)]
 
 
 def _attempt(

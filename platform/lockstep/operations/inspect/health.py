@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 
 import msgspec
 import pyarrow as pa
@@ -13,12 +12,12 @@ from deltalake.exceptions import DeltaError
 from lockstep.control.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, TableError
-from lockstep.features.compaction.plan import plan_bins
+from lockstep.feature import load_parts
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.progress import compute_freshness_seconds
-from lockstep.model.commit_hour import parse_hour
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.alarms import (
+    NO_DEBT,
     Alarm,
     AlarmKind,
     CompactionDebt,
@@ -34,7 +33,7 @@ from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow
-from lockstep.table.live_files import TARGET_BYTES, LiveFiles
+from lockstep.table.live_files import TARGET_BYTES
 
 GROWTH_SECONDS = 3_600.0
 """What entered quarantine within this time counts as its growth."""
@@ -239,11 +238,6 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
 
 
 def read_debt(folders: StreamFolders, head: Head, now: float, target_bytes: int = TARGET_BYTES) -> CompactionDebt:
-    """What the next compaction would rewrite, from the log of the table."""
-    bins = plan_bins(LiveFiles(folders.table).at(head.batch_version), head, target_bytes=target_bytes)
-    if not bins:
-        return CompactionDebt()
-    oldest = bins[0].commit_hour
-    ended_at = parse_hour(oldest).timestamp() + 3_600
-    hours = sum(1 for _ in groupby(part.commit_hour for part in bins))
-    return CompactionDebt(hours, sum(len(part.files) for part in bins), oldest, max(0.0, now - ended_at))
+    """The files that wait for compaction, from the log of the table; none where nothing compacts."""
+    debts = (measure(folders, head, now, target_bytes) for measure in load_parts("compaction_debt"))
+    return next(debts, NO_DEBT)

@@ -11,7 +11,6 @@ import msgspec
 from lockstep.control.heartbeat import WriterState, find_writer
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
-from lockstep.features.derived.status import DerivedStatus, read_derived
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.model.finding import Finding
 from lockstep.model.position import TopicIdPartition
@@ -23,6 +22,7 @@ from lockstep.operations.alarms import (
     CompactionDebt,
     make_unreadable_alarm,
 )
+from lockstep.operations.followers import FollowerStatus, read_followers
 from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures
@@ -127,7 +127,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     dropped_messages: str = ""
     debt: CompactionDebt = NO_DEBT
     growth: DiskGrowth | None = None
-    derived: tuple[DerivedStatus, ...] = ()
+    derived: tuple[FollowerStatus, ...] = ()
     suspensions: tuple[PartitionSuspension, ...] = ()
     ahead_seconds: float = 0.0
     absurd_timestamps: int = 0
@@ -168,7 +168,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
     kafka: str = ""
     alarms: tuple[Alarm, ...] = ()
     unknown: tuple[AlarmKind, ...] = ()
-    derived: tuple[DerivedStatus, ...] = ()
+    derived: tuple[FollowerStatus, ...] = ()
     is_declared: bool = True
 
     @property
@@ -189,7 +189,7 @@ def read_overview(
     """
     handles = [StreamHandle(stream, settings) for stream in sorted(streams, key=lambda stream: stream.name)]
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
-        tables = pool.submit(read_derived, derived, settings.table_root)
+        tables = pool.submit(read_followers, derived, settings.table_root)
         undeclared = pool.submit(find_undeclared_tables, {each.stream.name for each in handles}, settings.table_root)
         found = list(pool.map(_overview, handles))
         declared = (msgspec.structs.replace(each, derived=_choose_from(tables.result(), each.stream)) for each in found)
@@ -207,7 +207,7 @@ def _show_undeclared(found: UndeclaredTable) -> StreamOverview:
     )
 
 
-def _choose_from(tables: Iterable[DerivedStatus], stream: str) -> tuple[DerivedStatus, ...]:
+def _choose_from(tables: Iterable[FollowerStatus], stream: str) -> tuple[FollowerStatus, ...]:
     return tuple(each for each in tables if stream in each.sources)
 
 
@@ -276,7 +276,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         dropped_messages=describe_quarantine_retention(head.quarantine_retention),
         debt=facts.debt,
         growth=read_growth(folders),
-        derived=_choose_from(read_derived(derived, folders.root), stream),
+        derived=_choose_from(read_followers(derived, folders.root), stream),
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
         absurd_timestamps=facts.absurd_timestamps,

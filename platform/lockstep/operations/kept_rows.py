@@ -1,0 +1,64 @@
+"""Copies of rows outside of a stream's tables, of which an erasure must know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lockstep.declare.stream import AnyStream
+from lockstep.feature import load_parts
+from lockstep.operations.plan_frame import Obstacle
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders
+
+
+class ErasedHours(msgspec.Struct, frozen=True):
+    """The rows that an erasure concerns.
+
+    Attributes:
+        folders: Folders of the stream.
+        declared: Its declaration; None if it is unknown.
+        head: The head of its table.
+        hours: Commit hours of the rows, "YYYY-MM-DDTHH" UTC.
+    """
+
+    folders: StreamFolders
+    declared: AnyStream | None
+    head: Head
+    hours: Sequence[str]
+
+
+class KeptRows(msgspec.Struct, frozen=True):
+    """The copies that features keep.
+
+    Attributes:
+        obstacles: Copies that an erasure would leave.
+        notes: Copies that could not be judged.
+    """
+
+    obstacles: tuple[Obstacle, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_kept_rows(erased: ErasedHours) -> KeptRows:
+    """Find copies of the rows of some commit hours."""
+    found = [find(erased) for find in load_parts("kept_rows")]
+    obstacles = list[Obstacle]()
+    notes = list[str]()
+    for kept in found:
+        obstacles += kept.obstacles
+        notes += kept.notes
+    return KeptRows(tuple(obstacles), tuple(notes))
+
+
+def withdraw_copies(erased: ErasedHours) -> None:
+    """Withdraw copies of commit hours that appeared while an erasure was committed."""
+    for withdraw in load_parts("withdrawal"):
+        withdraw(erased)
+
+
+def forget_sessions(folders: StreamFolders) -> None:
+    """Make all features forget the sessions of a stream, after an erasure."""
+    for forget in load_parts("forgetting"):
+        forget(folders)
