@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lockstep.features.compaction import side_files
 from lockstep.features.erase import erase
 from lockstep.features.erase.erase import EraseContext, EraseRequest
-from lockstep.table import side_tables
+from lockstep.table import side_files, side_tables
 from lockstep.table.commit import OutputLog
 from lockstep.table.layout import StreamFolders
 from lockstep.table.side_files import commit_replacement
