@@ -23,7 +23,8 @@ hash hold ignore import interrupt iterate judge keep list load lock look make ma
 observe open order pack parse plan play prepare print produce promote prove prune publish query raise read rebuild
 record redact refresh refuse register regroup release remember render renew repair repeat replay report request require
 reserve reset resolve restore resume retire rewind rewrite rotate rule run send serve set share show sort split start
-stop style suggest summarize sync take to translate try unwrap validate verify wait warm widen with withdraw without write
+stop style suggest summarize sync take to translate try unwrap validate verify wait warm widen with
+withdraw without write
 """
 VERBS = frozenset(_VERBS.split())
 PREDICATES = ("is", "has", "may", "was")

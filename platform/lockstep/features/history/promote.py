@@ -235,9 +235,7 @@ def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[N
             raise failure
         return
     problem, step = "it was dropped meanwhile; nothing was changed", f"lockstep shadow list {stream} lists its shadows"
-    raise ShadowRefused(
-        stream, f"promotion of {own.stream}", [Obstacle(RewindReason.GONE, problem, step)]
-    ) from failure
+    raise ShadowRefused(stream, f"promotion of {own.stream}", [Obstacle(RewindReason.GONE, problem, step)]) from failure
 
 
 def _is_there(own: StreamFolders, shadow: Head) -> bool:
