@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from inspect import Parameter, Signature
 from reprlib import Repr
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lockstep.errors import CallError
 
@@ -25,12 +25,18 @@ _ARGUMENTS_SHOWN = 3
 _SHORT = Repr()
 
 
-class DeclarationType(ABCMeta):
+if TYPE_CHECKING:
+    _Metaclass = ABCMeta
+else:
+    _Metaclass = type(Protocol)  # of ABCMeta; a user's fold may derive from a Protocol as well
+
+
+class DeclarationType(_Metaclass):
     """The class of declared classes."""
 
     if not TYPE_CHECKING:  # checkers know the arguments of `__init__`, and would lose them
 
-        def __call__(cls, *args: object, **kwargs: object) -> object:
+        def __call__(cls, *args: object, **kwargs: object) -> object:  # noqa: N805  # of a metaclass
             """Make an object; a wrong call raises `CallError`."""
             try:
                 return super().__call__(*args, **kwargs)
@@ -40,8 +46,12 @@ class DeclarationType(ABCMeta):
                     raise
             raise refused
 
+        def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805
+            """No declared class is a protocol: Python 3.11 would ask for attributes of one."""
+            return ABCMeta.__instancecheck__(cls, instance)
+
     @property
-    def __signature__(cls) -> Signature:
+    def __signature__(cls) -> Signature:  # noqa: N805
         """The arguments of `__init__`; `inspect` would show those of `__call__`."""
         initialize = type.__getattribute__(cls, "__init__")
         if initialize is object.__init__:

@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import pytest
@@ -205,6 +205,24 @@ def test_an_error_of_the_users_own_code_stays_as_it_is() -> None:
 def test_a_class_of_the_user_is_called_with_its_own_arguments() -> None:
     error = refuse(Failing)
     assert str(error) == "Failing.depth: is missing\n  next: for example Failing(depth=...)"
+
+
+class Named(Protocol):
+    """An interface of a user."""
+
+    name: str
+
+
+class OfTwoBases(Adding, Named):
+    """A fold that derives from an interface, too."""
+
+    name = "adding"
+
+
+def test_a_fold_may_derive_from_an_interface_too() -> None:
+    named: Named = OfTwoBases()
+    assert (named.name, isinstance(named, Adding)) == ("adding", True)
+    assert not isinstance(Adding(), OfTwoBases)
 
 
 class Configured(Decoder):
