@@ -1,7 +1,8 @@
 """The states of gates: the memory of one session, stored with the user's state. Pure.
 
 A stored state is an array, `[tag, field, ...]`. Two states need no tag: an integer is the newest number of a numbered
-session, and nil an unknown session. Tags are part of the format on disk: a new type gets a new tag.
+session, and nil an unknown session. Tags are part of the format on disk: a new type gets a new tag. They are negative,
+unlike counts and offsets, so that arrays of earlier formats are refused.
 
 A wrapping gate adds its fields around the state of the inner gate. So its type has a parameter, which is
 the type of the inner state. `GateState` lists the nestings that `IntegrityClass.gate_for` makes.
@@ -24,7 +25,7 @@ class _Tagged(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unk
 
 
 @final
-class KnownSession(_Tagged, frozen=True, tag=1):
+class KnownSession(_Tagged, frozen=True, tag=-1):
     """A session without numbers: of a producer that sends none, or of another class."""
 
 
@@ -32,14 +33,14 @@ KNOWN = KnownSession()
 
 
 @final
-class MessageCount(_Tagged, frozen=True, tag=2):
+class MessageCount(_Tagged, frozen=True, tag=-2):
     """Number of the messages of a session."""
 
     messages: int
 
 
 @final
-class LastLink(_Tagged, frozen=True, tag=3):
+class LastLink(_Tagged, frozen=True, tag=-3):
     """The newest id of a session.
 
     Attributes:
@@ -52,14 +53,14 @@ class LastLink(_Tagged, frozen=True, tag=3):
 
 
 @final
-class LastOffset(_Tagged, frozen=True, tag=4):
+class LastOffset(_Tagged, frozen=True, tag=-4):
     """Offset of the newest message, of a session without numbers."""
 
     offset: int
 
 
 @final
-class SeenIds(_Tagged, frozen=True, tag=5):
+class SeenIds(_Tagged, frozen=True, tag=-5):
     """Messages of a session.
 
     Attributes:
@@ -89,7 +90,7 @@ RecentMessages = dict[int, RecentMessage]
 
 
 @final
-class RecentWindow(_Tagged, frozen=True, tag=6):
+class RecentWindow(_Tagged, frozen=True, tag=-6):
     """Numbered messages of a session within the bound."""
 
     recent: RecentMessages
@@ -111,7 +112,7 @@ class WaitingMessage(msgspec.Struct, frozen=True, order=True, array_like=True, g
 
 
 @final
-class NumberOrder(_Tagged, frozen=True, tag=7):
+class NumberOrder(_Tagged, frozen=True, tag=-7):
     """A session in the order of its numbers.
 
     Attributes:
@@ -126,7 +127,7 @@ class NumberOrder(_Tagged, frozen=True, tag=7):
 
 
 @final
-class TimeOrder(_Tagged, frozen=True, tag=8):
+class TimeOrder(_Tagged, frozen=True, tag=-8):
     """A session in the order of its event times.
 
     Attributes:
@@ -156,14 +157,14 @@ class EarlyUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid
 
 
 @final
-class SnapshotAwaited(_Tagged, frozen=True, tag=9):
+class SnapshotAwaited(_Tagged, frozen=True, tag=-9):
     """A session before its snapshot, with its buffered updates in order."""
 
     updates: list[EarlyUpdate]
 
 
 @final
-class SnapshotApplied(_Tagged, Generic[M_co], frozen=True, tag=10):
+class SnapshotApplied(_Tagged, Generic[M_co], frozen=True, tag=-10):
     """A session after its snapshot, up to the first update that the snapshot does not cover.
 
     Attributes:
@@ -176,7 +177,7 @@ class SnapshotApplied(_Tagged, Generic[M_co], frozen=True, tag=10):
 
 
 @final
-class Deduplicated(_Tagged, Generic[M_co], frozen=True, tag=11):
+class Deduplicated(_Tagged, Generic[M_co], frozen=True, tag=-11):
     """A session whose repeats are dropped.
 
     Attributes:
@@ -189,12 +190,12 @@ class Deduplicated(_Tagged, Generic[M_co], frozen=True, tag=11):
 
 
 @final
-class Renumbered(_Tagged, frozen=True, tag=12):
+class Renumbered(_Tagged, frozen=True, tag=-12):
     """A session that another class has left: its numbering restarts with its next message."""
 
 
 @final
-class OpenSnapshot(_Tagged, Generic[M_co], frozen=True, tag=13):
+class OpenSnapshot(_Tagged, Generic[M_co], frozen=True, tag=-13):
     """A session in the middle of a snapshot of several messages.
 
     Attributes:
@@ -207,7 +208,7 @@ class OpenSnapshot(_Tagged, Generic[M_co], frozen=True, tag=13):
 
 
 @final
-class ActiveSession(_Tagged, Generic[M_co], frozen=True, tag=14):
+class ActiveSession(_Tagged, Generic[M_co], frozen=True, tag=-14):
     """A session that may be suspended, and is not marked as such.
 
     Attributes:
@@ -220,7 +221,7 @@ class ActiveSession(_Tagged, Generic[M_co], frozen=True, tag=14):
 
 
 @final
-class SuspensionMark(_Tagged, frozen=True, tag=15):
+class SuspensionMark(_Tagged, frozen=True, tag=-15):
     """A session that is suspended until its next snapshot.
 
     Attributes:

@@ -2,21 +2,21 @@
 
 | tag | fields | a session |
 |---|---|---|
-| 1 | | known, without numbers |
-| 2 | messages | of which messages are counted |
-| 3 | last id, whether no update has followed the snapshot | with links |
-| 4 | offset of the newest message | in order, without numbers |
-| 5 | messages, contents by id | with ids |
-| 6 | recent messages | in a window: by number, content and event time |
-| 7 | waiting, recent, last number | in order of numbers; waiting: number, offset, watermark of the release |
-| 8 | waiting, last time | in order of times; waiting: time, offset, watermark of the release |
-| 9 | updates | before its snapshot: offset, number, first, previous |
-| 10 | number of the snapshot, inner state | up to the first update after its snapshot |
-| 11 | contents by number, inner state | without repeats |
-| 12 | | of another class |
-| 13 | offsets, inner state | in the middle of a snapshot |
-| 14 | first offset, inner state | that may be suspended |
-| 15 | first offset, first lost offset, whether it is broken, whether it is lost | suspended |
+| -1 | | known, without numbers |
+| -2 | messages | of which messages are counted |
+| -3 | last id, whether no update has followed the snapshot | with links |
+| -4 | offset of the newest message | in order, without numbers |
+| -5 | messages, contents by id | with ids |
+| -6 | recent messages | in a window: by number, content and event time |
+| -7 | waiting, recent, last number | in order of numbers; waiting: number, offset, watermark of the release |
+| -8 | waiting, last time | in order of times; waiting: time, offset, watermark of the release |
+| -9 | updates | before its snapshot: offset, number, first, previous |
+| -10 | number of the snapshot, inner state | up to the first update after its snapshot |
+| -11 | contents by number, inner state | without repeats |
+| -12 | | of another class |
+| -13 | offsets, inner state | in the middle of a snapshot |
+| -14 | first offset, inner state | that may be suspended |
+| -15 | first offset, first lost offset, whether it is broken, whether it is lost | suspended |
 
 An integer without a tag is the newest number of a session, nil an unknown session.
 """
@@ -30,21 +30,21 @@ import msgspec
 
 from lockstep.verify.gates.base import Memory, SessionMemory, is_same_memory, is_waiting
 
-KNOWN: Final = 1
-COUNT: Final = 2
-LINK: Final = 3
-OFFSET: Final = 4
-IDS: Final = 5
-WINDOW: Final = 6
-BY_NUMBER: Final = 7
-BY_TIME: Final = 8
-EARLY: Final = 9
-SNAPSHOT: Final = 10
-REPEATS: Final = 11
-LEFT: Final = 12
-OPEN: Final = 13
-ACTIVE: Final = 14
-SUSPENDED: Final = 15
+KNOWN: Final = -1
+COUNT: Final = -2
+LINK: Final = -3
+OFFSET: Final = -4
+IDS: Final = -5
+WINDOW: Final = -6
+BY_NUMBER: Final = -7
+BY_TIME: Final = -8
+EARLY: Final = -9
+SNAPSHOT: Final = -10
+REPEATS: Final = -11
+LEFT: Final = -12
+OPEN: Final = -13
+ACTIVE: Final = -14
+SUSPENDED: Final = -15
 
 
 class StoredGate(NamedTuple):
