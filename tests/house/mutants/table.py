@@ -1007,6 +1007,17 @@ ERASURE = list_mutants(
     ),
 )
 
+DROPPED_SHADOWS = list_mutants(
+    "features/history/kept_rows.py",
+    "unit/operations/test_erase.py",
+    Change(
+        "deleted shadows go with an erasure",
+        "    delete_dropped(folders.root)\n",
+        "    pass\n",
+        "test_what_a_killed_deletion_of_a_shadow_left_goes_with_the_erasure",
+    ),
+)
+
 ERASE = list_mutants(
     "features/erase/erase.py",
     "unit/operations/test_erase.py",
@@ -1018,14 +1029,15 @@ ERASE = list_mutants(
     ),
     Change(
         "an hour that was exported since is planned again",
-        "        if context.find_exported(prepared.plan.hours):\n            raise",
+        "        if find_kept_rows(ErasedHours(folders, context.stream, base.head, prepared.plan.hours)).obstacles:\n"
+        "            raise",
         "        if False:\n            raise",
         "test_an_hour_that_is_exported_during_an_erasure_refuses_it",
     ),
     Change(
         "an hour that is exported as the erasure commits is taken back",
-        '        take_back_hour(cast("Path", context.export_folder), hour)\n',
-        "        pass\n",
+        "    withdraw_copies(ErasedHours(folders, context.stream, landed, prepared.plan.hours))\n",
+        "    pass\n",
         "test_an_hour_that_is_published_as_an_erasure_commits_is_withdrawn",
     ),
     Change(
@@ -1033,12 +1045,6 @@ ERASE = list_mutants(
         "    forget_sessions(folders)  # 2\n",
         "",
         "test_what_a_killed_erasure_left_is_finished_by_housekeeping",
-    ),
-    Change(
-        "deleted shadows go with an erasure",
-        "    delete_dropped(folders.root)  # 3\n",
-        "",
-        "test_what_a_killed_deletion_of_a_shadow_left_goes_with_the_erasure",
     ),
     Change(
         "a file without the session is deleted if the erasure fails",
@@ -1256,6 +1262,7 @@ MUTANTS = (
     *KINDS,
     *RESTORE,
     *ERASURE,
+    *DROPPED_SHADOWS,
     *ERASE,
     *BACKUP,
     *COPIES,

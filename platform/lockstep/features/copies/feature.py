@@ -6,6 +6,7 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="copies",
+    needs=("history",),
     clean_up=("lockstep.features.copies.clean_up:PARTIAL_FILES",),
     commands=("lockstep.features.copies.commands",),
 )

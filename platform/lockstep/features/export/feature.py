@@ -6,6 +6,7 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="export",
+    needs=("compaction",),
     option="export",
     commands=("lockstep.features.export.commands",),
     assets=("export",),

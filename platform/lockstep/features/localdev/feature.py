@@ -6,4 +6,5 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="localdev",
+    needs=("quality",),
 )
