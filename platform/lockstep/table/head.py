@@ -10,6 +10,7 @@ from enum import Enum
 import msgspec
 
 from lockstep.errors import TableError
+from lockstep.feature import list_features
 from lockstep.model.decoding import decode_json
 from lockstep.model.finding import Finding
 from lockstep.table.losses import NONE_LOST, LostStates
@@ -343,6 +344,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         lost: States that were discarded, and how much of it no one has accepted.
         policies: The policies on violations and the classes, oldest first: `lockstep verify` judges each batch by the
             policy and the class under which it was written.
+        features: The features that the table needs, with the version of each. It is written by `encode` and judged by
+            `decode`; a head in memory has none.
         version: Version of this layout.
     """
 
@@ -381,6 +384,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     code: FoldCode | None = None
     lost: LostStates = NONE_LOST
     policies: tuple[PolicyChange, ...] = ()
+    features: dict[str, int] = {}
     version: int = 1
 
     @property
@@ -437,8 +441,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return self.rewind_floor <= batch <= self.batch or any(each.batch == batch for each in self.savepoints)
 
     def encode(self) -> str:
-        """JSON for the metadata of a commit."""
-        return msgspec.json.encode(self).decode()
+        """JSON for the metadata of a commit, with the features that the table needs."""
+        return msgspec.json.encode(msgspec.structs.replace(self, features=self._find_features())).decode()
+
+    def _find_features(self) -> dict[str, int]:
+        used = dict[str, int]()
+        for feature in list_features():
+            if any(getattr(self, field) for field in feature.head_fields):
+                used[feature.name] = feature.version
+        return used
 
     @staticmethod
     def decode(text: str) -> Head:
@@ -448,7 +459,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         starts a stream unasked; the next never-ending run makes it `running`.
 
         Raises:
-            TableError: A newer release wrote fields that this one would silently drop.
+            TableError: A newer release wrote fields that this one would silently drop, or the table needs a feature
+                that is not installed.
         """
         try:
             head = decode_json(text, Head)
@@ -457,7 +469,21 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
                 f"this release of lockstep cannot read the table's head: {error}",
                 next_step="run the release that wrote it, or a newer one",
             ) from error
+        _check_features(head)
+        head = msgspec.structs.replace(head, features={})
         if head.version >= HEAD_VERSION:
             return head
         desired = Desired.BOUNDED if head.desired is Desired.RUNNING else head.desired
         return msgspec.structs.replace(head, desired=desired, version=HEAD_VERSION)
+
+
+def _check_features(head: Head) -> None:
+    """Refuse a table whose rows, files or batches an absent feature explains. Raises TableError."""
+    installed = {feature.name: feature.version for feature in list_features()}
+    for name, version in head.features.items():
+        if installed.get(name, 0) < version:
+            known = f"has version {installed[name]} of it" if name in installed else "does not have it"
+            raise TableError(
+                f"the table of {head.stream} needs version {version} of feature {name!r}; this installation {known}",
+                next_step=f"install a release of lockstep with {name}, version {version} or newer",
+            )

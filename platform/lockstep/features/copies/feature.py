@@ -6,6 +6,7 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="copies",
+    head_fields=("imported",),
     needs=("history",),
     clean_up=("lockstep.features.copies.clean_up:PARTIAL_FILES",),
     commands=("lockstep.features.copies.commands",),

@@ -6,6 +6,7 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="erase",
+    head_fields=("erasure",),
     commands=("lockstep.features.erase.commands",),
     clean_up=("lockstep.features.erase.clean_up:INTERRUPTED",),
 )

@@ -6,6 +6,7 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="history",
+    head_fields=("savepoints", "origin", "promotion"),
     commands=("lockstep.features.history.commands",),
     kept_rows=("lockstep.features.history.kept_rows:find_shadowed_rows",),
     forgetting=("lockstep.features.history.kept_rows:forget_dropped",),

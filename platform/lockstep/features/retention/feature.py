@@ -6,6 +6,7 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="retention",
+    head_fields=("retention", "quarantine_retention"),
     commands=("lockstep.features.retention.commands",),
     assets=("housekeeping",),
     jobs=("housekeeping",),
