@@ -116,10 +116,15 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
+def list_installed() -> tuple[Feature, ...]:
+    """The features of this release, in the order of `INSTALLED`."""
+    return tuple(import_module(f"lockstep.features.{name}.feature").FEATURE for name in INSTALLED)
+
+
+@cache
 def list_features() -> tuple[Feature, ...]:
-    """The installed features, in the order of `INSTALLED`, and after them the extensions of this installation."""
-    installed = tuple(import_module(f"lockstep.features.{name}.feature").FEATURE for name in INSTALLED)
-    return (*installed, *_load_extensions()[0])
+    """The features of this release, and after them the extensions of this installation."""
+    return (*list_installed(), *_load_extensions()[0])
 
 
 def load_commands(feature: Feature) -> None:

@@ -10,7 +10,7 @@ from enum import Enum
 import msgspec
 
 from lockstep.errors import TableError
-from lockstep.feature import list_features
+from lockstep.feature import list_installed
 from lockstep.model.decoding import decode_json
 from lockstep.model.finding import Finding
 from lockstep.table.losses import NONE_LOST, LostStates
@@ -446,7 +446,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     def _find_features(self) -> dict[str, int]:
         used = dict[str, int]()
-        for feature in list_features():
+        for feature in list_installed():
             if any(getattr(self, field) for field in feature.head_fields):
                 used[feature.name] = feature.version
         return used
@@ -479,7 +479,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 def _check_features(head: Head) -> None:
     """Refuse a table whose rows, files or batches an absent feature explains. Raises TableError."""
-    installed = {feature.name: feature.version for feature in list_features()}
+    installed = {feature.name: feature.version for feature in list_installed()}
     for name, version in head.features.items():
         if installed.get(name, 0) < version:
             known = f"has version {installed[name]} of it" if name in installed else "does not have it"

@@ -65,6 +65,7 @@ FOREIGN_TO_THE_PROVER = (
 
 # What runs on an executor is loaded there without any of these.
 DRIVER_ONLY = (
+    "lockstep.features",
     "lockstep.engine.driver",
     "lockstep.operations",
     "lockstep.kafka.admin",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import TableError
-from lockstep.feature import list_features
+from lockstep.feature import list_installed
 from lockstep.table import head as heads
 from lockstep.table.head import Head
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OWNERS = dict[str, str]()
-for each in list_features():
+for each in list_installed():
     OWNERS.update(dict.fromkeys(each.head_fields, each.name))
 HEAD = Head(stream="books", cluster_id="cluster")
 TYPES = {field.name: field.type for field in msgspec.structs.fields(Head)}
@@ -56,8 +56,8 @@ def test_a_table_that_needs_an_absent_feature_is_refused_by_its_name(
 ) -> None:
     name = OWNERS[field]
     text = use_features([field]).encode()
-    rest = tuple(feature for feature in list_features() if feature.name != name)
-    monkeypatch.setattr(heads, "list_features", lambda: rest)
+    rest = tuple(feature for feature in list_installed() if feature.name != name)
+    monkeypatch.setattr(heads, "list_installed", lambda: rest)
     assert Head.decode(HEAD.encode()).stream == "books"
     with pytest.raises(TableError, match=rf"needs version 1 of feature '{name}'.*does not have it") as refused:
         Head.decode(text)
@@ -78,5 +78,5 @@ def test_a_feature_that_no_one_knows_is_refused() -> None:
 
 
 def test_each_field_of_a_feature_is_in_the_head_and_has_one_owner() -> None:
-    assert len(OWNERS) == sum(len(feature.head_fields) for feature in list_features())
+    assert len(OWNERS) == sum(len(feature.head_fields) for feature in list_installed())
     assert set(OWNERS) <= set(TYPES)
